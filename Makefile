@@ -1,0 +1,71 @@
+# Everything a person types. `make` alone lists the targets.
+# PYTHON chooses the interpreter (3.11 or newer), PIP_FLAGS is passed to pip install.
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+COVERAGE_PERCENT := 85
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages guest-kernel run test check bench reproduce-table clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## the Python environment, in .venv
+
+run: setup packages guest-kernel ## train GPT-XL on 64 virtual V100s in two universities; prints the table
+	$(BIN)/netbench run case3
+
+test: setup packages ssh-packages guest-kernel ## everything CI runs: lint, types, layers, all tests, coverage
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
+
+check: setup ## the quick ones: lint, types, layers, tests that need no guest kernel
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -q -m "not guest and not ssh"
+
+.PHONY: lint
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup packages guest-kernel ## ratios against peers, as one markdown table
+	$(BIN)/python -m benchmarks
+
+reproduce-table: setup ## regenerate results/README.md from published data and recorded runs
+	$(BIN)/netbench reproduce
+
+packages: setup ## the Debian packages that runs need (ip, tc, ping); as root, installs them
+	@$(BIN)/netbench doctor --install run
+
+.PHONY: ssh-packages
+ssh-packages: setup
+	@$(BIN)/netbench doctor --install ssh
+
+guest-kernel: setup ## build the virtual-time guest kernel, once per user
+	@$(BIN)/netbench kernel build
+
+clean: ## remove .venv, caches and build output; runs and the guest kernel stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	  .coverage .coverage.* coverage.xml
+	find netbench tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "netbench needs Python 3.11 or newer; found: $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "== apt-get install python3-venv (this Python cannot make virtual environments)"; \
+	    { apt-get install -y -qq python3-venv || { apt-get update -qq && apt-get install -y -qq python3-venv; }; } \
+	  else \
+	    echo "This Python cannot make virtual environments. As root: apt-get install python3-venv" >&2; exit 1; \
+	  fi; }
+	@echo "== $(VENV): $$($(PYTHON) --version) environment with netbench and its dependencies (torch is the large one)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,19 @@
+"""netbench tells how fast distributed training runs on a network you do not have.
+
+The pipeline, in order, is the layout of the package:
+
+1. `netbench.scenario` reads `scenarios/*.yaml` into a `Scenario`: regions, nodes, devices, links.
+2. `netbench.workload` turns a model into FLOPs, bytes and, with a device profile, seconds.
+3. `netbench.placement` says which rank sits on which device.
+4. `netbench.plan` resolves all of it into a `Plan`: pure, serialised, hashed.
+5. `netbench.network` compiles a plan's network into `tc` programs; applies, reads back, verifies.
+6. `netbench.testbed` finds a place to run a plan (this kernel, a guest kernel) and starts ranks.
+7. `netbench.trainers` is what runs on the nodes; the only package that imports torch.
+8. `netbench.records` keeps every finished iteration on disk, and resumes.
+9. `netbench.report` turns records into tables, pictures and `results/README.md`.
+
+`netbench.cli` and `netbench.commands` parse, call and print; `netbench.units` and `netbench.errors`
+are beneath everything.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,120 @@
+"""The `netbench` command: finds the subcommand, loads only that one, turns errors into exit codes.
+
+Exit codes: 0 good, 1 failure, 2 usage, 3 finished but not trustworthy, 130 interrupted.
+A command returns its exit code, or None for 0.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import click
+
+from netbench import __version__
+from netbench.errors import NetbenchError
+
+LAZY: dict[str, tuple[str, str, str]] = {
+    "run": ("netbench.commands.run", "command", "Run a scenario and print its table."),
+    "table": ("netbench.commands.table", "table", "Print a run's table again."),
+    "scenario": ("netbench.commands.scenario", "scenario", "List, show and check scenarios."),
+    "reproduce": ("netbench.commands.table", "reproduce", "Regenerate results/README.md."),
+    "kernel": ("netbench.commands.kernel", "kernel", "Build the guest kernel, or say how it is."),
+    "doctor": ("netbench.commands.doctor", "doctor", "Say what this machine can run, and why not."),
+}
+"""Command name -> (module, attribute, one line of help). Given here so that help imports none."""
+
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+EXIT_TERMINATED = 143
+"""128 + the signal, as a shell reports a process ended by SIGINT, SIGPIPE or SIGTERM."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(LAZY)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in LAZY:
+            return None
+        module, attribute, _ = LAZY[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # click would turn a closed pipe (`netbench table | head`) into exit code 1.
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _silence_stdout()
+            return EXIT_BROKEN_PIPE
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in LAZY.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in LAZY or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        near = difflib.get_close_matches(name, LAZY, n=2)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"One of: {', '.join(LAZY)}."
+        raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="netbench %(version)s")
+def netbench() -> None:
+    """How fast does distributed training run on a network you do not have?
+
+    `netbench run case3` is the place to start.
+    """
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command line (`sys.argv` by default); return the exit code. Prints every error."""
+    try:
+        result: Any = netbench.main(args, prog_name="netbench", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except NetbenchError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _silence_stdout() -> None:
+    """Let the interpreter flush on exit into nothing: the reader has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """The console script."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run())
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    """Leave by an exception, so that what cleans up after itself does."""
+    sys.exit(EXIT_TERMINATED)
+
+
+if __name__ == "__main__":
+    main()

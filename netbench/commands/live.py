@@ -1,0 +1,93 @@
+"""What a person sees while a run is under way: a bar with time left, or plain lines in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from netbench.plan import Plan
+from netbench.records import Record
+
+STEPS = {
+    "nodes": "building nodes",
+    "ranks": "starting ranks",
+    "connect": "connecting ranks",
+    "prepare": "preparing plans",
+    "shape": "shaping links",
+    "verify": "verifying the network",
+}
+"""A session's steps before its first iteration, in order, as shown."""
+
+
+class Live:
+    """Observer of a run (`netbench.testbed.local.Observer`) on a rich console."""
+
+    def __init__(self, console: Console, progress: Progress | None, total: int) -> None:
+        self._console = console
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._started_s = time.monotonic()
+        self._steps: dict[int, TaskID] = {}
+        self._said: set[tuple[int, str]] = set()
+        if progress is not None:
+            self._iterations = progress.add_task("iterations", total=total, step="")
+
+    def phase(self, session: int, name: str, done: int, total: int) -> None:
+        label = STEPS.get(name, name)
+        if self._progress is None:
+            if (session, name) not in self._said:
+                self._said.add((session, name))
+                self._say(f"session {session + 1}: {label}")
+            return
+        if session not in self._steps:
+            self._steps[session] = self._progress.add_task(f"session {session + 1}", step="")
+        self._progress.update(self._steps[session], completed=done, total=total, step=label)
+
+    def iteration(self, plan: Plan, record: Record) -> None:
+        self._done += 1
+        kind = "warm-up" if record.warmup else "iteration"
+        self._say(
+            f"{plan.variant:<18} L{record.layers} B{record.batch} seed {record.seed} "
+            f"{kind} {record.iteration}: [bold]{record.iteration_s:.3f} s[/bold]"
+        )
+        if self._progress is not None:
+            # Sessions that run iterations have no steps left to show.
+            for task in self._steps.values():
+                self._progress.update(task, visible=False)
+            self._progress.update(self._iterations, completed=self._done)
+
+    def _say(self, text: str) -> None:
+        elapsed_s = time.monotonic() - self._started_s
+        self._console.print(f"[dim]{elapsed_s:6.1f} s[/dim]  {text}", highlight=False)
+
+
+@contextmanager
+def live(console: Console, plans: Sequence[Plan], num_finished: int) -> Iterator[Live]:
+    """Show the progress of the iterations of `plans` that are left."""
+    total = sum(plan.iterations for plan in plans) - num_finished
+    if not console.is_terminal:
+        yield Live(console, None, total)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[step]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Live(console, progress, total)

@@ -1,0 +1,156 @@
+"""`netbench table` prints a run's table again; `netbench reproduce` writes `results/README.md`."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from netbench.errors import RecordError, UsageError
+from netbench.records import find_run, read_run
+
+if TYPE_CHECKING:
+    from netbench.records import Run
+
+EXIT_OUT_OF_DATE = 1
+DIFF_LINES = 20
+"""Of a difference, printed by `reproduce --check`."""
+
+RESULTS = click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
+
+
+@click.command()
+@click.argument("scenario")
+@click.option(
+    "--run", "run_path", type=click.Path(path_type=Path), help="A run's folder.  [default: newest]"
+)
+@RESULTS
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["rich", "markdown", "csv"]),
+    default="rich",
+    show_default=True,
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Write a picture too (PNG, SVG, PDF)."
+)
+def table(
+    scenario: str, run_path: Path | None, results: Path, form: str, plot: Path | None
+) -> None:
+    """Print the table of SCENARIO's newest run, beside the published figures where there are any.
+
+    Looks in the results folder, then in its recorded/. Without a run, what was published is
+    printed.
+    """
+    name = _scenario_name(scenario, run_path, results)
+    path = run_path or find_run(results, name)
+    if path is None:
+        _print_published(name, form, plot)
+        return
+    run = read_run(path)
+    _check_scenario(run, name)
+    _print_run(run, form)
+    if plot:
+        from netbench.report.plots import plot_run  # matplotlib: only when asked for
+
+        plot_run(run, plot)
+        click.echo(f"picture: {plot}", err=True)
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if the file is out of date.")
+@RESULTS
+def reproduce(check: bool, results: Path) -> int:
+    """Regenerate results/README.md from the published figures and the recorded runs."""
+    from netbench.report.readme import results_markdown
+
+    if not results.is_dir():
+        raise UsageError(f"{results} is not a folder; run this in a checkout, or give --results")
+    path = results / "README.md"
+    wanted = results_markdown(results)
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
+    if check:
+        return _report_difference(path, found, wanted)
+    try:
+        path.write_text(wanted, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+    click.echo(f"{path} {'is up to date' if found == wanted else 'written'}")
+    return 0
+
+
+def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
+    """The name of a scenario given by name or file. Raises ScenarioError if there is none."""
+    from netbench.report.published import CASES
+
+    if scenario in CASES or run_path or find_run(results, scenario):
+        return scenario
+    from netbench.scenario import load_scenario
+
+    return load_scenario(scenario).name
+
+
+def _check_scenario(run: Run, name: str) -> None:
+    found = {record.scenario for record in run.records}
+    if not found:
+        raise RecordError(f"{run.path}: no iteration is recorded; continue with --resume")
+    if found != {name}:
+        raise UsageError(f"{run.path}: a run of {', '.join(sorted(found))}, not of {name}")
+
+
+def _print_run(run: Run, form: str) -> None:
+    from netbench.report.emulated import render_run, run_csv, run_markdown
+
+    if form == "rich":
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        console.print(render_run(run))
+        console.print(f"records: {run.path}", soft_wrap=True)
+    else:
+        click.echo(run_markdown(run) if form == "markdown" else run_csv(run))
+
+
+def _print_published(name: str, form: str, plot: Path | None) -> None:
+    """What there is without a run: the published means, or nothing."""
+    from netbench.report.grid import csv_text, markdown, rich_table
+    from netbench.report.published import CASES
+    from netbench.report.tables import mean_times
+
+    hint = f"no run of {name} yet; make one with: netbench run {name}"
+    if name not in CASES or plot:
+        raise UsageError(hint)
+    grid = mean_times(name)
+    if form != "rich":
+        click.echo(markdown(grid) if form == "markdown" else csv_text(grid))
+        click.echo(hint, err=True)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{name}[/bold]: {CASES[name].title}")
+    console.print(rich_table(grid))
+    console.print("published seconds per iteration, mean over seeds ± half their range")
+    console.print(hint)
+
+
+def _report_difference(path: Path, found: str, wanted: str) -> int:
+    if found == wanted:
+        click.echo(f"{path} is up to date")
+        return 0
+    lines = difflib.unified_diff(
+        found.splitlines(), wanted.splitlines(), f"{path}", "regenerated", n=1, lineterm=""
+    )
+    for line in list(lines)[:DIFF_LINES]:
+        click.echo(line)
+    click.echo(f"{path} is out of date; write it with: make reproduce-table", err=True)
+    return EXIT_OUT_OF_DATE

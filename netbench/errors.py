@@ -1,0 +1,51 @@
+"""The errors netbench raises on purpose. `cli` catches `NetbenchError` once, prints it and exits.
+
+A message says where, what was found, what was expected and what to do, e.g.
+`scenarios/wan.yaml:14: links[2].rate "1.1" has no unit; write e.g. "1.1Gbit"`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NetbenchError(Exception):
+    """Base of every expected failure. `exit_code` is what the process returns."""
+
+    exit_code = 1
+
+
+class UsageError(NetbenchError):
+    """The request itself is wrong: an unknown name, a combination that cannot exist."""
+
+    exit_code = 2
+
+
+class ScenarioError(UsageError):
+    """A scenario file, or a value in it, is wrong."""
+
+
+class PlanError(UsageError):
+    """A plan cannot be built: the layout, batch or placement does not fit the scenario."""
+
+
+class NetworkError(NetbenchError):
+    """The kernel refused a shaping program, or holds something other than what was asked for."""
+
+
+class TestbedError(NetbenchError):
+    """The place to run (kernel, guest, node, rank) failed."""
+
+    __test__ = False  # pytest: the name starts with "Test"
+
+
+class RecordError(NetbenchError):
+    """A record file cannot be read or written."""
+
+
+def nearest(found: str, known: Iterable[str]) -> str:
+    """What to write instead of an unknown name: the nearest known ones, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(found, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"

@@ -1,0 +1,392 @@
+"""Compile a network into one shaping program (`tc -batch` text) per node. Pure.
+
+What does what, and why:
+
+- A HTB root, `default 0`: it only sorts. A packet no filter matches (SSH, the controller, ARP)
+  goes out unshaped. One class and one netem leaf per destination, or per distinct link.
+- The rate is netem's, not HTB's. netem counts every byte (`max(arrival + delay, end of the packet
+  before) + bytes / rate`); a HTB class lets a burst through first, and at 1.12 Mbit/s (a scaled
+  rate) the smallest legal burst, one frame, is 11 ms.
+- A NIC cap is a HTB parent class, because it holds several queues back together, one quantum of
+  each in turn. HTB sends first and pays after, so one flow alone would run ahead by a burst: each
+  leaf has the cap as its own rate as well. What TCP hands over in one piece must not be more than
+  the burst, or HTB makes it late. Measured, 25 Mbit/s: one message exact to 2 us, eight at once
+  together early by the burst, 1 ms.
+- `limit` is in packets and must never be what slows TCP down, see `_limit_packets`.
+
+tc's own resolution (iproute2 6.1): delays are whole microseconds (stored in ticks of 64 ns),
+rates whole bytes per second. Programs are written in these units, so that nothing is rounded twice.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netbench.errors import NetworkError
+from netbench.scenario.model import Link, Network
+
+HANDLE = "6e62:"
+"""The root qdisc of a netbench program ("nb" in ASCII): what has it is ours, all else is not."""
+
+UNLIMITED_BPS = 1_000_000_000_000
+"""Rate of a HTB class that only sorts, bit/s: above any NIC, and a rate every tc can print."""
+
+CEILING_BPS = 100e9
+"""What an unlimited link is taken to carry when queues and buffers are sized, bit/s."""
+
+ETHERNET_HEADER_BYTES = 14
+"""What a frame adds to the IP packet where a qdisc counts (no preamble, no checksum)."""
+
+HASH_FROM_PEERS = 256
+"""From here up filters are hashed on the last byte of the address instead of tried in turn."""
+
+MIN_BUFFER_BYTES = (6 << 20, 4 << 20)
+"""Linux's defaults for the third value of tcp_rmem and tcp_wmem, bytes: never set lower."""
+
+MAX_BUFFER_BYTES = 1 << 30
+"""Largest third value of tcp_rmem and tcp_wmem, bytes; the kernel keeps them in 32 bits."""
+
+BUFFER_BDPS = 4
+"""Buffer per bandwidth-delay product. Half of a buffer is bookkeeping, and a window that has
+just left slow start is up to twice the product."""
+
+SOCKETS_PER_PEER = 8
+"""Connections between two nodes whose full send buffers fit a queue (gloo opens 2 to 4)."""
+
+MAX_SEGMENTS = 65535
+"""Linux's default for the frames TCP may hand over as one packet, to be cut up by the NIC."""
+
+_PATIENCE = {
+    "net.ipv4.tcp_early_retrans": "0",
+    "net.ipv4.tcp_rto_min_us": "60000000",
+}
+"""Scaled down, ten frames (TCP's first window) fill a WAN link for 0.6 s: far longer than the 0.2 s
+after which TCP sends again what is only queued. 165 needless frames an iteration were counted in
+case 3, none with these. They are not set where frames are really lost."""
+
+MAX_NODES = 0x6E61
+"""Class ids are destination + 1 and name the leaves as well, which must not be called 6e62:."""
+
+_MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
+_MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too long
+_BURST_S = 1e-3
+_OWN_FRAME_S = 200.0  # HTB keeps a burst as the time it takes, which must stay below 274 s
+_MAX_PACKET_BYTES = 1 << 16  # with segmentation offload
+_CAP_MINOR = 0xFFFF  # the class of the NIC cap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HtbClass:
+    """A HTB class `6e62:minor` under `6e62:parent` (0 = the root). Rates bit/s, multiples of 8."""
+
+    minor: int
+    parent: int
+    rate_bps: int
+    ceil_bps: int
+    burst_bytes: int
+    ceil_burst_bytes: int
+    quantum_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leaf:
+    """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited."""
+
+    minor: int
+    delay_us: int
+    jitter_us: int
+    loss: float
+    rate_bps: int
+    limit_packets: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """What one node's interface must hold. matches: destination address -> class minor.
+
+    max_segments: frames TCP may hand over as one packet; a setting of the link, not of `tc`.
+    """
+
+    node: int
+    interface: str
+    classes: tuple[HtbClass, ...]
+    leaves: tuple[Leaf, ...]
+    matches: tuple[tuple[str, int], ...]
+    max_segments: int = MAX_SEGMENTS
+
+    @property
+    def text(self) -> str:
+        """The program as `tc -batch` reads it. Fails on an interface with a root qdisc set."""
+        dev = f"dev {self.interface}"
+        lines = [f"qdisc add {dev} root handle {HANDLE} htb default 0"]
+        lines += [_class_line(dev, htb) for htb in self.classes]
+        lines += [_leaf_line(dev, leaf) for leaf in self.leaves]
+        lines += _filter_lines(dev, self.matches)
+        return "\n".join(lines) + "\n"
+
+
+def compile_programs(
+    network: Network, addresses: Sequence[Sequence[str]], interface: str, scale: float = 1.0
+) -> tuple[Program, ...]:
+    """The program of every node. addresses: per node, IPv4 and IPv6. Raises NetworkError."""
+    return tuple(
+        compile_program(network, node, addresses, interface, scale)
+        for node in range(network.num_nodes)
+    )
+
+
+def compile_program(
+    network: Network,
+    node: int,
+    addresses: Sequence[Sequence[str]],
+    interface: str,
+    scale: float = 1.0,
+) -> Program:
+    """The shaping program of one node. Bandwidths are divided by `scale`; delays are not.
+
+    Ranks on the same node talk over loopback, which no program touches.
+    Raises NetworkError for more nodes than class ids, or a rate or delay tc cannot express.
+    """
+    if network.num_nodes > MAX_NODES:
+        raise NetworkError(f"{network.num_nodes} nodes: a shaping program holds {MAX_NODES}")
+    cap_bps = _rate(egress_cap_bps(network, node), scale, f"NIC of node {node}")
+    groups = destination_groups(network, node)
+    minors = [group[0] + 1 for group in groups]
+    return Program(
+        node=node,
+        interface=interface,
+        classes=_classes(network, minors, cap_bps),
+        leaves=tuple(
+            _leaf(network, node, group, minor, scale)
+            for group, minor in zip(groups, minors, strict=True)
+        ),
+        matches=tuple(
+            sorted(
+                ((address, minor) for group, minor in zip(groups, minors, strict=True)
+                 for dst in group for address in addresses[dst]),
+                key=lambda match: (_ip(match[0]).version, _ip(match[0]).packed),
+            )
+        ),
+        max_segments=_max_segments(cap_bps, frame_bytes(network)),
+    )  # fmt: skip
+
+
+def egress_cap_bps(network: Network, node: int) -> float:
+    """What caps all egress of `node`, bit/s, unscaled; inf unless the sharing is `nic`."""
+    return network.nic_bps[node] if network.sharing == "nic" else math.inf
+
+
+def destination_groups(network: Network, node: int) -> list[tuple[int, ...]]:
+    """Destinations that share one queue and one rate at `node`, ordered by their first member."""
+    peers = [peer for peer in range(network.num_nodes) if peer != node]
+    if network.sharing != "class":
+        return [(peer,) for peer in peers]
+    groups: dict[Link, list[int]] = {}
+    for peer in peers:
+        groups.setdefault(network.link(node, peer), []).append(peer)
+    return [tuple(group) for group in groups.values()]
+
+
+def link_bps(network: Network, src: int, dst: int) -> float:
+    """What one flow from node `src` to node `dst` can get, bit/s, unscaled."""
+    return min(network.link(src, dst).bandwidth_bps, egress_cap_bps(network, src))
+
+
+def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
+    """Settings every node's network namespace needs for the run: name -> value.
+
+    All are per namespace, so nothing has to be restored where a namespace ends with the run.
+    """
+    rmem, wmem = buffer_bytes(network, scale)
+    lossy = any(link.loss for row in network.links for link in row)
+    return {
+        **(_PATIENCE if scale > 1 and not lossy else {}),
+        # Connections are older than the shaping. What they learned on the bare bridge (a round trip
+        # of nothing) has to be forgotten, or RACK and cubic's HyStart act on it ever after, and on
+        # which of two ranks happened to connect: one in six runs came out 4% off. Reno has no
+        # HyStart.
+        "net.ipv4.tcp_congestion_control": "reno",
+        "net.ipv4.tcp_min_rtt_wlen": "1",
+        "net.ipv4.tcp_slow_start_after_idle": "0",
+        # A connection must not start from what an earlier one learned: runs would not repeat.
+        "net.ipv4.tcp_no_metrics_save": "1",
+        # netem holds a segmentation-offload packet back as one frame. Where the round trip is
+        # short TCP makes these 64 KiB whatever the rate (20 ms at 25 Mbit/s), and then waits for
+        # each: 0.87 of the rate was measured. Without this it sends about 1 ms at a time.
+        "net.ipv4.tcp_tso_rtt_log": "0",
+        "net.ipv4.tcp_rmem": f"4096 131072 {rmem}",
+        "net.ipv4.tcp_wmem": f"4096 16384 {wmem}",
+    }
+
+
+def buffer_bytes(network: Network, scale: float) -> tuple[int, int]:
+    """Largest TCP receive and send buffer, bytes: `BUFFER_BDPS` x the largest product."""
+    need = BUFFER_BDPS * max(_region_pair_bdps(network, scale), default=0.0)
+    pages = math.ceil(min(need, MAX_BUFFER_BYTES) / 4096) * 4096
+    return max(pages, MIN_BUFFER_BYTES[0]), max(pages, MIN_BUFFER_BYTES[1])
+
+
+def _region_pair_bdps(network: Network, scale: float) -> list[float]:
+    """Rate x round-trip time of every region pair, bytes; a NIC counts with its largest cap."""
+    cap = max(network.nic_bps, default=math.inf) if network.sharing == "nic" else math.inf
+    return [
+        min(there.bandwidth_bps, cap, CEILING_BPS) / scale / 8
+        * (there.one_way_delay_s + network.links[j][i].one_way_delay_s)
+        for i, row in enumerate(network.links)
+        for j, there in enumerate(row)
+    ]  # fmt: skip
+
+
+def _classes(network: Network, minors: list[int], cap_bps: int) -> tuple[HtbClass, ...]:
+    frame = frame_bytes(network)
+    if not cap_bps:
+        return tuple(_class(minor, 0, UNLIMITED_BPS, UNLIMITED_BPS, frame) for minor in minors)
+    # A class sends what it is sure of even where the cap is used up, and a burst of it each.
+    # So it is sure of next to nothing, one frame in 200 s, and borrows: in turn, a quantum each.
+    own_bps = 8 * math.ceil(frame / _OWN_FRAME_S)
+    if own_bps * len(minors) > cap_bps / 100:
+        raise NetworkError(
+            f"a NIC cap of {cap_bps} bit/s (after scaling) is too low for HTB to share between "
+            f"{len(minors)} destinations; lower the scale"
+        )
+    cap = _class(_CAP_MINOR, 0, cap_bps, cap_bps, frame)
+    return (cap, *(_class(minor, _CAP_MINOR, own_bps, cap_bps, frame) for minor in minors))
+
+
+def _burst_bytes(rate_bps: int, frame: int) -> int:
+    """1 ms at the rate, but never below one frame."""
+    return max(math.ceil(rate_bps / 8 * _BURST_S), frame)
+
+
+def _max_segments(cap_bps: int, frame: int) -> int:
+    """As many frames as the burst of a NIC cap holds. Measured at 25 Mbit/s, one flow: 0.96 of the
+    cap with packets of up to 64 KiB, 0.9999 so. From 64 KiB of burst there is nothing to limit.
+    """
+    burst = _burst_bytes(cap_bps, frame)
+    return burst // frame if cap_bps and burst < _MAX_PACKET_BYTES else MAX_SEGMENTS
+
+
+def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) -> HtbClass:
+    ceil_burst = _burst_bytes(ceil_bps, frame)
+    return HtbClass(
+        minor=minor,
+        parent=parent,
+        rate_bps=rate_bps,
+        ceil_bps=ceil_bps,
+        burst_bytes=_burst_bytes(rate_bps, frame),
+        ceil_burst_bytes=ceil_burst,
+        quantum_bytes=min(ceil_burst, max(_MAX_QUANTUM_BYTES, frame)),
+    )
+
+
+def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale: float) -> Leaf:
+    link = network.link(node, group[0])
+    where = f"link from node {node} to node {group[0]}"
+    return Leaf(
+        minor=minor,
+        delay_us=_microseconds(link.one_way_delay_s, where),
+        jitter_us=_microseconds(link.jitter_s, where),
+        loss=link.loss,
+        rate_bps=_rate(min(link_bps(network, node, dst) for dst in group), scale, where),
+        limit_packets=_limit_packets(network, node, group, scale),
+    )
+
+
+def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: float) -> int:
+    """Packets the leaf may hold: those on the way, and those waiting for the rate.
+
+    On the way: 1.5 x bandwidth x delay in full frames, of the faster direction (acknowledgements
+    of a fast flow cross its slow way back), plus 1000 for packets that are not full.
+    Waiting: TCP sends into a netem queue until its window is as large as its send buffer. A queue
+    that holds these makes TCP wait; a shorter one drops, and a message whose last packet was
+    dropped is late by a whole queue. The limit only permits: what is not queued costs nothing.
+    """
+    frame = frame_bytes(network)
+    in_flight = max(
+        min(max(link_bps(network, node, dst), link_bps(network, dst, node)), CEILING_BPS)
+        / scale / 8 * network.link(node, dst).one_way_delay_s / frame
+        for dst in group
+    )  # fmt: skip
+    send_buffer = buffer_bytes(network, scale)[1]
+    waiting = SOCKETS_PER_PEER * len(group) * send_buffer / frame
+    return min(math.ceil(1.5 * in_flight + waiting) + 1000, 0xFFFFFFFF)
+
+
+def frame_bytes(network: Network) -> int:
+    """A full frame as a qdisc counts it, bytes."""
+    return network.mtu_bytes + ETHERNET_HEADER_BYTES
+
+
+def _rate(bandwidth_bps: float, scale: float, where: str) -> int:
+    """Bit/s in whole bytes, 0 = unlimited. Raises NetworkError below one byte per second."""
+    if math.isinf(bandwidth_bps):
+        return 0
+    rate_bps = 8 * round(bandwidth_bps / scale / 8)
+    if rate_bps < 8:
+        raise NetworkError(
+            f"{where}: {bandwidth_bps:g} bit/s over a scale of {scale:g} is less than 1 byte/s, "
+            "the least tc can shape; lower the scale"
+        )
+    return rate_bps
+
+
+def _microseconds(seconds: float, where: str) -> int:
+    delay_us = round(seconds * 1e6)
+    if delay_us > _MAX_TIME_US:
+        raise NetworkError(f"{where}: a delay of {seconds:g} s is above what netem holds, 274 s")
+    return delay_us
+
+
+def _class_line(dev: str, htb: HtbClass) -> str:
+    parent = f"{htb.parent:x}" if htb.parent else ""
+    return (
+        f"class add {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
+        f"rate {htb.rate_bps}bit ceil {htb.ceil_bps}bit "
+        f"burst {htb.burst_bytes}b cburst {htb.ceil_burst_bytes}b quantum {htb.quantum_bytes}"
+    )
+
+
+def _leaf_line(dev: str, leaf: Leaf) -> str:
+    """Every field, always: netem keeps the old value of a field that is not sent."""
+    # Without a table netem's jitter is uniform; a scenario's is a standard deviation.
+    normal = " distribution normal" if leaf.jitter_us else ""
+    return (
+        f"qdisc add {dev} parent {HANDLE}{leaf.minor:x} handle {leaf.minor:x}: netem "
+        f"limit {leaf.limit_packets} delay {leaf.delay_us}us {leaf.jitter_us}us{normal} "
+        f"loss {leaf.loss * 100:.9g}% rate {leaf.rate_bps}bit"
+    )
+
+
+def _filter_lines(dev: str, matches: tuple[tuple[str, int], ...]) -> list[str]:
+    lines = []
+    for version, protocol, match, last_byte_at in ((4, "ip", "ip", 16), (6, "ipv6", "ip6", 36)):
+        mine = [(_ip(address), minor) for address, minor in matches]
+        mine = [(address, minor) for address, minor in mine if address.version == version]
+        prefix = f"filter add {dev} parent {HANDLE} protocol {protocol} prio {version} u32"
+        hashed = len(mine) >= HASH_FROM_PEERS
+        if hashed:
+            lines += _hash_lines(dev, protocol, version, last_byte_at)
+        for address, minor in mine:
+            table = f" ht {version}:{address.packed[-1]:x}:" if hashed else ""
+            lines.append(
+                f"{prefix}{table} match {match} dst {address}/{address.max_prefixlen} "
+                f"flowid {HANDLE}{minor:x}"
+            )
+    return lines
+
+
+def _hash_lines(dev: str, protocol: str, table: int, last_word_at: int) -> list[str]:
+    """A table of 256 buckets, and the rule that sends every packet to the bucket of its address."""
+    common = f"parent {HANDLE} protocol {protocol} prio {table}"
+    return [
+        f"filter add {dev} {common} handle {table}: u32 divisor 256",
+        f"filter add {dev} {common} u32 match u32 0 0 at {last_word_at} "
+        f"hashkey mask 0x000000ff at {last_word_at} link {table}:",
+    ]
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(address)

@@ -1,0 +1,343 @@
+"""Which links to measure, what they must show, and whether they did. Pure.
+
+Goodput of TCP is the rate x (MTU - 52) / (MTU + 14): 40 bytes of headers and 12 of timestamps are
+not payload, 14 of Ethernet are counted by the qdisc but not in the MTU (1448/1514 at MTU 1500).
+An echo takes the delay of both ways, and its own 98 bytes at the rate of each.
+What several flows get together is counted over one common stretch of time: flows that share a queue
+do not get equal parts of it, and each alone over its own time would add up to more than there is.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from netbench.network.program import destination_groups, egress_cap_bps, frame_bytes, link_bps
+from netbench.scenario.model import Link, Network
+
+VIRTUAL_TIME_TOLERANCE = 0.02
+REAL_TIME_TOLERANCE = 0.05
+
+DELAY_RESOLUTION_S = 5e-6
+"""Below this a delay is not judged: ping prints 1 us, netem's ticks are 64 ns on each way."""
+
+ECHO_FRAME_BYTES = 98
+"""A ping with its headers; `probe` makes its own echo as long."""
+
+TCP_OVERHEAD_BYTES = 52
+"""IP 20, TCP 20, timestamps 12: Linux puts them in every segment."""
+
+WARMUP_BDPS = 6
+"""Bandwidth-delay products sent before the clock starts: slow start sends about 2."""
+
+MEASURED_BDPS = 2
+MEASURED_S = 0.05
+MEASURED_FRAMES = 300
+MAX_NIC_FLOWS = 8
+
+Arrivals = Sequence[tuple[int, int]]
+"""(nanoseconds, bytes received so far), in order; of one transfer."""
+
+JITTER_SPREAD = 4.0
+"""Standard deviations the smallest of a few echoes may be off where a link has jitter."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One measurement: delays from `src` to `dsts`, then transfers to all of them at once.
+
+    kind: `link` one link of its class; `class`, `nic` what several destinations share.
+    """
+
+    kind: str
+    src: int
+    dsts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """What the nodes saw. rtt_s, one_way_s: per destination of the sample. goodput_bps: of all
+    its flows together. None where nothing was measured.
+
+    method: `ping` or `udp`, what took `rtt_s`. error: why there are no figures, else empty.
+    """
+
+    sample: Sample
+    method: str = ""
+    rtt_s: tuple[float | None, ...] = ()
+    one_way_s: tuple[float | None, ...] = ()
+    goodput_bps: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One figure against the scenario. quantity: `rtt_s`, `one_way_s`, `goodput_bps` (scaled).
+
+    allowed: how far measured may be from expected, in the unit of both.
+    """
+
+    kind: str
+    src: int
+    dsts: tuple[int, ...]
+    quantity: str
+    expected: float
+    measured: float | None
+    allowed: float
+    passed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """The verdict on a shaped network; stored with every run. `to_dict` is plain JSON data."""
+
+    trustworthy: bool
+    tolerance: float
+    methods: tuple[str, ...]
+    reasons: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sample_links(network: Network, per_class: int = 1) -> tuple[Sample, ...]:
+    """`per_class` links of every class (source region, destination region), so both directions
+    and the inside of each region; then what is shared: one sample per distinct class rate and
+    per distinct NIC cap. Deterministic; nodes are used evenly, so that samples can run at once.
+    """
+    uses = [0] * network.num_nodes
+    samples = list(_link_samples(network, per_class, uses))
+    if network.sharing == "class":
+        samples += _class_samples(network)
+    if network.sharing == "nic":
+        samples += _nic_samples(network)
+    return tuple(samples)
+
+
+def rounds(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], ...]:
+    """Samples that can run at the same time: in each round a node takes part at most once.
+
+    (Acknowledgements share the link back: two samples on one node would each see less.)
+    """
+    planned: list[tuple[list[Sample], set[int]]] = []
+    for sample in samples:
+        nodes = {sample.src, *sample.dsts}
+        for members, busy in planned:
+            if not busy & nodes:
+                members.append(sample)
+                busy |= nodes
+                break
+        else:
+            planned.append(([sample], set(nodes)))
+    return tuple(tuple(members) for members, _ in planned)
+
+
+def transfer_bytes(network: Network, sample: Sample, scale: float) -> tuple[int, int]:
+    """Bytes per destination to send before the clock starts, and while it runs; 0, 0 for none."""
+    total_bps = expected_rate_bps(network, sample)
+    if total_bps is None:
+        return 0, 0
+    share = total_bps / scale / 8 / len(sample.dsts)
+    rtt_s = max(_rtt_s(network, sample.src, dst) for dst in sample.dsts)
+    least = MEASURED_FRAMES * frame_bytes(network)
+    warmup = max(WARMUP_BDPS * share * rtt_s, least)
+    measured = max(MEASURED_BDPS * share * rtt_s, MEASURED_S * share, least)
+    # The flows of a shared sample do not end together: time them while all are on their way.
+    return math.ceil(warmup), math.ceil(measured * (1 if len(sample.dsts) == 1 else 3))
+
+
+def goodput_bps(flows: Sequence[Arrivals], warmup_bytes: int) -> float | None:
+    """Bit/s of all flows together, from when each has had its warm-up until the first one ends.
+
+    None when that is no time at all. The clocks of the flows must be one clock.
+    """
+    if not all(flows):
+        return None
+    start_ns = max(next(ns for ns, count in flow if count >= warmup_bytes) for flow in flows)
+    end_ns = min(flow[-1][0] for flow in flows)
+    if start_ns >= end_ns:
+        return None
+    counted = sum(_bytes_at(flow, end_ns) - _bytes_at(flow, start_ns) for flow in flows)
+    return 8e9 * counted / (end_ns - start_ns)
+
+
+def _bytes_at(flow: Arrivals, ns: int) -> float:
+    """Bytes that had come by `ns`: exact at an arrival, in a straight line between two."""
+    at = bisect_right(flow, ns, key=lambda arrival: arrival[0])
+    if at == 0:
+        return 0.0
+    then, count = flow[at - 1]
+    if at == len(flow) or then == ns:
+        return float(count)
+    later, more = flow[at]
+    return count + (more - count) * (ns - then) / (later - then)
+
+
+def expected_rate_bps(network: Network, sample: Sample) -> float | None:
+    """Rate all flows of a sample get together, bit/s, unscaled. None where none can be told:
+    not limited, or lossy (TCP's goodput then hangs on more than the rate).
+    """
+    src = sample.src
+    links = [network.link(src, dst) for dst in sample.dsts]
+    links_back = [network.link(dst, src) for dst in sample.dsts]
+    groups = {min(group) for group in destination_groups(network, src) if {*group} & {*sample.dsts}}
+    total = sum(network.link(src, first).bandwidth_bps for first in groups)
+    rate_bps = min(total, egress_cap_bps(network, src))
+    if math.isinf(rate_bps) or any(link.loss for link in (*links, *links_back)):
+        return None
+    return rate_bps
+
+
+def evaluate(
+    measurements: Sequence[Measurement],
+    network: Network,
+    scale: float = 1.0,
+    tolerance: float = VIRTUAL_TIME_TOLERANCE,
+    *,
+    shared_clock: bool = True,
+) -> Probe:
+    """Judge measurements. tolerance: relative. shared_clock: nodes on one kernel, so that the
+    way there can be judged alone, not only the round trip. No measurement at all is a failure.
+    """
+    checks = tuple(
+        check
+        for measurement in measurements
+        for check in _checks(measurement, network, scale, tolerance, shared_clock)
+    )
+    errors = [f"{_where(m.sample)}: {m.error}" for m in measurements if m.error]
+    reasons = errors + [_reason(check) for check in checks if not check.passed]
+    if not checks and not errors:
+        reasons.append("no link was measured")
+    return Probe(
+        trustworthy=not reasons,
+        tolerance=tolerance,
+        methods=tuple(sorted({m.method for m in measurements if m.method})),
+        reasons=tuple(reasons),
+        checks=checks,
+    )
+
+
+def _link_samples(network: Network, per_class: int, uses: list[int]) -> Iterator[Sample]:
+    num_regions = len(network.regions)
+    members = [
+        [node for node, region in enumerate(network.node_regions) if region == wanted]
+        for wanted in range(num_regions)
+    ]
+    for here in range(num_regions):
+        for there in range(num_regions):
+            pairs = [(s, d) for s in members[here] for d in members[there] if s != d]
+            for _ in range(min(per_class, len(pairs))):
+                src, dst = min(pairs, key=lambda pair: (uses[pair[0]] + uses[pair[1]], pair))
+                pairs.remove((src, dst))
+                uses[src] += 1
+                uses[dst] += 1
+                yield Sample(kind="link", src=src, dsts=(dst,))
+
+
+def _class_samples(network: Network) -> Iterator[Sample]:
+    """Two destinations of one class get its rate together, not each."""
+    seen: set[Link] = set()
+    for src in range(network.num_nodes):
+        for group in destination_groups(network, src):
+            link = network.link(src, group[0])
+            if len(group) > 1 and link not in seen and math.isfinite(link.bandwidth_bps):
+                seen.add(link)
+                yield Sample(kind="class", src=src, dsts=group[:2])
+
+
+def _nic_samples(network: Network) -> Iterator[Sample]:
+    """Enough destinations at once to want more than the NIC has, where there are that many."""
+    for cap_bps in sorted({cap for cap in network.nic_bps if math.isfinite(cap)}):
+        src = network.nic_bps.index(cap_bps)
+        dsts: list[int] = []
+        wanted_bps = 0.0
+        peers = [node for node in range(network.num_nodes) if node != src]
+        for dst in sorted(peers, key=lambda peer: (-network.link(src, peer).bandwidth_bps, peer)):
+            if len(dsts) < 2 or (wanted_bps < cap_bps and len(dsts) < MAX_NIC_FLOWS):
+                dsts.append(dst)
+                wanted_bps += network.link(src, dst).bandwidth_bps
+        if len(dsts) > 1:
+            yield Sample(kind="nic", src=src, dsts=tuple(dsts))
+
+
+def _checks(
+    measurement: Measurement, network: Network, scale: float, tolerance: float, shared_clock: bool
+) -> Iterator[Check]:
+    sample = measurement.sample
+    if measurement.error:
+        return
+    for i, dst in enumerate(sample.dsts):
+        spread_s = JITTER_SPREAD * network.link(sample.src, dst).jitter_s
+        spread_back_s = JITTER_SPREAD * network.link(dst, sample.src).jitter_s
+        way_s = _echo_s(network, sample.src, dst, scale)
+        rtt_s = way_s + _echo_s(network, dst, sample.src, scale)
+        # Of the round trip for both: one way is taken by processes that have to be woken first.
+        allowed_s = tolerance * rtt_s + DELAY_RESOLUTION_S + spread_s
+        if shared_clock:
+            one_way_s = measurement.one_way_s[i]
+            yield _check(sample, (dst,), "one_way_s", way_s, one_way_s, allowed_s)
+        allowed_s += spread_back_s
+        yield _check(sample, (dst,), "rtt_s", rtt_s, measurement.rtt_s[i], allowed_s)
+    rate_bps = expected_rate_bps(network, sample)
+    if rate_bps is not None:
+        expected = rate_bps / scale * goodput_ratio(network.mtu_bytes)
+        found = measurement.goodput_bps
+        yield _check(sample, sample.dsts, "goodput_bps", expected, found, tolerance * expected)
+
+
+def goodput_ratio(mtu_bytes: int) -> float:
+    """TCP payload per byte on the wire, full segments over IPv4 with timestamps."""
+    return (mtu_bytes - TCP_OVERHEAD_BYTES) / (mtu_bytes + 14)
+
+
+def _check(
+    sample: Sample,
+    dsts: tuple[int, ...],
+    quantity: str,
+    expected: float,
+    measured: float | None,
+    allowed: float,
+) -> Check:
+    return Check(
+        kind=sample.kind,
+        src=sample.src,
+        dsts=dsts,
+        quantity=quantity,
+        expected=expected,
+        measured=measured,
+        allowed=allowed,
+        passed=measured is not None and abs(measured - expected) <= allowed,
+    )
+
+
+def _echo_s(network: Network, src: int, dst: int, scale: float) -> float:
+    """One way of an echo, seconds: the delay, and its frame at the rate."""
+    frame_s = ECHO_FRAME_BYTES * 8 * scale / link_bps(network, src, dst)
+    return network.link(src, dst).one_way_delay_s + frame_s
+
+
+def _rtt_s(network: Network, src: int, dst: int) -> float:
+    return network.link(src, dst).one_way_delay_s + network.link(dst, src).one_way_delay_s
+
+
+def _where(sample: Sample) -> str:
+    to = ", ".join(str(dst) for dst in sample.dsts)
+    return f"{sample.kind} sample, node {sample.src} to {to}"
+
+
+def _reason(check: Check) -> str:
+    where = _where(Sample(kind=check.kind, src=check.src, dsts=check.dsts))
+    if check.measured is None:
+        return f"{where}: no {check.quantity} was measured, expected {check.expected:.6g}"
+    error = check.measured - check.expected
+    if check.expected:
+        off = f"{error / check.expected:+.1%}, allowed {check.allowed / check.expected:.1%}"
+    else:
+        off = f"{error:+.6g}, allowed {check.allowed:.6g}"
+    return (
+        f"{where}: {check.quantity} is {check.measured:.6g}, expected {check.expected:.6g} ({off})"
+    )

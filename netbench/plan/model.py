@@ -1,0 +1,78 @@
+"""What a plan is: frozen data, SI units in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbench.scenario.model import Network, Workload
+from netbench.workload.costs import Stage
+
+PLAN_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Tensor x pipeline x data parallel degrees; `p8d8` = pp 8, dp 8, tp 1."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tp * self.pp * self.dp
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transport:
+    """How far a point-to-point transfer may run ahead of the receiver that posts it.
+
+    NCCL over TCP: a send is done once its bytes are in the library's FIFO and the socket buffers,
+    which the kernel grows to `window_factor` x rate x round-trip time.
+    fifo_bytes: bytes. window_factor: dimensionless. chunk_bytes: slice of a pipelined collective.
+    """
+
+    fifo_bytes: int = 1 << 20
+    window_factor: float = 2.0
+    chunk_bytes: int = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The experiment. `placement[rank]` is the device index, `device_nodes[device]` the node index.
+
+    Rank order: `dtfm` pipeline * pp + stage; `megatron` stage * dp + pipeline (tp 1);
+    `zero3` 0..dp-1. `schedule`: gpipe, 1f1b, none. `data_parallel`: reduce-broadcast, ring, shard.
+    num_rounds: GPipe rounds of `num_micro_batches` each (per pipeline); 1 for other schedules.
+    activation_bytes: one micro-batch's boundary tensor. scale: bytes and bandwidths are divided
+    by it. iterations includes the first `warmup_iterations`.
+
+    zero3 only: `workload.micro_batch` is its own (see `build.zero3_micro_batch`), `stages` holds
+    the whole model, and num_micro_batches counts the micro-steps of a rank. units: layers of
+    each unit that is gathered together. live_parameters: that may stay gathered between uses.
+    """
+
+    schema_version: int = PLAN_SCHEMA_VERSION
+    scenario: str
+    variant: str
+    system: str
+    layout: Layout
+    scheduler: str
+    seed: int
+    placement: tuple[int, ...]
+    device_nodes: tuple[int, ...]
+    node_names: tuple[str, ...]
+    network: Network
+    workload: Workload
+    schedule: str
+    data_parallel: str
+    num_rounds: int
+    num_micro_batches: int
+    stages: tuple[Stage, ...]
+    activation_bytes: int
+    transport: Transport
+    iterations: int
+    warmup_iterations: int
+    scale: float
+    units: tuple[int, ...] = ()
+    live_parameters: int = 0

@@ -1,0 +1,92 @@
+"""A plan as canonical JSON: sorted keys, no spaces, types from the annotations, inf as "inf"."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import typing
+from typing import Any
+
+from netbench.errors import PlanError
+from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+
+HASH_DIGITS = 12
+"""Hexadecimal digits of a plan's hash: 48 bits, plenty for the plans of one project."""
+
+
+def plan_to_json(plan: Plan) -> str:
+    """The plan as one line of canonical JSON: equal plans give equal text."""
+    return json.dumps(_encode(Plan, plan), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def plan_from_json(text: str) -> Plan:
+    """The plan that `plan_to_json` wrote. Raises PlanError naming the field that is wrong."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"plan: not JSON ({error}); expected what netbench wrote") from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != PLAN_SCHEMA_VERSION:
+        raise PlanError(
+            f"plan: schema_version is {version!r}; this netbench reads {PLAN_SCHEMA_VERSION}"
+        )
+    plan = _decode(Plan, data, "plan")
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def plan_hash(plan: Plan) -> str:
+    """First 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
+    return hashlib.sha256(plan_to_json(plan).encode()).hexdigest()[:HASH_DIGITS]
+
+
+def _encode(kind: Any, value: Any) -> Any:
+    """`value`, annotated as `kind`, as JSON data. A float field given as int is written as a float,
+    so that a plan and its copy read back from JSON have the same hash."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return {name: _encode(hint, getattr(value, name)) for name, hint in hints.items()}
+    if typing.get_origin(kind) is tuple:
+        return [_encode(typing.get_args(kind)[0], item) for item in value]
+    if kind is float:
+        return float(value) if math.isfinite(value) else str(float(value))
+    return value
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    """The reverse of `_encode`; `where` is the path of `data`, for messages."""
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, data, where)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(data, list):
+            raise _mismatch(where, data, "a list")
+        item = typing.get_args(kind)[0]
+        return tuple(_decode(item, value, f"{where}[{i}]") for i, value in enumerate(data))
+    if kind is float and data in ("inf", "-inf", "nan"):
+        return float(data)
+    if kind is float and type(data) is int:
+        return float(data)
+    if type(data) is not kind:
+        raise _mismatch(where, data, kind.__name__)
+    return data
+
+
+def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise _mismatch(where, data, "an object")
+    hints = typing.get_type_hints(kind)
+    if unknown := sorted(data.keys() - hints.keys()):
+        raise PlanError(f"{where}: unknown field {unknown[0]!r}; written by another netbench?")
+    values = {k: _decode(hints[k], data[k], f"{where}.{k}") for k in hints if k in data}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise PlanError(f"{where}: {error}; written by another netbench?") from None
+
+
+def _mismatch(where: str, found: Any, expected: str) -> PlanError:
+    text = json.dumps(found)
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return PlanError(f"{where}: found {shown}, expected {expected}")

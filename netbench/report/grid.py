@@ -1,0 +1,66 @@
+"""A table of text, and its three forms: markdown, a terminal's (rich) and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Rows of text under one row of heads; the first `num_labels` columns name the row."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    num_labels: int = 1
+
+
+def markdown(grid: Grid) -> str:
+    """A GitHub table, padded so that its source can be read too; numbers aligned right."""
+    widths = [
+        max(3, *(len(row[column]) for row in (grid.head, *grid.rows)))
+        for column in range(len(grid.head))
+    ]
+    rules = (
+        "-" * width if column < grid.num_labels else "-" * (width - 1) + ":"
+        for column, width in enumerate(widths)
+    )
+    lines = [_line(grid, widths, grid.head), _line(grid, widths, rules)]
+    return "\n".join(lines + [_line(grid, widths, row) for row in grid.rows])
+
+
+def csv_text(grid: Grid) -> str:
+    """The same cells as comma-separated values, heads first."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((grid.head, *grid.rows))
+    return text.getvalue().rstrip("\n")
+
+
+def rich_table(grid: Grid) -> Table:
+    """The same cells for a terminal, narrow: a run's comparison fits 80 columns."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    for column, head in enumerate(grid.head):
+        label = column < grid.num_labels
+        text = head if label else re.sub(r"([ -])", r"\1\n", head)
+        table.add_column(text, justify="left" if label else "right", no_wrap=label)
+    for row in grid.rows:
+        table.add_row(*row)
+    return table
+
+
+def _line(grid: Grid, widths: list[int], cells: Iterable[str]) -> str:
+    padded = (
+        cell.ljust(width) if column < grid.num_labels else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return f"| {' | '.join(padded)} |"

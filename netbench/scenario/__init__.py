@@ -1,0 +1,24 @@
+"""YAML -> `Scenario`: regions, nodes, devices, links.
+
+`model` is the data; `load` finds files, `source` reads them with line numbers, `schema` is their
+form, `validate` checks against it, `links` and `devices` build the parts.
+"""
+
+from netbench.scenario.model import Scenario
+
+__all__ = ["Scenario", "list_scenarios", "load_scenario"]
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """`netbench.scenario.load.load_scenario`, imported when called: the YAML and schema libraries
+    cost 0.15 s at start, and most of netbench needs only the model."""
+    from netbench.scenario import load
+
+    return load.load_scenario(name_or_path)
+
+
+def list_scenarios() -> tuple[str, ...]:
+    """Names of the scenarios that come with netbench."""
+    from netbench.scenario import load
+
+    return load.list_scenarios()

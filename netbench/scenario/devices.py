@@ -1,0 +1,41 @@
+"""Device profiles: the built-in ones are `netbench/workload/profiles/*.yaml`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from netbench.errors import ScenarioError, nearest
+from netbench.scenario.model import DeviceProfile
+from netbench.scenario.schema import DeviceForm
+from netbench.scenario.source import read_source
+from netbench.scenario.validate import validate
+
+PROFILES = Path(__file__).parent.parent / "workload" / "profiles"
+
+
+def list_device_profiles() -> tuple[str, ...]:
+    """Names of the built-in profiles."""
+    return tuple(sorted(path.stem for path in PROFILES.glob("*.yaml")))
+
+
+def load_device_profile(name: str) -> DeviceProfile:
+    """The built-in profile called `name`. Raises ScenarioError suggesting the nearest."""
+    known = list_device_profiles()
+    if name not in known:
+        raise ScenarioError(f'no built-in device profile "{name}"; {nearest(name, known)}')
+    form = validate(read_source(PROFILES / f"{name}.yaml"), DeviceForm)
+    return device_profile(name, form)
+
+
+def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
+    """The profile a form describes; a single value holds for every system."""
+    flops, update = form.flops, form.optimizer_per_parameter
+    updates = update if isinstance(update, dict) else {"default": update or 0.0}
+    return DeviceProfile(
+        name=name,
+        flops=flops if isinstance(flops, dict) else {"default": flops},
+        optimizer_s_per_parameter=updates,
+        memory_bytes=math.inf if form.memory is None else form.memory,
+        source=form.source,
+    )

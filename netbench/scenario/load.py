@@ -1,0 +1,154 @@
+"""Finds scenario files and turns one into a `Scenario`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from netbench.errors import ScenarioError, nearest
+from netbench.scenario.devices import device_profile, list_device_profiles, load_device_profile
+from netbench.scenario.links import build_links, region_index
+from netbench.scenario.model import DeviceProfile, Network, Node, Scenario, Sweep, Workload
+from netbench.scenario.schema import ScenarioForm
+from netbench.scenario.source import Source, read_source
+from netbench.scenario.validate import validate
+
+T = TypeVar("T")
+
+SUFFIXES = (".yaml", ".yml")
+
+DEFAULT_VARIANTS = ("dtfm-scheduled", "dtfm-random", "megatron", "zero3")
+DEFAULT_SEEDS = (2022,)
+"""What a scenario without a sweep runs; 2022 is the first published seed."""
+
+
+def scenarios_dir() -> Path:
+    """Where the scenarios of netbench are: in the wheel, or beside the package in a checkout."""
+    package = Path(__file__).parent.parent
+    packaged = package / "_data" / "scenarios"
+    return packaged if packaged.is_dir() else package.parent / "scenarios"
+
+
+def list_scenarios() -> tuple[str, ...]:
+    """Names of the scenarios that come with netbench."""
+    return tuple(sorted(path.stem for path in scenarios_dir().glob("*.yaml")))
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """Read a scenario that comes with netbench, by name, or any other by the path of its file.
+
+    Raises ScenarioError naming file, line and key, what was found and what was expected.
+    """
+    source = read_source(_find(name_or_path))
+    return build_scenario(source, validate(source, ScenarioForm))
+
+
+def _find(name_or_path: str) -> Path:
+    """A path has a suffix or a folder in it; everything else is a name."""
+    path = Path(name_or_path)
+    if path.suffix in SUFFIXES or path.name != name_or_path:
+        return path
+    if name_or_path not in list_scenarios():
+        raise ScenarioError(
+            f'no scenario "{name_or_path}"; {nearest(name_or_path, list_scenarios())} '
+            "(a file of your own is given with its suffix: mine.yaml)"
+        )
+    return scenarios_dir() / f"{name_or_path}.yaml"
+
+
+def build_scenario(source: Source, form: ScenarioForm) -> Scenario:
+    """The scenario a valid form describes. Raises ScenarioError where its parts do not fit."""
+    for i, region in enumerate(form.regions):
+        if region in form.regions[:i]:
+            raise source.error(("regions", i), f'"{region}" is given twice; keep one of the two')
+    nodes = _nodes(source, form)
+    network = Network(
+        regions=tuple(form.regions),
+        links=build_links(source, form),
+        node_regions=tuple(form.regions.index(node.region) for node in nodes),
+        sharing=form.network.sharing,
+        nic_bps=tuple(node.nic_bps for node in nodes),
+        mtu_bytes=form.network.mtu,
+    )
+    return Scenario(
+        name=form.name or source.path.stem,
+        title=form.title,
+        notes=form.notes.strip(),
+        path=str(source.path),
+        network=network,
+        nodes=nodes,
+        devices=_devices(source, form),
+        workload=Workload(**form.workload.model_dump()),
+        sweep=_sweep(form),
+    )
+
+
+def _nodes(source: Source, form: ScenarioForm) -> tuple[Node, ...]:
+    """Nodes in file order, numbered from 0: node0, node1, ..."""
+    nodes: list[Node] = []
+    for i, group in enumerate(form.nodes):
+        region_index(source, form.regions, group.region, ("nodes", i, "region"))
+        if form.network.sharing == "nic" and group.nic == float("inf"):
+            raise source.error(
+                ("nodes", i), 'has no nic, but sharing is "nic"; write e.g. "nic: 25Gbit"'
+            )
+        for _ in range(group.count):
+            node = Node(
+                name=f"node{len(nodes)}",
+                region=group.region,
+                device=group.device,
+                num_devices=group.devices,
+                nic_bps=group.nic,
+            )
+            nodes.append(node)
+    return tuple(nodes)
+
+
+def _devices(source: Source, form: ScenarioForm) -> dict[str, DeviceProfile]:
+    """Profiles of the devices that nodes use; one that is not under `devices` must be built in."""
+    profiles: dict[str, DeviceProfile] = {}
+    for name, device in form.devices.items():
+        if device != "builtin":
+            profiles[name] = device_profile(name, device)
+        elif name in list_device_profiles():
+            profiles[name] = load_device_profile(name)
+        else:
+            hint = nearest(name, list_device_profiles())
+            raise source.error(("devices", name), f"is not built in; {hint}")
+    for i, group in enumerate(form.nodes):
+        if group.device not in profiles:
+            if group.device not in list_device_profiles():
+                known = [*profiles, *list_device_profiles()]
+                raise source.error(
+                    ("nodes", i, "device"),
+                    f'"{group.device}" is neither under devices nor built in; '
+                    f"{nearest(group.device, known)}",
+                )
+            profiles[group.device] = load_device_profile(group.device)
+    return profiles
+
+
+def _sweep(form: ScenarioForm) -> Sweep:
+    """All settings and the default slice. A default not given is the first of the sweep's layers,
+    batches and seeds, and all of its variants."""
+    whole, default = form.sweep, form.sweep.default
+    layers = _given(whole.layers, [form.workload.layers])
+    batch = _given(whole.batch, [form.workload.batch])
+    variants = _given(whole.variants, list(DEFAULT_VARIANTS))
+    seeds = _given(whole.seeds, list(DEFAULT_SEEDS))
+    return Sweep(
+        layers=layers,
+        batch=batch,
+        variants=variants,
+        seeds=seeds,
+        default_layers=_given(default.layers, layers[:1]),
+        default_batch=_given(default.batch, batch[:1]),
+        default_variants=_given(default.variants, variants),
+        default_seeds=_given(default.seeds, seeds[:1]),
+        pipeline=whole.pipeline or 0,
+    )
+
+
+def _given(values: list[T] | None, otherwise: Sequence[T]) -> tuple[T, ...]:
+    return tuple(otherwise if values is None else values)

@@ -1,0 +1,159 @@
+"""What a scenario is, once read: frozen data, SI units in the names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHARING = ("pair", "class", "nic")
+"""How a node's egress bandwidth is shared between destinations.
+
+pair: each (src, dst) pair of nodes has its own rate.
+class: destinations with equal (delay, rate) share one rate.
+nic: a node's egress is capped in total (`Node.nic_bps`), whatever the destinations; the rate of
+a link, where it is finite, caps the pair beneath that.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A directed network profile, source to destination.
+
+    one_way_delay_s: seconds. bandwidth_bps: bit/s on the wire, inf = not limited.
+    jitter_s: standard deviation of the delay, seconds. loss: probability, 0..1.
+    """
+
+    one_way_delay_s: float
+    bandwidth_bps: float
+    jitter_s: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A machine. `device` names a device profile; `nic_bps` is its egress cap (inf = none)."""
+
+    name: str
+    region: str
+    device: str
+    num_devices: int = 1
+    nic_bps: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """Links between regions, and which node is in which region.
+
+    links: (num_regions, num_regions), [src][dst]; the diagonal is the link inside a region.
+    node_regions: index into `regions` per node. nic_bps: egress cap per node, bit/s.
+    mtu_bytes: IP MTU of every node's interface.
+    """
+
+    regions: tuple[str, ...]
+    links: tuple[tuple[Link, ...], ...]
+    node_regions: tuple[int, ...]
+    sharing: str
+    nic_bps: tuple[float, ...]
+    mtu_bytes: int = 1500
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_regions)
+
+    def link(self, src: int, dst: int) -> Link:
+        """The link from node `src` to node `dst` (indices), src != dst."""
+        return self.links[self.node_regions[src]][self.node_regions[dst]]
+
+    def one_way_delay_s(self) -> NDArray[np.float64]:
+        """(num_nodes, num_nodes), seconds, [src, dst]; diagonal 0."""
+        return self._matrix([[link.one_way_delay_s for link in row] for row in self.links], 0.0)
+
+    def bandwidth_bps(self) -> NDArray[np.float64]:
+        """(num_nodes, num_nodes), bit/s, [src, dst]; diagonal inf."""
+        return self._matrix([[link.bandwidth_bps for link in row] for row in self.links], math.inf)
+
+    def _matrix(self, by_region: list[list[float]], diagonal: float) -> NDArray[np.float64]:
+        index = np.asarray(self.node_regions)
+        by_node = np.asarray(by_region, dtype=np.float64)[np.ix_(index, index)]
+        matrix: NDArray[np.float64] = by_node
+        np.fill_diagonal(matrix, diagonal)
+        return matrix
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceProfile:
+    """What a device sustains. Source and residuals of the built-in ones: `workload/profiles/`.
+
+    flops: achieved FLOP/s per system (`dtfm`, `megatron`, `zero3`), or under `default`.
+    optimizer_s_per_parameter: seconds per parameter the device updates, per system or `default`.
+    memory_bytes: device memory. source: where the figures come from.
+    """
+
+    name: str
+    flops: dict[str, float]
+    optimizer_s_per_parameter: dict[str, float] = field(default_factory=dict)
+    memory_bytes: float = math.inf
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """A GPT-style model and the batch it is trained with. Sequences, not tokens, are counted.
+
+    embedding_parameters: parameters beside the layers (first stage).
+    recomputation: activations are recomputed in the backward pass (backward = 3 x forward).
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    batch: int
+    micro_batch: int = 1
+    dtype: str = "fp16"
+    recomputation: bool = True
+    embedding_parameters: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """The settings a scenario offers (`--all`), and the slice `netbench run` takes by default.
+
+    pipeline: stages of a pipeline; 0 = the largest depth up to 8 that divides devices and layers.
+    """
+
+    layers: tuple[int, ...]
+    batch: tuple[int, ...]
+    variants: tuple[str, ...]
+    seeds: tuple[int, ...]
+    default_layers: tuple[int, ...]
+    default_batch: tuple[int, ...]
+    default_variants: tuple[str, ...]
+    default_seeds: tuple[int, ...]
+    pipeline: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """A named network with nodes, devices, a workload and a default sweep; one YAML file."""
+
+    name: str
+    title: str
+    notes: str
+    path: str
+    network: Network
+    nodes: tuple[Node, ...]
+    devices: dict[str, DeviceProfile]
+    workload: Workload
+    sweep: Sweep
+
+    @property
+    def num_devices(self) -> int:
+        return sum(node.num_devices for node in self.nodes)
+
+    def device_nodes(self) -> tuple[int, ...]:
+        """Node index of every device, in node order: device d sits on node device_nodes()[d]."""
+        return tuple(i for i, node in enumerate(self.nodes) for _ in range(node.num_devices))

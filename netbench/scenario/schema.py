@@ -1,0 +1,248 @@
+"""The YAML form of a scenario and of a device profile: pydantic models, used at the edge only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from netbench import units
+from netbench.errors import nearest
+
+
+def _quantity(parse: Callable[[str], float], example: str) -> tuple[Any, ...]:
+    """Annotations of a field that is written as text with a unit."""
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f'is {shown(value)}; write e.g. "{example}"')
+        return parse(str(value))
+
+    form = {"type": ["string", "number"], "examples": [example]}
+    return BeforeValidator(read), WithJsonSchema(form)
+
+
+Bandwidth = Annotated[float, *_quantity(units.parse_bandwidth, "1.12Gbit")]
+Seconds = Annotated[float, *_quantity(units.parse_time, "11ms")]
+Bytes = Annotated[int, *_quantity(units.parse_bytes, "16GB")]
+Flops = Annotated[float, *_quantity(units.parse_flops, "55TFLOPS")]
+Share = Annotated[float, *_quantity(units.parse_percent, "0.1%")]
+Count = Annotated[int, *_quantity(units.parse_count, "64M")]
+Positive = Annotated[int, *_quantity(units.parse_count, "24"), Field(gt=0)]
+
+MAX_NODES = 10_000
+"""Of one group: a slip of the keyboard should not fill the memory."""
+
+
+def shown(value: object) -> str:
+    """A value found in a file, for a message: in one short line."""
+    if isinstance(value, str):
+        text = f'"{value}"'
+    else:
+        text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Section(BaseModel):
+    """A mapping in the file. Unknown and missing keys are reported with what to write instead."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_keys(cls, data: Any) -> Any:
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        if not isinstance(data, Mapping):
+            found = "empty" if data is None else shown(data)
+            raise _problem(f"is {found}; expected a mapping with {', '.join(known)}")
+        for key in data:
+            if key not in known:
+                raise _problem(f"is an unknown key; {nearest(str(key), known)}", key=str(key))
+        for key, field in known.items():
+            if field.is_required() and key not in data:
+                example = (field.examples or ["..."])[0]
+                raise _problem(f'is missing; write e.g. "{key}: {example}"', key=key)
+        return data
+
+
+def _problem(message: str, key: str | None = None) -> PydanticCustomError:
+    """A message of our own, about `key` of the section, or about the section itself."""
+    return PydanticCustomError("netbench", "{message}", {"message": message, "key": key})
+
+
+class LinkForm(Section):
+    """What a link does to packets; `between` two regions, or one way `from` one `to` another."""
+
+    one_way_delay: Seconds = Field(examples=["11ms"])
+    bandwidth: Bandwidth = Field(default=math.inf, examples=["1.12Gbit"])
+    jitter: Seconds = Field(default=0.0, examples=["1ms"])
+    loss: Share = Field(default=0.0, examples=["0.1%"])
+
+
+class PairForm(LinkForm):
+    """A link with its two ends."""
+
+    between: list[str] | None = Field(default=None, min_length=2, max_length=2)
+    from_: str | None = Field(default=None, alias="from")
+    to: str | None = None
+
+    @model_validator(mode="after")
+    def has_two_ends(self) -> PairForm:
+        both, one_way = self.between is not None, (self.from_ is not None, self.to is not None)
+        if (both and any(one_way)) or (not both and not all(one_way)):
+            raise _problem('needs either "between: [A, B]" or "from: A" and "to: B"')
+        return self
+
+
+class MatrixForm(Section):
+    """Region x region values, a row for each source; the diagonal is inside a region."""
+
+    one_way_delay: list[list[Seconds]] = Field(examples=["[[1ms, 11ms], [11ms, 1ms]]"])
+    bandwidth: list[list[Bandwidth]] = Field(examples=["[[5Gbit, 1Gbit], [1Gbit, 5Gbit]]"])
+    jitter: list[list[Seconds]] | None = None
+    loss: list[list[Share]] | None = None
+
+
+TAG = "form:"
+"""How the alternatives of a key are called; pydantic puts them in error paths, where a reader does
+not want them."""
+
+
+def _links_form(value: Any) -> str:
+    return "form:matrix" if isinstance(value, Mapping) else "form:pairs"
+
+
+def _inside_form(value: Any) -> str:
+    """One link for all regions, or a mapping region -> link (whose values are mappings)."""
+    per_region = isinstance(value, Mapping) and any(isinstance(v, Mapping) for v in value.values())
+    return "form:per region" if per_region else "form:all regions"
+
+
+Links = Annotated[
+    Annotated[list[PairForm], Tag("form:pairs")] | Annotated[MatrixForm, Tag("form:matrix")],
+    Discriminator(_links_form),
+]
+Inside = Annotated[
+    Annotated[LinkForm, Tag("form:all regions")]
+    | Annotated[dict[str, LinkForm], Tag("form:per region")],
+    Discriminator(_inside_form),
+]
+
+
+class NetworkForm(Section):
+    """How regions are connected, inside and to each other."""
+
+    sharing: Literal["pair", "class", "nic"] = "pair"
+    mtu: int = Field(default=1500, ge=576, le=65535)
+    inside: Inside | None = None
+    links: Links = Field(default_factory=list)
+
+
+class NodesForm(Section):
+    """Equal nodes in one region."""
+
+    region: str = Field(examples=["Ohio"])
+    count: Positive = Field(default=1, le=MAX_NODES, examples=["32"])
+    device: str = Field(examples=["V100"])
+    devices: Positive = Field(default=1, examples=["8"])
+    nic: Bandwidth = Field(default=math.inf, examples=["25Gbit"])
+
+
+def _per_system_form(value: Any) -> str:
+    return "form:per system" if isinstance(value, Mapping) else "form:all systems"
+
+
+FlopsForm = Annotated[
+    Annotated[Flops, Tag("form:all systems")] | Annotated[dict[str, Flops], Tag("form:per system")],
+    Discriminator(_per_system_form),
+]
+UpdateForm = Annotated[
+    Annotated[Seconds, Tag("form:all systems")]
+    | Annotated[dict[str, Seconds], Tag("form:per system")],
+    Discriminator(_per_system_form),
+]
+
+
+class DeviceForm(Section):
+    """A device profile: achieved speeds, for all systems alike or per system."""
+
+    flops: FlopsForm = Field(examples=["55TFLOPS"])
+    optimizer_per_parameter: UpdateForm | None = Field(default=None, examples=["0.5ns"])
+    memory: Bytes | None = Field(default=None, examples=["16GB"])
+    source: str = ""
+
+
+def _builtin_form(value: Any) -> str:
+    return "form:builtin" if isinstance(value, str) else "form:profile"
+
+
+DeviceChoice = Annotated[
+    Annotated[Literal["builtin"], Tag("form:builtin")] | Annotated[DeviceForm, Tag("form:profile")],
+    Discriminator(_builtin_form),
+]
+
+
+class WorkloadForm(Section):
+    """A GPT-style model and its batch."""
+
+    layers: Positive = Field(examples=["24"])
+    hidden: Positive = Field(examples=["2048"])
+    heads: Positive = Field(examples=["16"])
+    sequence: Positive = Field(examples=["2048"])
+    dtype: Literal["fp16", "bf16", "fp32"] = "fp16"
+    recomputation: bool = True
+    micro_batch: Positive = Field(default=1, examples=["1"])
+    batch: Positive = Field(examples=["1024"])
+    embedding_parameters: Count = Field(default=0, examples=["64M"])
+
+
+class SliceForm(Section):
+    """Values to sweep over; what is left out has a default."""
+
+    layers: list[Positive] | None = Field(default=None, min_length=1)
+    batch: list[Positive] | None = Field(default=None, min_length=1)
+    variants: list[str] | None = Field(default=None, min_length=1)
+    seeds: list[int] | None = Field(default=None, min_length=1)
+
+
+class SweepForm(SliceForm):
+    """All values a scenario offers, and the slice that is run by default."""
+
+    pipeline: Positive | None = Field(default=None, examples=["8"])
+    default: SliceForm = Field(default=SliceForm())
+
+
+class ScenarioForm(Section):
+    """A scenario file."""
+
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    title: str = ""
+    notes: str = ""
+    regions: list[str] = Field(min_length=1, examples=["[Ohio, Virginia]"])
+    nodes: list[NodesForm] = Field(
+        min_length=1, examples=["[{region: Ohio, count: 4, device: V100}]"]
+    )
+    network: NetworkForm = Field(examples=["{inside: {one_way_delay: 1ms, bandwidth: 5Gbit}}"])
+    devices: dict[str, DeviceChoice] = Field(default_factory=dict)
+    workload: WorkloadForm = Field(
+        examples=["{layers: 24, hidden: 2048, heads: 16, sequence: 2048, batch: 1024}"]
+    )
+    sweep: SweepForm = Field(default=SweepForm())
+
+
+def scenario_json_schema() -> dict[str, Any]:
+    """JSON schema of a scenario file, for editors."""
+    schema = ScenarioForm.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

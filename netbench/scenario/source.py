@@ -1,0 +1,110 @@
+"""Text of a YAML file with the line of every key, so that an error can say where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+
+from netbench.errors import ScenarioError
+
+KeyPath = Sequence[str | int]
+"""Keys and indices from the top of the file to a value, e.g. ("network", "links", 2)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A YAML file as read: where it is, its data, and where in the text each value is."""
+
+    path: Path
+    data: Any
+    root: Node | None
+
+    def error(self, keys: KeyPath, message: str) -> ScenarioError:
+        """`file:line: key message`, for the value at `keys`."""
+        where = f"{shown_path(self.path)}:{self.line(keys)}: "
+        return ScenarioError(f"{where}{written_keys(keys)} {message}" if keys else where + message)
+
+    def line(self, keys: KeyPath) -> int:
+        """The line, from 1, of the value at `keys`; of the innermost that exists, if not all do."""
+        line, node = 1, self.root
+        for key in keys:
+            line, node = _step(node, key, line)
+        return line
+
+
+def _step(node: Node | None, key: str | int, line: int) -> tuple[int, Node | None]:
+    """Line and node of `node[key]`; the line given and no node if there is no such key."""
+    if isinstance(node, MappingNode):
+        for name, value in node.value:
+            if name.value == str(key):
+                return name.start_mark.line + 1, value
+    if isinstance(node, SequenceNode) and isinstance(key, int) and key < len(node.value):
+        return node.value[key].start_mark.line + 1, node.value[key]
+    return line, None
+
+
+def written_keys(keys: KeyPath) -> str:
+    """E.g. network.links[2].bandwidth."""
+    text = ""
+    for key in keys:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+    return text
+
+
+def shown_path(path: Path) -> str:
+    """Relative to the current folder when beneath it, else as it is."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def read_source(path: Path) -> Source:
+    """Read and parse `path`.
+
+    Raises ScenarioError if it cannot be read, is not UTF-8, is not YAML or repeats a key.
+    """
+    text = _read_text(path)
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        root, data = yaml.compose(text), yaml.load(text)
+    except DuplicateKeyError as error:
+        key = str(error.problem).split('"')[1]
+        raise _yaml_error(path, error, f'"{key}" is given twice; keep one of the two') from None
+    except (YAMLError, ValueError) as error:
+        problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+        raise _yaml_error(path, error, f"not YAML: {problem}") from None
+    except RecursionError:
+        raise ScenarioError(f"{shown_path(path)}: nested too deeply to be a scenario") from None
+    return Source(path=path, data=data, root=root)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ScenarioError(
+            f"{shown_path(path)}: no such file; give a scenario's name (`netbench scenario list`) "
+            "or the path of a YAML file"
+        ) from None
+    except OSError as error:
+        raise ScenarioError(f"{shown_path(path)}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ScenarioError(
+            f"{shown_path(path)}:{line}: byte 0x{error.object[error.start]:02x} is not UTF-8; "
+            "save the file with UTF-8 encoding"
+        ) from None
+
+
+def _yaml_error(path: Path, error: Exception, message: str) -> ScenarioError:
+    mark = getattr(error, "problem_mark", None)
+    line = f":{mark.line + 1}" if mark is not None else ""
+    return ScenarioError(f"{shown_path(path)}{line}: {message}")

@@ -1,0 +1,88 @@
+"""Which of the local testbeds a run takes, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbench.errors import TestbedError, UsageError, nearest
+from netbench.testbed.host import Host
+
+REQUESTS = ("local", "local:native", "local:guest", "local:guest-real")
+"""What `--testbed` accepts. local: the best of the others for this machine and run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """mode: one of `launch.MODES`. reason: one line for the person who waits."""
+
+    mode: str
+    reason: str
+
+
+def check_request(request: str) -> None:
+    """Raises UsageError naming the nearest when `request` is none of `REQUESTS`."""
+    if request not in REQUESTS:
+        raise UsageError(f'unknown testbed "{request}"; {nearest(request, REQUESTS)}')
+
+
+def choose(request: str, host: Host, num_ranks: int) -> Choice:
+    """The testbed for `num_ranks` ranks on `host`. Raises TestbedError with what to install."""
+    check_request(request)
+    if request == "local:native":
+        return _native(host)
+    if request == "local:guest":
+        return _guest_virtual(host)
+    if request == "local:guest-real":
+        return _guest_real(host)
+    if host.guest_kernel is not None and host.guest_tmpdir is not None:
+        return _guest_virtual(host)
+    if host.is_root and host.has_netem and num_ranks <= host.num_cores:
+        return _native(host)
+    raise TestbedError(
+        f"no local testbed can run {num_ranks} ranks exactly on this machine: "
+        f"{_why_no_guest(host)}; native needs root, sch_netem and a core per rank "
+        f"({_native_state(host)}, {host.num_cores} cores). "
+        "Build the guest kernel: netbench kernel build. `netbench doctor` says more"
+    )
+
+
+def _native(host: Host) -> Choice:
+    if not (host.is_root and host.has_netem):
+        raise TestbedError(
+            f"local:native needs root and the sch_netem qdisc, found {_native_state(host)}; "
+            "use --testbed local:guest"
+        )
+    return Choice(mode="native", reason=f"this kernel has netem; {host.num_cores} cores")
+
+
+def _guest_virtual(host: Host) -> Choice:
+    if host.guest_kernel is None or host.guest_tmpdir is None:
+        raise TestbedError(f"local:guest cannot start: {_why_no_guest(host)}")
+    return Choice(
+        mode="guest-virtual",
+        reason="guest kernel in virtual time: its clock stops while the CPU works, so "
+        f"{host.num_cores} cores are as exact as one per rank",
+    )
+
+
+def _guest_real(host: Host) -> Choice:
+    if host.guest_kernel is None and host.packaged_kernel is None:
+        raise TestbedError(
+            "local:guest-real needs a User-Mode Linux kernel; run `netbench kernel build`, "
+            "or install Debian's package user-mode-linux"
+        )
+    return Choice(
+        mode="guest-real",
+        reason=f"guest kernel in real time: exact only while {host.num_cores} cores keep up",
+    )
+
+
+def _why_no_guest(host: Host) -> str:
+    if host.guest_kernel is None:
+        return "the guest kernel is not built; run: netbench kernel build"
+    return "no directory allows executable mappings (all are mounted noexec); set TMPDIR to one"
+
+
+def _native_state(host: Host) -> str:
+    user = "root" if host.is_root else "not root"
+    return f"{user}, {'netem' if host.has_netem else f'no netem ({host.netem_error})'}"

@@ -1,0 +1,255 @@
+"""The local testbed's controller: starts sessions, keeps every finished iteration, decides trust.
+
+    plans -> sessions (one, or two guests side by side) -> events -> records
+
+It is the only writer of the run's record file, so what a session finished is on disk whatever
+happens to the session, and the sessions die with it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from netbench.errors import TestbedError
+from netbench.plan import Plan, plan_hash, plan_to_json
+from netbench.records import Environment, Record, RunStore
+from netbench.testbed.host import Host
+from netbench.testbed.launch import SessionProcess, start_session
+
+TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
+"""Relative deviation of a probed link that is still trusted, by mode."""
+
+STALL_S = 900.0
+"""Wall seconds without any event after which a session is taken for hung. The longest silence seen
+is one zero3 iteration of 64 ranks, 1-2 minutes on two cores."""
+
+LATE_START_S = 0.05
+"""A rank may start an iteration this late before the iteration is not trusted, seconds."""
+
+MAX_SESSIONS = 2
+"""Guests side by side: a guest uses one core, and up to 3 GB with 64 ranks."""
+
+
+class Observer(Protocol):
+    """Who is told what goes on, e.g. a progress display."""
+
+    def phase(self, session: int, name: str, done: int, total: int) -> None:
+        """Session `session` (from 0) is at `done` of `total` of step `name`."""
+
+    def iteration(self, plan: Plan, record: Record) -> None:
+        """An iteration is finished, and on disk."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a run came to. reasons: why it is not trustworthy; empty when it is."""
+
+    path: Path
+    reasons: tuple[str, ...]
+
+    @property
+    def trustworthy(self) -> bool:
+        return not self.reasons
+
+
+def run_plans(
+    plans: Sequence[Plan],
+    *,
+    mode: str,
+    transport: str,
+    host: Host,
+    shim: Path | None,
+    open_store: Callable[[Environment], RunStore],
+    finished: Mapping[str, Sequence[int]],
+    observer: Observer,
+) -> Outcome:
+    """Run every unfinished iteration of `plans`, which share one network and scale.
+
+    mode: one of `launch.MODES`. transport: `namespaces` or `ssh`. shim: library to preload into
+    ranks. open_store: called once, when the environment is known. finished: plan hash ->
+    iterations recorded before.
+    Raises TestbedError when a session fails; what was finished before is on disk.
+    """
+    todo = [plan for plan in plans if len(finished.get(plan_hash(plan), ())) < plan.iterations]
+    limit = MAX_SESSIONS if mode == "guest-virtual" else 1
+    shares = partition(todo, min(limit, os.cpu_count() or 1))
+    controller = _Controller(plans, mode, open_store, observer)
+    sessions: list[SessionProcess] = []
+    try:
+        for index, share in enumerate(shares):
+            job = {
+                "plans": [plan_to_json(plan) for plan in share],
+                "finished": {key: list(done) for key, done in finished.items()},
+                "transport": transport,
+                "tolerance": TOLERANCE[mode],
+                "rank_environment": {"LD_PRELOAD": str(shim)} if shim else {},
+            }
+            on_event = controller.queue_for(index)
+            num_ranks = len(share[0].device_nodes)
+            sessions.append(start_session(mode, host, job, num_ranks, on_event))
+        controller.follow(sessions)
+        return controller.conclude()
+    finally:
+        for session in sessions:
+            session.close()
+        controller.close()
+
+
+def partition(plans: Sequence[Plan], parts: int) -> list[list[Plan]]:
+    """Split plans into at most `parts` shares of about equal host cost, order kept in each."""
+    shares: list[list[Plan]] = [[] for _ in range(min(parts, len(plans)))]
+    cost = [0.0] * len(shares)
+    for plan in sorted(plans, key=host_cost, reverse=True):
+        lightest = cost.index(min(cost))
+        shares[lightest].append(plan)
+        cost[lightest] += host_cost(plan)
+    order = {id(plan): position for position, plan in enumerate(plans)}
+    return [sorted(share, key=lambda plan: order[id(plan)]) for share in shares]
+
+
+def host_cost(plan: Plan) -> float:
+    """What an iteration costs the host, in messages: these, not bytes, take its time."""
+    pp, dp = plan.layout.pp, plan.layout.dp
+    if plan.data_parallel == "shard":
+        return 3.0 * len(plan.units) * dp * dp * plan.num_micro_batches
+    return 2.0 * (pp - 1) * dp * plan.num_rounds * plan.num_micro_batches
+
+
+def machine_name() -> str:
+    """The host in a few words: processor, cores, memory."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{model}, {os.cpu_count()} cores, {memory_bytes / 2**30:.0f} GiB"
+
+
+class _Controller:
+    """Turns the events of the sessions of one run into records and a verdict."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        mode: str,
+        open_store: Callable[[Environment], RunStore],
+        observer: Observer,
+    ) -> None:
+        self._plans = {plan_hash(plan): plan for plan in plans}
+        self._mode = mode
+        self._open_store = open_store
+        self._observer = observer
+        self._store: RunStore | None = None
+        self._reasons: list[str] = []
+        self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+
+    def queue_for(self, session: int) -> Callable[[dict[str, Any] | None], None]:
+        return lambda event: self._events.put((session, event))
+
+    def follow(self, sessions: Sequence[SessionProcess]) -> None:
+        """Handle events until every session is done. Raises TestbedError if one fails."""
+        running = set(range(len(sessions)))
+        while running:
+            try:
+                index, event = self._events.get(timeout=STALL_S)
+            except queue.Empty:
+                tails = "\n".join(sessions[i].console_tail() for i in sorted(running))
+                raise TestbedError(
+                    f"no sign of life for {STALL_S:g} s; last console lines:\n{tails}{self._kept()}"
+                ) from None
+            if index not in running:
+                continue
+            if event is None or event["event"] == "error":
+                what = event["message"] if event else f"the {self._mode} session ended unexpectedly"
+                tail = sessions[index].console_tail()
+                raise TestbedError(f"{what}; last console lines:\n{tail}{self._kept()}")
+            if event["event"] == "done":
+                running.discard(index)
+            else:
+                self._handle(index, event)
+
+    def _handle(self, session: int, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "hello":
+            self._open(event)
+        elif kind == "phase":
+            self._observer.phase(session, event["name"], event["done"], event["total"])
+        elif kind == "probe":
+            self._probe(event)
+        elif kind == "iteration":
+            self._iteration(event)
+        elif kind == "drops" and event["packets"]:
+            self._distrust([f"the shaped queues dropped {event['packets']} packets"])
+
+    def _open(self, event: dict[str, Any]) -> None:
+        if self._store is not None:
+            return
+        self._store = self._open_store(
+            Environment(
+                kernel=event["kernel"],
+                mode=self._mode,
+                scale=next(iter(self._plans.values())).scale,
+                versions=event["versions"],
+                machine=machine_name(),
+            )
+        )
+
+    def _probe(self, event: dict[str, Any]) -> None:
+        assert self._store is not None
+        self._store.append_probe(event["probe"])
+        self._distrust(event["probe"]["reasons"])
+
+    def _iteration(self, event: dict[str, Any]) -> None:
+        assert self._store is not None
+        plan = self._plans[event["plan_hash"]]
+        record = Record(
+            run_id=self._store.run_id,
+            plan_hash=event["plan_hash"],
+            scenario=plan.scenario,
+            variant=plan.variant,
+            system=plan.system,
+            layers=plan.workload.layers,
+            batch=plan.workload.batch,
+            seed=plan.seed,
+            iteration=event["iteration"],
+            warmup=event["iteration"] < plan.warmup_iterations,
+            iteration_s=event["iteration_s"],
+            phases=event["phases"],
+            source="emulated",
+        )
+        self._store.append_iteration(record)
+        if event["late_start_s"] > LATE_START_S:
+            self._distrust(
+                [
+                    f"{plan.variant} iteration {record.iteration}: a rank started "
+                    f"{event['late_start_s']:.3f} s late; the machine is overloaded"
+                ]
+            )
+        self._observer.iteration(plan, record)
+
+    def _distrust(self, reasons: Sequence[str]) -> None:
+        self._reasons += [reason for reason in reasons if reason not in self._reasons]
+
+    def _kept(self) -> str:
+        if self._store is None:
+            return ""
+        folder = self._store.path.parent
+        return f"\nFinished iterations are kept in {folder}; continue with --resume {folder}"
+
+    def conclude(self) -> Outcome:
+        """Record the verdict."""
+        assert self._store is not None
+        reasons = tuple(self._reasons)
+        self._store.append_verdict(trustworthy=not reasons, reasons=reasons)
+        return Outcome(path=self._store.path, reasons=reasons)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()

@@ -1,0 +1,190 @@
+"""One session: nodes, ranks and shaping inside a kernel netbench may change, from start to end.
+
+Runs as root in private mount, network and process namespaces (`local:native`) or as the first
+program of a guest kernel (`local:guest`); the program is the same. It reads a job file and writes
+one JSON event per line:
+
+    hello      kernel, versions
+    phase      name, done, total: what is going on, for progress
+    probe      the network verification
+    iteration  plan_hash, iteration, iteration_s, phases
+    drops      packets that full queues dropped: the limits were too short
+    done | error (message)
+
+The controller (`netbench.testbed.local`) keeps the records; a session writes nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from netbench.errors import NetbenchError
+from netbench.plan import Plan, plan_from_json, plan_hash
+from netbench.testbed import namespaces
+from netbench.testbed.ranks import Message, RankPool
+from netbench.testbed.shaping import dropped_packets, shape, tune, verify
+from netbench.testbed.transport import NodeAddress, Transport
+
+STORE_PORT = 29500
+
+START_MARGIN_S = {"guest-virtual": 0.05, "guest-real": 0.5, "native": 0.5}
+"""From the order to run to the common start of an iteration, seconds, by mode: long enough for
+every rank to have read the order. In virtual time reading costs nothing."""
+
+
+class Session:
+    """Carries out a job: `plans` on one network, in one mode, writing events to `output`."""
+
+    def __init__(self, job: Mapping[str, Any], output: TextIO) -> None:
+        self._job = job
+        self._output = output
+        self._plans = [plan_from_json(text) for text in job["plans"]]
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Write one event line."""
+        self._output.write(json.dumps({"event": event, **fields}) + "\n")
+        self._output.flush()
+
+    def run(self) -> None:
+        """The whole session. Raises NetbenchError; the caller reports it."""
+        self.emit("hello", kernel=platform.release(), versions=versions())
+        first = self._plans[0]
+        nodes = namespaces.node_addresses(first.node_names)
+        self._phase("nodes", 0, len(nodes))
+        namespaces.build(nodes, first.network.mtu_bytes)
+        self._phase("nodes", len(nodes), len(nodes))
+        with self._transport(nodes) as transport:
+            tune(transport, nodes, first)
+            pool = RankPool(nodes, first.device_nodes)
+            self._start_ranks(pool, transport)
+            self._prepare(pool)
+            self._shape(transport, nodes)
+            for plan in self._plans:
+                self._run_plan(pool, plan)
+            self.emit("drops", packets=dropped_packets(transport, nodes, first))
+            pool.stop()
+
+    def _phase(self, name: str, done: int, total: int) -> None:
+        self.emit("phase", name=name, done=done, total=total)
+
+    @contextmanager
+    def _transport(self, nodes: Sequence[NodeAddress]) -> Iterator[Transport]:
+        scratch = Path("/run/netbench")
+        scratch.mkdir(mode=0o700)
+        transport: Transport
+        if self._job["transport"] == "ssh":
+            # Imported only here: paramiko is slow to import and most sessions need none.
+            from netbench.testbed.ssh import SshTransport
+
+            transport = SshTransport(nodes, scratch, self._job["rank_environment"])
+        else:
+            transport = namespaces.NamespaceTransport(scratch, self._job["rank_environment"])
+        try:
+            yield transport
+        finally:
+            transport.close()
+
+    def _start_ranks(self, pool: RankPool, transport: Transport) -> None:
+        total = len(self._plans[0].device_nodes)
+        self._phase("ranks", 0, total)
+        pool.start(transport, lambda done: self._phase("ranks", done, total))
+        self._phase("connect", 0, 1)
+        pool.connect(STORE_PORT)
+        self._phase("connect", 1, 1)
+
+    def _prepare(self, pool: RankPool) -> None:
+        # Before shaping: connections are set up at full speed, not at 1/scale of it.
+        for done, plan in enumerate(self._plans):
+            self._phase("prepare", done, len(self._plans))
+            pool.prepare(plan)
+        self._phase("prepare", len(self._plans), len(self._plans))
+
+    def _shape(self, transport: Transport, nodes: Sequence[NodeAddress]) -> None:
+        plan = self._plans[0]
+        self._phase("shape", 0, len(nodes))
+        shape(transport, nodes, plan)
+        self._phase("shape", len(nodes), len(nodes))
+        self._phase("verify", 0, 1)
+        virtual = self._job["mode"] == "guest-virtual"
+        probe = verify(transport, nodes, plan, self._job["tolerance"], virtual)
+        self._phase("verify", 1, 1)
+        self.emit("probe", probe=probe)
+
+    def _run_plan(self, pool: RankPool, plan: Plan) -> None:
+        key = plan_hash(plan)
+        finished = set(self._job["finished"].get(key, ()))
+        wanted = [i for i in range(plan.iterations) if i not in finished]
+        if wanted and wanted[0] >= plan.warmup_iterations:
+            # Resumed: these connections are cold again, and a cold iteration is not comparable.
+            for index in range(plan.warmup_iterations):
+                self._iterate(pool, key, index)
+        for index in wanted:
+            measured = self._iterate(pool, key, index)
+            self.emit("iteration", plan_hash=key, iteration=index, **measured)
+
+    def _iterate(self, pool: RankPool, plan_hash: str, index: int) -> Message:
+        """One iteration: from the absolute common start to the last rank's end, seconds.
+
+        It starts on a whole second: TCP's timers tick every 10 ms, and where between two ticks an
+        iteration starts would decide when an acknowledgement goes out.
+        """
+        start_at_s = float(math.ceil(time.monotonic() + START_MARGIN_S[self._job["mode"]]))
+        ended = pool.run(plan_hash, index, start_at_s)
+        last = max(ended, key=lambda answer: float(answer["end_s"]))
+        late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
+        return {
+            "iteration_s": float(last["end_s"]) - start_at_s,
+            "phases": last["phases"],
+            "late_start_s": late_s,
+        }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what shapes and trains in this session."""
+    tc = subprocess.run(["tc", "-V"], capture_output=True, text=True, check=False).stdout
+    return {
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "iproute2": tc.strip().partition("iproute2-")[2].partition(",")[0] or "unknown",
+    }
+
+
+def power_off() -> None:
+    """End the guest kernel this process is the first program of."""
+    import ctypes
+
+    os.sync()
+    linux_reboot_cmd_power_off = 0x4321FEDC  # linux/reboot.h
+    ctypes.CDLL(None).reboot(linux_reboot_cmd_power_off)
+
+
+def main() -> None:
+    """`python -m netbench.testbed.session JOB EVENTS`: run the job file, write events to a file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", type=Path)
+    parser.add_argument("events", type=Path)
+    arguments = parser.parse_args()
+    job = json.loads(arguments.job.read_text())
+    with arguments.events.open("w") as output:
+        session = Session(job, output)
+        try:
+            session.run()
+        except NetbenchError as error:
+            session.emit("error", message=str(error))
+        else:
+            session.emit("done")
+
+
+if __name__ == "__main__":
+    main()

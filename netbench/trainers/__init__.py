@@ -1,0 +1,19 @@
+"""What runs on the nodes: rank processes that carry out a plan. Only this package
+imports torch.
+
+`python -m netbench.trainers` is one rank; with `--fork-server SOCKET` it imports torch once and
+forks a rank per connection. Nobody imports this package: a controller starts it and speaks JSON
+lines with it (`protocol`).
+
+    protocol      the messages, and the channel they travel on
+    fork_server   one parent, many ranks, each in its own network namespace
+    rank          the main loop of one rank
+    world         the ranks as one gloo process group
+    schedules     what a pipeline stage does, in order: GPipe, 1F1B (pure)
+    links         what the plan's network allows between two processes (pure)
+    communicator  point-to-point transfers with the semantics of one NCCL communicator
+    collectives   chains and rings, sliced, as NCCL moves them
+    virtual       devices and stages that compute by sleeping
+    pipeline      carries a schedule out on a stage and a communicator
+    systems       the training systems by name: `dtfm`, `megatron`, `zero3`
+"""

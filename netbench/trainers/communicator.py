@@ -1,0 +1,122 @@
+"""Point-to-point transfers with the semantics of one NCCL communicator over TCP.
+
+What is modelled
+- Receives of one rank on a communicator come in program order: each is a kernel on the GPU, and the
+  next one starts when the one before it, and what was computed from it, are done.
+- A sender and a receiver are not in lock step: E bytes may be buffered on either side, E =
+  `fifo_bytes` + `window_factor` x rate x round-trip time. NCCL keeps a FIFO of 8 slots x 128 KiB
+  per point-to-point channel; Linux grows the send buffer to twice the congestion window, which on
+  a busy path is about rate x round-trip time, and the receive buffer likewise. So a long path
+  holds whole messages that nobody has come to receive yet, and a short one holds none.
+- A send does not hold its rank up. (Which rule, and why: docs/calibration.md.)
+
+How, with real bytes
+- gloo is a rendezvous: bytes of a send flow only after the receiver has posted, which its
+  notification tells across the link. So a receive is posted when its turn comes in program
+  order, and floor(2E / S) further messages of S bytes ahead of theirs.
+- What a rank posts goes out before what it sends at the same moment: a notification must not queue
+  behind a message of its own rank, which, scaled down, fills the link in one piece.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+
+import torch
+
+from netbench.trainers.world import Work, World
+
+MAX_MESSAGES_AHEAD = 64
+"""Bound on buffers where E is many messages: no schedule has more in flight per peer."""
+
+
+def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
+    """Whole messages that the buffers at both ends of a path hold, beside the one received."""
+    return min(int(2 * buffer_bytes // message_bytes), MAX_MESSAGES_AHEAD)
+
+
+class Inbox:
+    """Messages of one kind from one process, received in order."""
+
+    def __init__(self, world: World, process: int, tag: int, size: int, num_ahead: int) -> None:
+        self._world, self._process, self._tag = world, process, tag
+        self._num_ahead = num_ahead
+        # One more than can be under way, for the message in use.
+        self._buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(num_ahead + 2)]
+        self._works: deque[Work] = deque()
+        self._count = self._turn = self._posted = 0
+
+    def open(self, count: int) -> None:
+        """Expect `count` messages from now on; post what may come ahead."""
+        self._count, self._turn, self._posted = count, 0, 0
+        self._post(self._num_ahead)
+
+    def start(self) -> None:
+        """The turn of the next message has come: it may flow, and those that fit behind it."""
+        self._turn += 1
+        self._post(self._turn + self._num_ahead)
+
+    def finish(self) -> torch.Tensor:
+        """Block until the message whose turn it is has come; it stays until the next but one."""
+        self._works.popleft().wait()
+        return self._buffers[(self._turn - 1) % len(self._buffers)]
+
+    def _post(self, until: int) -> None:
+        while self._posted < min(until, self._count):
+            buffer = self._buffers[self._posted % len(self._buffers)]
+            self._works.append(self._world.receive(buffer, self._process, self._tag))
+            self._posted += 1
+
+
+class Outbox:
+    """Messages of one kind to one process, sent in order."""
+
+    def __init__(self, world: World, process: int, tag: int) -> None:
+        self._world, self._process, self._tag = world, process, tag
+        # gloo drops a send whose work is dropped before it is done.
+        self._works: deque[Work] = deque()
+
+    def open(self) -> None:
+        """A new iteration: what was sent before has arrived."""
+        self._works.clear()
+
+    def start(self, message: torch.Tensor) -> None:
+        """Hand a message over; it flows when its receiver lets it."""
+        self._works.append(self._world.send(message, self._process, self._tag))
+
+
+class Communicator:
+    """The operations of one rank on one communicator: in program order, one group at a time."""
+
+    def __init__(self) -> None:
+        self._receiving: list[tuple[Hashable, Inbox]] = []
+        self._arrived: dict[Hashable, torch.Tensor] = {}
+
+    def start(
+        self,
+        receives: Iterable[tuple[Hashable, Inbox]],
+        sends: Iterable[tuple[Outbox, torch.Tensor]],
+    ) -> None:
+        """Start transfers together, once the group before them is done.
+
+        receives: under which name `take` shall find the message, and where it comes from.
+        """
+        self.finish()
+        for name, inbox in receives:
+            inbox.start()
+            self._receiving.append((name, inbox))
+        for outbox, message in sends:
+            outbox.start(message)
+
+    def finish(self) -> None:
+        """Block until the running group is done."""
+        for name, inbox in self._receiving:
+            self._arrived[name] = inbox.finish()
+        self._receiving.clear()
+
+    def take(self, name: Hashable) -> torch.Tensor:
+        """The message received under `name`, blocking if it is still on its way."""
+        if name not in self._arrived:
+            self.finish()
+        return self._arrived.pop(name)

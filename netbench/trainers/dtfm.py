@@ -1,0 +1,98 @@
+"""DT-FM: GPipe rounds, then data parallelism through a central parameter server.
+
+Source: the published release. In each round every stage takes all micro-batches forward, all ranks
+meet at a barrier, and the backward passes go in the same order. After the last round the ranks
+that hold the same stage reduce their gradients to the first pipeline's rank, which updates the
+parameters and broadcasts them. Nothing of that overlaps with the pipeline.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from netbench.plan import Plan
+from netbench.trainers.collectives import (
+    Barrier,
+    Group,
+    chain_broadcast,
+    chain_reduce,
+    count_slices,
+)
+from netbench.trainers.links import payload_bytes
+from netbench.trainers.pipeline import PipelineRank, boundary_bytes
+from netbench.trainers.schedules import Phase, gpipe_phase
+from netbench.trainers.virtual import VirtualStage, compute
+from netbench.trainers.world import World
+
+GRADIENT_DTYPE = torch.float16
+
+
+class Dtfm:
+    """One rank: `stage` of `pipeline`, logical rank pipeline * pp + stage."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        pp, dp = plan.layout.pp, plan.layout.dp
+        placement = plan.placement
+        pipeline, stage = divmod(placement.index(world.rank), pp)
+        self._plan = plan
+        self._cost = plan.stages[stage]
+        self._pipeline = PipelineRank(
+            world,
+            plan,
+            placement[pipeline * pp : (pipeline + 1) * pp],
+            stage,
+            VirtualStage(
+                forward_s=self._cost.forward_s,
+                backward_s=self._cost.backward_s,
+                boundary_bytes=boundary_bytes(plan),
+            ),
+        )
+        self._actions = {
+            phase: gpipe_phase(phase, stage, pp, plan.num_micro_batches) for phase in Phase
+        }
+        self._barrier = Barrier(Group.of(world, placement))
+        self._slices = count_slices(self._cost.gradient_bytes, plan.transport.chunk_bytes)
+        replicas = [placement[p * pp + stage] for p in range(dp)]
+        slice_bytes = self._cost.gradient_bytes / self._slices
+        self._replicas = Group.buffered(world, replicas, plan, slice_bytes)
+        payload = payload_bytes(self._cost.gradient_bytes, plan.scale, self._slices)
+        elements = max(1, payload // GRADIENT_DTYPE.itemsize)
+        self._gradients = torch.zeros(elements, dtype=GRADIENT_DTYPE)
+
+    def peers(self) -> set[int]:
+        return self._pipeline.peers | self._replicas.neighbours | self._barrier.peers
+
+    def arm(self) -> None:
+        self._pipeline.open(self._plan.num_rounds * self._plan.num_micro_batches)
+
+    def iterate(self) -> dict[str, float]:
+        marks = [time.monotonic()]
+        forward_s = backward_s = 0.0
+        for _ in range(self._plan.num_rounds):
+            self._pipeline.run(self._actions[Phase.FORWARD])
+            self._barrier.wait()
+            marks.append(time.monotonic())
+            self._pipeline.run(self._actions[Phase.BACKWARD])
+            marks.append(time.monotonic())
+            forward_s += marks[-2] - marks[-3]
+            backward_s += marks[-1] - marks[-2]
+        optimizer_s = self._synchronise()
+        sync_s = time.monotonic() - marks[-1] - optimizer_s
+        return {
+            "forward_s": forward_s,
+            "backward_s": backward_s,
+            "sync_s": sync_s,
+            "optimizer_s": optimizer_s,
+        }
+
+    def _synchronise(self) -> float:
+        """Reduce, update, broadcast; seconds this rank spent updating."""
+        chain_reduce(self._replicas, self._gradients, self._slices)
+        started_s = time.monotonic()
+        if self._replicas.index == 0:
+            compute(self._cost.optimizer_s)
+        optimizer_s = time.monotonic() - started_s
+        chain_broadcast(self._replicas, self._gradients, self._slices)
+        return optimizer_s

@@ -1,0 +1,85 @@
+"""What a rank and its controller say to each other: JSON objects, one per line, UTF-8.
+
+The channel is the rank's standard input and output, or, under the fork server, one Unix stream
+socket connection per rank. When it ends, the rank exits: it never outlives its controller.
+
+Controller to fork server, first line of a connection; the forked rank keeps the connection:
+
+    {"op": "fork", "rank": r, "netns": "/run/netns/n3" or null}
+
+Controller to rank. `rank` is the index of the device the process owns, whatever the plans say:
+
+    {"op": "connect", "rank": r, "world_size": n, "address": "10.77.0.4", "interface": "eth0",
+     "store": "10.77.0.1:29500", "serve_store": true on exactly one rank}
+    {"op": "prepare", "plan": text of `plan_to_json`}             any number of plans
+    {"op": "run", "plan_hash": h, "iteration": i, "start_at": t}  t: CLOCK_MONOTONIC, seconds
+    {"op": "stop"}
+
+Rank to controller. Every order but `stop` is answered once, in order:
+
+    {"event": "started", "rank": r or null, "pid": p}     once, when torch is there
+    {"event": "ready", "rank": r}                          answers connect
+    {"event": "prepared", "rank": r, "plan_hash": h}       answers prepare
+    {"event": "iteration", "rank": r, "plan_hash": h, "iteration": i, "start_s": s, "end_s": e,
+     "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..}}
+    {"event": "error", "rank": r or null, "message": m}    the rank exits with status 1 after it
+
+Send `connect` and `prepare` to every rank before waiting for any: they answer when all have met.
+`start_s` is when the rank really started (late if above `start_at`), `end_s` when its part of the
+iteration ended, both CLOCK_MONOTONIC. Phases are seconds and add up to `end_s - start_s`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import Any, BinaryIO
+
+Message = dict[str, Any]
+
+
+class ChannelClosed(Exception):
+    """The controller has gone, or does not speak the protocol."""
+
+
+class Channel:
+    """JSON lines both ways."""
+
+    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    def over_standard_streams(cls) -> Channel:
+        """This process's stdin and stdout. What it prints later goes to stderr instead."""
+        writer = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        return cls(os.fdopen(os.dup(sys.stdin.fileno()), "rb"), writer)
+
+    @classmethod
+    def over_socket(cls, connection: socket.socket) -> Channel:
+        """A connected stream socket."""
+        return cls(connection.makefile("rb"), connection.makefile("wb"))
+
+    def receive(self) -> Message:
+        """The next message, blocking. Raises ChannelClosed at the end of the channel."""
+        try:
+            line = self._reader.readline()
+        except ConnectionResetError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise ChannelClosed
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ValueError(f"expected a JSON object per line, found {line[:80]!r}")
+        return message
+
+    def send(self, **message: Any) -> None:
+        """Write one message. Raises ChannelClosed when nobody reads any more."""
+        try:
+            self._writer.write(json.dumps(message).encode() + b"\n")
+            self._writer.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            raise ChannelClosed from None

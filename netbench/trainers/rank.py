@@ -1,0 +1,131 @@
+"""The main loop of one rank: read an order, carry it out, answer."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import sys
+import time
+import traceback
+
+import torch
+
+from netbench.errors import NetbenchError, TestbedError
+from netbench.plan import plan_from_json, plan_hash
+from netbench.trainers.protocol import Channel, ChannelClosed, Message
+from netbench.trainers.systems import SYSTEMS, System
+from netbench.trainers.virtual import sleep_until
+from netbench.trainers.world import World
+
+PR_SET_TIMERSLACK = 29  # linux/prctl.h
+TIMER_SLACK_NS = 1
+"""The kernel may end a sleep this much late; its default of 50 µs would be in every result."""
+
+
+def import_everything() -> None:
+    """Import what any plan may need, so that a forked rank imports nothing itself."""
+    torch.set_num_threads(1)
+    for module in ("torch.distributed.fsdp", "torch.distributed.device_mesh"):
+        importlib.import_module(module)
+
+
+def run_rank(channel: Channel, rank: int | None = None) -> int:
+    """Serve the controller on `channel` until it says stop or goes away: the exit status."""
+    torch.set_num_threads(1)
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS)
+    loop = Rank(channel, rank)
+    try:
+        channel.send(event="started", rank=rank, pid=os.getpid())
+        while loop.serve(channel.receive()):
+            pass
+    except ChannelClosed:
+        return _leave(0)
+    except Exception as error:
+        expected = isinstance(error, NetbenchError)
+        message = str(error) if expected else f"{type(error).__name__}: {error}"
+        if not expected:
+            traceback.print_exc()
+        with contextlib.suppress(ChannelClosed):  # nobody is left to tell; stderr has it
+            channel.send(event="error", rank=loop.rank, message=message)
+        return _leave(1)
+    return _leave(0)
+
+
+def _leave(status: int) -> int:
+    # gloo's destructors wait for peers and for their event loop; the kernel closes faster.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+class Rank:
+    """The state of one rank between orders."""
+
+    def __init__(self, channel: Channel, rank: int | None) -> None:
+        self.rank = rank
+        self._channel = channel
+        self._world: World | None = None
+        self._systems: dict[str, System] = {}
+
+    def serve(self, order: Message) -> bool:
+        """Carry out one order; False when it was to stop."""
+        match order["op"]:
+            case "connect":
+                self._connect(order)
+            case "prepare":
+                self._prepare(order)
+            case "run":
+                self._run(order)
+            case "stop":
+                return False
+            case other:
+                raise TestbedError(f"unknown op {other!r}; expected connect, prepare, run or stop")
+        return True
+
+    def _connect(self, order: Message) -> None:
+        self.rank = order["rank"]
+        self._world = World.connect(
+            rank=order["rank"],
+            size=order["world_size"],
+            interface=order["interface"],
+            store=order["store"],
+            serve_store=order["serve_store"],
+        )
+        self._channel.send(event="ready", rank=self.rank)
+
+    def _prepare(self, order: Message) -> None:
+        plan = plan_from_json(order["plan"])
+        if self._world is None:
+            raise TestbedError("prepare came before connect")
+        if plan.layout.num_ranks != self._world.size:
+            raise TestbedError(
+                f"plan has {plan.layout.num_ranks} ranks, the world {self._world.size} processes"
+            )
+        system = SYSTEMS[plan.system](self._world, plan)
+        self._world.warm(system.peers())
+        self._systems[plan_hash(plan)] = system
+        # What was prepared stays: the collector need not look at it between iterations.
+        gc.collect()
+        gc.freeze()
+        self._channel.send(event="prepared", rank=self.rank, plan_hash=plan_hash(plan))
+
+    def _run(self, order: Message) -> None:
+        system = self._systems.get(order["plan_hash"])
+        if system is None:
+            raise TestbedError(f"plan {order['plan_hash']} was not prepared")
+        system.arm()
+        sleep_until(order["start_at"])
+        start_s = time.monotonic()
+        phases = system.iterate()
+        self._channel.send(
+            event="iteration",
+            rank=self.rank,
+            plan_hash=order["plan_hash"],
+            iteration=order["iteration"],
+            start_s=start_s,
+            end_s=time.monotonic(),
+            phases=phases,
+        )

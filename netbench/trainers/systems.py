@@ -1,0 +1,35 @@
+"""The training systems by name. A system is built once per plan on every rank, and run often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from netbench.plan import Plan
+from netbench.trainers.dtfm import Dtfm
+from netbench.trainers.megatron import Megatron
+from netbench.trainers.world import World
+from netbench.trainers.zero3 import Zero3
+
+Phases = dict[str, float]
+"""Seconds: forward_s, backward_s, sync_s, optimizer_s. They add up to the rank's iteration."""
+
+
+class System(Protocol):
+    """One rank's part of a training system."""
+
+    def peers(self) -> set[int]:
+        """Processes this rank exchanges data with; they list this one too."""
+
+    def arm(self) -> None:
+        """Get ready for an iteration: post receives. Before the common start."""
+
+    def iterate(self) -> Phases:
+        """Run one iteration."""
+
+
+SYSTEMS: dict[str, Callable[[World, Plan], System]] = {
+    "dtfm": Dtfm,
+    "megatron": Megatron,
+    "zero3": Zero3,
+}

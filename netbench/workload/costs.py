@@ -1,0 +1,139 @@
+"""What a GPT-style model costs: FLOPs, parameters, bytes and, on a device profile, seconds.
+
+Every formula counts one layer = self-attention + feed-forward of width 4h, h = hidden size,
+s = sequence length, b = sequences per micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from netbench.errors import PlanError
+from netbench.scenario.model import DeviceProfile, Workload
+
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""Bytes per element."""
+
+MEGATRON_GRADIENT_BYTES = 4
+"""Bytes per parameter: Megatron accumulates and all-reduces gradients in fp32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """The cost of one pipeline stage on its device, per micro-batch unless said otherwise.
+
+    forward_s, backward_s: seconds, backward with recomputation where the workload has it.
+    optimizer_s: seconds per iteration. parameters: count.
+    gradient_bytes: bytes synchronised by data parallelism, per iteration.
+    """
+
+    num_layers: int
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    parameters: int
+    gradient_bytes: int
+
+
+def layer_forward_flops(workload: Workload) -> float:
+    """FLOPs of one layer's forward pass over one micro-batch: 24 b s h^2 (1 + s / 6h).
+
+    Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+    Using Megatron-LM" (2021), appendix; a multiply-add counts as two.
+    """
+    b, s, h = workload.micro_batch, workload.sequence, workload.hidden
+    return 24.0 * b * s * h**2 * (1 + s / (6 * h))
+
+
+def backward_factor(workload: Workload) -> int:
+    """Backward work over forward work: 2, and one forward more with activation recomputation."""
+    return 3 if workload.recomputation else 2
+
+
+def pflop_per_iteration(workload: Workload) -> float:
+    """Work of one iteration in PFLOP: 96 B s L h^2 (1 + s / 6h) / 1e15 with recomputation.
+
+    Embeddings and heads are not counted, as in the published tables.
+    """
+    per_sequence = layer_forward_flops(workload) / workload.micro_batch
+    passes = 1 + backward_factor(workload)
+    return passes * per_sequence * workload.layers * workload.batch / 1e15
+
+
+def layer_parameters(workload: Workload) -> int:
+    """Parameters of one layer: 12 h^2 weights and 13 h biases and layer norms."""
+    return 12 * workload.hidden**2 + 13 * workload.hidden
+
+
+def model_parameters(workload: Workload) -> int:
+    """Parameters of the model: layers and embeddings."""
+    return workload.layers * layer_parameters(workload) + workload.embedding_parameters
+
+
+def activation_bytes(workload: Workload) -> int:
+    """Bytes of the boundary tensor (b, s, h) of one micro-batch between two stages."""
+    elements = workload.micro_batch * workload.sequence * workload.hidden
+    return elements * DTYPE_BYTES[workload.dtype]
+
+
+def gradient_bytes(system: str, workload: Workload, parameters: int) -> int:
+    """Bytes of gradients that data parallelism synchronises for `parameters` parameters.
+
+    dtfm and zero3 send them in the model's dtype, megatron in fp32.
+
+    The published notes give dtfm 296 MB for a stage of 3 layers of GPT-XL and 409 MB for the
+    first. The formula gives 288 MiB and, with 64 M embedding parameters, 410 MiB: read as MiB,
+    the first agrees; the 8 MiB that remain are one h x h matrix, which only a stage with the
+    classification head has. The other stages are taken without it.
+    """
+    per_parameter = MEGATRON_GRADIENT_BYTES if system == "megatron" else DTYPE_BYTES[workload.dtype]
+    return parameters * per_parameter
+
+
+def stage_costs(
+    workload: Workload,
+    profile: DeviceProfile,
+    *,
+    system: str,
+    num_stages: int,
+    optimizer_shards: int = 1,
+) -> tuple[Stage, ...]:
+    """Cost of every pipeline stage, layers split evenly, embeddings in the first.
+
+    optimizer_shards: ranks that share one stage's update (ZeRO: all of them).
+    Raises PlanError if the layers do not divide or the profile does not know the system.
+    """
+    if workload.layers % num_stages:
+        raise PlanError(
+            f"{workload.layers} layers do not divide into {num_stages} pipeline stages; "
+            f"choose a multiple of {num_stages}, or another `pipeline` in the scenario's sweep"
+        )
+    num_layers = workload.layers // num_stages
+    forward_s = num_layers * layer_forward_flops(workload) / _flops(profile, system)
+    update_s = profile.optimizer_s_per_parameter
+    optimizer_s = update_s.get(system, update_s.get("default", 0.0)) / optimizer_shards
+
+    def stage(index: int) -> Stage:
+        embedding = workload.embedding_parameters if index == 0 else 0
+        parameters = num_layers * layer_parameters(workload) + embedding
+        return Stage(
+            num_layers=num_layers,
+            forward_s=forward_s,
+            backward_s=forward_s * backward_factor(workload),
+            optimizer_s=optimizer_s * parameters,
+            parameters=parameters,
+            gradient_bytes=gradient_bytes(system, workload, parameters),
+        )
+
+    return tuple(stage(index) for index in range(num_stages))
+
+
+def _flops(profile: DeviceProfile, system: str) -> float:
+    """Achieved FLOP/s of the device under `system`."""
+    flops = profile.flops.get(system, profile.flops.get("default"))
+    if flops is None:
+        raise PlanError(
+            f"device {profile.name} has no FLOP/s for {system}; it has {sorted(profile.flops)}; "
+            f"add `{system}` or `default` to its flops"
+        )
+    return flops

@@ -1,0 +1,44 @@
+"""`netbench doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netbench import cli
+from netbench.commands import doctor
+
+
+def test_the_report_covers_machine_and_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a kernel in the cache, building one is suggested."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("netbench.testbed.host.locate_packaged_kernel", lambda: None)
+    code = cli.run(["doctor"])
+    out = capsys.readouterr().out
+    assert "-> netbench kernel build" in out
+    # On a machine without a kernel in the cache only native can run.
+    native = next(line for line in out.splitlines() if "local:native" in line)
+    assert code == (0 if native.split()[0] == "yes" else 1)
+
+
+def test_install_asks_for_what_the_features_lack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--install may be repeated; each feature's commands are looked for."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(doctor, "missing_packages", lambda commands: tuple(commands))
+    monkeypatch.setattr(doctor, "install", lambda missing, **_: asked.append(missing))
+    assert cli.run(["doctor", "--install", "ssh", "--install", "realtime"]) == 0
+    assert asked == [("sshd", "linux.uml")]
+
+
+@pytest.mark.guest
+def test_a_built_guest_kernel_is_booted_and_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    """The report says that it boots because it booted."""
+    assert cli.run(["doctor"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "virtual time" in line)
+    assert line.split()[0] == "yes"
+    assert "boots in" in line

@@ -1,0 +1,141 @@
+"""`netbench scenario`, as typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.scenario import list_scenarios
+
+
+def typed(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of `netbench scenario ...`."""
+    code = run(["scenario", *args])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, with its size."""
+    code, out, _ = typed(capsys, "list")
+    lines = {line.split()[0]: line for line in out.splitlines()[1:]}
+    assert code == 0
+    assert set(lines) == set(list_scenarios())
+    assert "Two universities" in lines["case3"]
+    assert lines["case3"].split()[-3:] == ["64", "64", "2"]
+
+
+def test_show_prints_regions_and_links(capsys: pytest.CaptureFixture[str]) -> None:
+    """Delay over bandwidth, per pair of regions, and what a run does by default."""
+    code, out, _ = typed(capsys, "show", "case3")
+    assert code == 0
+    for text in ("Ohio", "Virginia", "32", "11ms", "1.12Gbit", "1ms", "5Gbit", "sharing: class"):
+        assert text in out
+    assert "dtfm-scheduled, dtfm-random, megatron-p8, zero3" in out
+
+
+def test_show_prints_one_way_links_each_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row per source."""
+    _, out, _ = typed(capsys, "show", "example-two-labs")
+    assert "200Mbit" in out
+    assert "50Mbit" in out
+    assert "RTX4090: default 60TFLOPS; 24GB" in out
+
+
+def test_show_marks_jitter_loss_and_what_has_no_link(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A region with one node has nothing inside."""
+    (tmp_path / "s.yaml").write_text(
+        "regions: [A, B]\n"
+        "nodes: [{region: A, device: V100}, {region: B, device: V100}]\n"
+        "network:\n"
+        "  links: [{between: [A, B], one_way_delay: 9ms, jitter: 1ms, loss: 0.2%}]\n"
+        "workload: {layers: 2, hidden: 64, heads: 2, sequence: 64, batch: 4}\n"
+    )
+    _, out, _ = typed(capsys, "show", str(tmp_path / "s.yaml"))
+    assert "9ms ±1ms" in out
+    assert "unlimited 0.2% loss" in out
+    assert " - " in out
+
+
+def test_show_plot_writes_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the format of the file's suffix."""
+    picture = tmp_path / "case3.png"
+    code, out, _ = typed(capsys, "show", "case3", "--plot", str(picture))
+    assert code == 0
+    assert "wrote" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_validate_counts_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """Plans of the whole sweep included: 9 settings x (3 + 3 + 3 placements) for case 3."""
+    code, out, _ = typed(capsys, "validate", "case3", "example-two-labs")
+    assert code == 0
+    assert out.splitlines() == [
+        "case3: good (nodes: 64, devices: 64, regions: 2, plans: 81)",
+        "example-two-labs: good (nodes: 4, devices: 4, regions: 2, plans: 4)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("regions: [A]\nnodez: []\n", ":2: nodez is an unknown key; did you mean nodes"),
+        ("a: b: c\n", ":1: not YAML"),
+    ],
+)
+def test_validate_of_a_bad_file_exits_with_2_and_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
+) -> None:
+    """No traceback, nothing on standard output."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    code, out, err = typed(capsys, "validate", str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {path}{message}")
+    assert len(err.splitlines()) == 1
+
+
+def test_validate_builds_the_plans(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A batch that no system can divide is found before a run."""
+    path = tmp_path / "odd.yaml"
+    path.write_text(
+        "regions: [A]\n"
+        "nodes: [{region: A, count: 4, device: V100}]\n"
+        "network: {inside: {one_way_delay: 1ms}}\n"
+        "workload: {layers: 4, hidden: 64, heads: 2, sequence: 64, batch: 5}\n"
+    )
+    code, _, err = typed(capsys, "validate", str(path))
+    assert code == 2
+    assert "batch 5 does not divide" in err
+
+
+def test_an_unknown_scenario_exits_with_2_and_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On standard error."""
+    code, _, err = typed(capsys, "show", "csae3")
+    assert code == 2
+    assert "did you mean case3" in err
+
+
+def test_schema_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """For an editor's settings."""
+    code, out, _ = typed(capsys, "schema")
+    assert code == 0
+    assert "workload" in json.loads(out)["properties"]
+
+
+def test_show_needs_neither_torch_nor_matplotlib() -> None:
+    """Both are slow to load; matplotlib comes with --plot only."""
+    code = (
+        "import sys; from netbench.cli import run; run(['scenario', 'show', 'case3']);"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'paramiko')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

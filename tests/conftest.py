@@ -1,0 +1,17 @@
+"""Shared fixtures: a guest to run a command in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from netbench.testbed.guest import run_in_guest as run
+from netbench.testbed.host import probe_host
+
+
+@pytest.fixture
+def run_in_guest() -> Callable[..., tuple[int, str]]:
+    """`netbench.testbed.guest.run_in_guest` on this host: (argv, ...) -> exit status, output."""
+    return partial(run, probe_host())

@@ -1,0 +1,229 @@
+"""Which links are measured, what is expected of them, and the verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from netbench.network.verify import (
+    Measurement,
+    Sample,
+    evaluate,
+    expected_rate_bps,
+    goodput_bps,
+    goodput_ratio,
+    rounds,
+    sample_links,
+    transfer_bytes,
+)
+from netbench.scenario.model import Link, Network
+from tests.network.shaping_cases import ROUGH, UNLIMITED, two_regions
+from tests.network.test_program import networks
+
+CASE3 = two_regions(num_nodes=64)
+GOODPUT_FAR_BPS = 1.12e9 * 1448 / 1514
+RTT_FAR_S = 2 * (0.011 + 98 * 8 / 1.12e9)
+
+
+def perfect(network: Network, scale: float = 1.0) -> list[Measurement]:
+    """What a kernel without any error would measure, written out link by link."""
+    found = []
+    for sample in sample_links(network):
+        there = [network.link(sample.src, dst) for dst in sample.dsts]
+        back = [network.link(dst, sample.src) for dst in sample.dsts]
+        way = [link.one_way_delay_s + 784 * scale / link.bandwidth_bps for link in there]
+        home = [link.one_way_delay_s + 784 * scale / link.bandwidth_bps for link in back]
+        rate_bps = expected_rate_bps(network, sample)
+        found.append(
+            Measurement(
+                sample=sample,
+                method="ping",
+                one_way_s=tuple(way),
+                rtt_s=tuple(a + b for a, b in zip(way, home, strict=True)),
+                goodput_bps=rate_bps and rate_bps / scale * 1448 / 1514,
+            )
+        )
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(networks())
+def test_samples_cover_every_class_of_links_in_both_directions(network: Network) -> None:
+    """Every (source region, destination region) that has a pair of nodes, once."""
+    regions = network.node_regions
+    pairs = {
+        (regions[a], regions[b]) for a in range(len(regions)) for b in range(len(regions)) if a != b
+    }
+    links = [sample for sample in sample_links(network) if sample.kind == "link"]
+    assert sorted((regions[s.src], regions[s.dsts[0]]) for s in links) == sorted(pairs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(networks())
+def test_rounds_keep_every_sample_and_use_no_node_twice(network: Network) -> None:
+    """Two samples on one node would take bandwidth from one another."""
+    samples = sample_links(network)
+    planned = rounds(samples)
+    assert sorted(s for group in planned for s in map(str, group)) == sorted(map(str, samples))
+    for group in planned:
+        nodes = [node for sample in group for node in (sample.src, *sample.dsts)]
+        assert len(nodes) == len(set(nodes))
+
+
+def test_more_links_per_class_are_different_links() -> None:
+    """Asking for three per class gives twelve different ones in case 3."""
+    samples = sample_links(CASE3, per_class=3)
+    assert len(samples) == len(set(samples)) == 12
+
+
+def test_shared_rates_are_sampled_with_several_destinations() -> None:
+    """That a class or a NIC is shared shows only when two destinations want it at once."""
+    shared = sample_links(two_regions(num_nodes=64, sharing="class"))
+    assert [s.kind for s in shared].count("class") == 2
+    capped = sample_links(two_regions(num_nodes=64, sharing="nic", nic_bps=12e9))
+    assert [(s.kind, len(s.dsts)) for s in capped if s.kind != "link"] == [("nic", 3)]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "nic_bps", "expected"),
+    [("pair", math.inf, 10e9), ("class", math.inf, 5e9), ("nic", 7e9, 7e9), ("nic", 70e9, 10e9)],
+)
+def test_what_two_flows_get_together(sharing: str, nic_bps: float, expected: float) -> None:
+    """Twice the rate, the rate, or what the NIC leaves."""
+    network = two_regions(num_nodes=8, sharing=sharing, nic_bps=nic_bps)
+    assert expected_rate_bps(network, Sample(kind="link", src=0, dsts=(1, 2))) == expected
+
+
+@pytest.mark.parametrize("link", [UNLIMITED, ROUGH])
+def test_no_goodput_is_expected_without_a_rate_or_with_loss(link: Link) -> None:
+    """Only the delay of such links can be judged."""
+    network = two_regions(link, link)
+    sample = Sample(kind="link", src=0, dsts=(1,))
+    assert expected_rate_bps(network, sample) is None
+    assert transfer_bytes(network, sample, 1.0) == (0, 0)
+
+
+def test_transfers_are_longer_than_slow_start_and_than_many_frames() -> None:
+    """On a long fat link products count, on a scaled one frames."""
+    fat = two_regions(across=Link(one_way_delay_s=0.1, bandwidth_bps=1e9))
+    sample = Sample(kind="link", src=0, dsts=(2,))
+    product = 1e9 / 8 * 0.2
+    warmup, measured = transfer_bytes(fat, sample, 1.0)
+    assert warmup >= 4 * product
+    assert measured >= 2 * product
+    assert min(transfer_bytes(two_regions(), sample, 1000.0)) >= 300 * 1514
+
+
+def test_the_ceiling_of_goodput_is_that_of_full_segments() -> None:
+    """1448 payload bytes in a frame of 1514, as was measured at four rates."""
+    assert goodput_ratio(1500) == pytest.approx(1448 / 1514, rel=1e-12)
+    assert goodput_ratio(9001) == pytest.approx(8949 / 9015, rel=1e-12)
+
+
+def test_goodput_starts_after_the_warmup_and_ends_with_the_first_flow() -> None:
+    """Two flows of 1 byte/ns, one of which starts late: only the common stretch counts."""
+    early = [(ns, ns) for ns in range(1, 1001)]
+    late = [(ns + 300, ns) for ns in range(1, 1001)]
+    assert goodput_bps([early], 100) == pytest.approx(8e9)
+    assert goodput_bps([early, late], 100) == pytest.approx(16e9)
+
+
+def test_unequal_flows_of_one_queue_add_up_to_its_rate() -> None:
+    """1 byte/ns shared 3 to 1, then left to the slower flow: the sum stays 1 byte/ns."""
+    fast = [(4 * i, 3 * i) for i in range(1, 401)]
+    slow = [(4 * i, i) for i in range(1, 401)] + [(1600 + i, 400 + i) for i in range(1, 801)]
+    assert fast[-1][1] == slow[-1][1] == 1200
+    assert goodput_bps([fast, slow], 100) == pytest.approx(8e9, rel=0.01)
+
+
+def test_no_goodput_is_told_without_time_to_tell_it() -> None:
+    """A flow that had ended before the warm-up was over, or that never came."""
+    assert goodput_bps([[(5, 100)], [(1, 10), (9, 100)]], 90) is None
+    assert goodput_bps([[(1, 10), (9, 100)], []], 10) is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+@pytest.mark.parametrize("sharing", ["pair", "class"])
+def test_a_perfect_network_is_trustworthy(sharing: str, scale: float) -> None:
+    """Nothing may fail on exact figures, and every link class must have been judged."""
+    network = two_regions(num_nodes=64, sharing=sharing)
+    probe = evaluate(perfect(network, scale), network, scale, 0.02)
+    assert probe.trustworthy
+    assert probe.reasons == ()
+    assert {check.quantity for check in probe.checks} == {"rtt_s", "one_way_s", "goodput_bps"}
+    assert probe.methods == ("ping",)
+
+
+@pytest.mark.parametrize(
+    ("field", "factor", "trustworthy"),
+    [
+        ("goodput_bps", 0.985, True),
+        ("goodput_bps", 0.975, False),
+        ("goodput_bps", 1.03, False),
+        ("rtt_s", 1.01, True),
+        ("rtt_s", 1.04, False),
+        ("one_way_s", 0.5, False),
+    ],
+)
+def test_the_tolerance_is_two_sided(field: str, factor: float, trustworthy: bool) -> None:
+    """Too fast is as wrong as too slow: a link without shaping would be both."""
+    found = perfect(CASE3)
+    value = getattr(found[1], field)
+    changed = tuple(v * factor for v in value) if isinstance(value, tuple) else value * factor
+    found[1] = replace(found[1], **{field: changed})
+    probe = evaluate(found, CASE3, 1.0, 0.02)
+    assert probe.trustworthy is trustworthy
+    assert all(field in reason for reason in probe.reasons)
+
+
+def test_swapped_delays_show_although_the_round_trip_is_right() -> None:
+    """1 ms there and 21 ms back instead of the other way round."""
+    fast = Link(one_way_delay_s=0.001, bandwidth_bps=1e9)
+    slow = Link(one_way_delay_s=0.021, bandwidth_bps=1e9)
+    network = replace(two_regions(), links=((fast, slow), (fast, fast)))
+    swapped = replace(network, links=((fast, fast), (slow, fast)))
+    found = perfect(swapped)
+    assert not evaluate(found, network).trustworthy
+    assert evaluate(found, network, shared_clock=False).trustworthy
+
+
+def test_nothing_measured_is_not_trustworthy() -> None:
+    """No test passes when nothing ran."""
+    assert evaluate([], CASE3).reasons == ("no link was measured",)
+
+
+def test_failed_measurements_and_missing_figures_are_reasons() -> None:
+    """A probe that could not run says why; a lost echo is not a delay of zero."""
+    found = perfect(CASE3)
+    found[0] = Measurement(sample=found[0].sample, error="node 1: no answer within 300 s")
+    found[1] = replace(found[1], rtt_s=(None,))
+    probe = evaluate(found, CASE3)
+    assert not probe.trustworthy
+    assert "link sample, node 0 to 1: node 1: no answer within 300 s" in probe.reasons
+    assert any("no rtt_s was measured" in reason for reason in probe.reasons)
+
+
+def test_a_reason_says_found_expected_and_allowed() -> None:
+    """An operator sees what to look for without the code."""
+    sample = Sample(kind="link", src=0, dsts=(40,))
+    bad = Measurement(
+        sample=sample, method="ping", rtt_s=(RTT_FAR_S,), one_way_s=(RTT_FAR_S / 2,),
+        goodput_bps=0.9 * GOODPUT_FAR_BPS,
+    )  # fmt: skip
+    assert evaluate([bad], CASE3).reasons == (
+        "link sample, node 0 to 40: goodput_bps is 9.64058e+08, expected 1.07118e+09 "
+        "(-10.0%, allowed 2.0%)",
+    )
+
+
+def test_the_probe_is_plain_json() -> None:
+    """It is stored with every run."""
+    probe = evaluate(perfect(CASE3), CASE3)
+    stored = json.loads(json.dumps(probe.to_dict()))
+    assert stored["trustworthy"] is True
+    assert stored["checks"][0]["quantity"] == "one_way_s"
+    assert len(stored["checks"]) == 12

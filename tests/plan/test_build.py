@@ -1,0 +1,279 @@
+"""Building plans from scenarios."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from netbench.errors import PlanError
+from netbench.placement import SCHEDULERS
+from netbench.plan import (
+    VARIANTS,
+    Layout,
+    Plan,
+    build_plan,
+    build_plans,
+    choose_scale,
+    describe_plan,
+    iteration_bytes,
+    plan_hash,
+)
+from netbench.plan.build import FULL_SIZE_RANK_BYTES, pipeline_depth, zero3_units
+from netbench.scenario import Scenario, list_scenarios, load_scenario
+
+CASE3 = load_scenario("case3")
+EXAMPLE = load_scenario("example-two-labs")
+
+
+def case3(variant: str, layers: int = 24, batch: int = 1024, seed: int = 2022) -> Plan:
+    return build_plan(CASE3, variant, layers, batch, seed, iterations=3, warmup_iterations=1)
+
+
+def with_sweep(scenario: Scenario, **changes: int) -> Scenario:
+    return dataclasses.replace(scenario, sweep=dataclasses.replace(scenario.sweep, **changes))
+
+
+def with_nodes(scenario: Scenario, num_nodes: int, pipeline: int = 0) -> Scenario:
+    """The scenario with its first nodes only."""
+    nodes = scenario.nodes[:num_nodes]
+    return with_sweep(dataclasses.replace(scenario, nodes=nodes), pipeline=pipeline)
+
+
+@pytest.mark.parametrize(("batch", "rounds"), [(1024, 2), (2048, 4), (4096, 8)])
+def test_dtfm_runs_rounds_of_64_micro_batches(batch: int, rounds: int) -> None:
+    """Published: B = 512 x rounds with 8 pipelines and micro-batch 1."""
+    plan = case3("dtfm-random", batch=batch)
+    assert (plan.schedule, plan.data_parallel) == ("gpipe", "reduce-broadcast")
+    assert plan.layout == Layout(pp=8, dp=8)
+    assert (plan.num_rounds, plan.num_micro_batches) == (rounds, 64)
+    assert plan.activation_bytes == 8 * 2**20
+
+
+def test_gpipe_takes_one_round_where_64_does_not_divide() -> None:
+    """A small batch is one round."""
+    plan = build_plan(EXAMPLE, "dtfm-random", 8, 16, 0, 2, 1)
+    assert (plan.num_rounds, plan.num_micro_batches) == (1, 8)
+
+
+def test_megatron_runs_all_micro_batches_in_one_1f1b_flush() -> None:
+    """With fp32 gradients in a ring."""
+    plan = case3("megatron-p8")
+    assert (plan.schedule, plan.data_parallel) == ("1f1b", "ring")
+    assert (plan.num_rounds, plan.num_micro_batches) == (1, 128)
+    assert plan.stages[1].gradient_bytes == 4 * plan.stages[1].parameters
+
+
+def test_zero3_spreads_the_batch_over_all_devices() -> None:
+    """4 sequences per GPU and micro-step; one stage describes the model per micro-step."""
+    plan = case3("zero3")
+    dtfm = case3("dtfm-scheduled")
+    assert plan.layout == Layout(dp=64)
+    assert (plan.workload.micro_batch, plan.num_micro_batches) == (4, 4)
+    assert len(plan.stages) == 1
+    assert plan.stages[0].num_layers == 24
+    assert (dtfm.live_parameters, dtfm.units) == (0, ())
+    assert plan.live_parameters == 1_000_000_000
+
+
+def test_zero3_computes_the_whole_model_in_a_micro_step() -> None:
+    """On a device as fast under all systems: 4 sequences through 2 stages' worth of layers."""
+    zero3 = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0)
+    dtfm = build_plan(EXAMPLE, "dtfm-scheduled", 8, 16, 0, 1, 0)
+    assert zero3.stages[0].forward_s == pytest.approx(4 * 2 * dtfm.stages[0].forward_s)
+
+
+@pytest.mark.parametrize(("per_rank", "micro_batch"), [(1, 1), (2, 2), (6, 3), (7, 1), (12, 4)])
+def test_zero3_takes_the_largest_micro_batch_up_to_4_that_divides(
+    per_rank: int, micro_batch: int
+) -> None:
+    """So that every sequence is trained once."""
+    plan = build_plan(EXAMPLE, "zero3", 8, 4 * per_rank, 0, 1, 0)
+    assert plan.workload.micro_batch == micro_batch
+    assert plan.num_micro_batches * micro_batch == per_rank
+
+
+@pytest.mark.parametrize(("layers", "units"), [(24, (18, 6)), (32, (18, 14)), (40, (18, 22))])
+def test_zero3_keeps_as_many_layers_gathered_as_the_limit_allows(
+    layers: int, units: tuple[int, ...]
+) -> None:
+    """GPT-XL: 18 layers of 50.4 million and 64 million of embeddings are below 1e9, 19 are not."""
+    assert case3("zero3", layers=layers).units == units
+
+
+def test_zero3_gathers_a_small_model_once() -> None:
+    """All of it stays; of a model whose embeddings alone exceed the limit, nothing does."""
+    assert zero3_units(EXAMPLE.workload) == (EXAMPLE.workload.layers,)
+    huge = dataclasses.replace(EXAMPLE.workload, embedding_parameters=2_000_000_000)
+    assert zero3_units(huge) == (EXAMPLE.workload.layers,)
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_every_plan_of_every_scenario_trains_the_whole_batch(name: str) -> None:
+    """Micro-batches x rounds x their size x replicas = batch; layers of the stages = layers."""
+    scenario = load_scenario(name)
+    sweep = scenario.sweep
+    plans = build_plans(scenario, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    assert plans
+    for plan in plans:
+        sequences = plan.num_rounds * plan.num_micro_batches * plan.workload.micro_batch
+        assert sequences * plan.layout.dp == plan.workload.batch
+        assert sum(stage.num_layers for stage in plan.stages) == plan.workload.layers
+        assert len(plan.stages) == plan.layout.pp
+        assert sorted(plan.placement) == list(range(scenario.num_devices))
+    assert len({plan_hash(plan) for plan in plans}) == len(plans)
+
+
+def test_the_example_suits_all_systems_on_four_nodes() -> None:
+    """2 stages x 2 pipelines; zero3 holds the whole model in every rank, so all run at scale 10."""
+    sweep = EXAMPLE.sweep
+    plans = build_plans(EXAMPLE, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    assert {plan.system for plan in plans} == {"dtfm", "megatron", "zero3"}
+    assert {plan.layout.num_ranks for plan in plans} == {4}
+    assert {plan.scale for plan in plans} == {10.0}
+
+
+def test_a_placement_that_ignores_the_seed_is_planned_once() -> None:
+    """Random placements once per seed."""
+    variants = ("dtfm-scheduled", "dtfm-random", "megatron-p8", "megatron-p8-random", "zero3")
+    plans = build_plans(CASE3, variants, [24], [1024], [2022, 2023, 2024], 2, 1)
+    assert Counter(plan.variant for plan in plans) == {
+        "dtfm-scheduled": 1,
+        "dtfm-random": 3,
+        "megatron-p8": 1,
+        "megatron-p8-random": 3,
+        "zero3": 1,
+    }
+
+
+def test_variants_differ_from_each_other() -> None:
+    """And each names a scheduler that exists."""
+    assert len(set(VARIANTS.values())) == len(VARIANTS)
+    assert {variant.scheduler for variant in VARIANTS.values()} <= set(SCHEDULERS)
+
+
+@pytest.mark.parametrize(
+    ("devices", "layers", "depth"), [(64, 24, 8), (4, 24, 4), (6, 24, 6), (64, 12, 4), (7, 24, 1)]
+)
+def test_without_a_word_pipelines_are_as_deep_as_divides(
+    devices: int, layers: int, depth: int
+) -> None:
+    """At most 8, dividing devices and layers."""
+    assert pipeline_depth(with_nodes(CASE3, devices), layers) == depth
+
+
+@pytest.mark.parametrize(
+    ("variant", "layers", "batch", "message"),
+    [
+        ("dtfm-random", 23, 1024, "23 layers do not divide into 8 pipeline stages; choose a mul"),
+        ("dtfm-random", 24, 1023, "batch 1023 does not divide into micro-batches of 1 for 8 pipel"),
+        ("zero3", 24, 1000, "batch 1000 does not divide among 64 zero3 ranks; choose a multiple"),
+        ("dtfm-radnom", 24, 1024, 'unknown system "dtfm-radnom"; did you mean dtfm-random'),
+        ("hivemind", 24, 1024, 'unknown system "hivemind"; expected one of dtfm-scheduled'),
+        ("dtfm-random", 0, 1024, "layers is 0; expected a positive whole number"),
+        ("dtfm-random", 24, -1, "batch is -1; expected a positive whole number"),
+    ],
+)
+def test_what_does_not_fit_is_refused(variant: str, layers: int, batch: int, message: str) -> None:
+    """With what was found and what to choose."""
+    with pytest.raises(PlanError) as caught:
+        case3(variant, layers=layers, batch=batch)
+    assert str(caught.value).startswith(message)
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    """Naming the scenario and how many devices it has."""
+    with pytest.raises(PlanError, match=r"at least 8 ranks, but scenario .* has 4 devices"):
+        build_plan(EXAMPLE, "megatron-p8", 8, 16, 0, 1, 0)
+
+
+def test_devices_left_over_are_refused() -> None:
+    """A scenario that asks for 4 stages cannot have 6 devices."""
+    with pytest.raises(PlanError, match=r"6 devices .* do not divide into pipelines of 4 stages"):
+        build_plan(with_nodes(CASE3, 6, pipeline=4), "dtfm-random", 24, 1024, 0, 1, 0)
+
+
+def test_mixed_devices_are_refused() -> None:
+    """Costs are per stage, not per device."""
+    other = dataclasses.replace(EXAMPLE.nodes[0], device="V100")
+    mixed = dataclasses.replace(EXAMPLE, nodes=(other, *EXAMPLE.nodes[1:]))
+    with pytest.raises(PlanError, match="mixes devices RTX4090, V100"):
+        build_plan(mixed, "zero3", 8, 16, 0, 1, 0)
+
+
+@pytest.mark.parametrize(("iterations", "warmup"), [(1, 1), (2, 3), (2, -1), (0, 0)])
+def test_at_least_one_iteration_must_count(iterations: int, warmup: int) -> None:
+    """Warm-ups alone give no result."""
+    with pytest.raises(PlanError, match="iterations"):
+        build_plan(EXAMPLE, "zero3", 8, 16, 0, iterations, warmup)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_must_be_positive(scale: float) -> None:
+    """It divides bytes and rates."""
+    with pytest.raises(PlanError, match="expected a positive number"):
+        build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, scale=scale)
+
+
+def test_traffic_is_what_the_messages_add_up_to() -> None:
+    """Counted message by message for 2 pipelines of 2 stages."""
+    plan = build_plan(EXAMPLE, "dtfm-scheduled", 8, 16, 0, 1, 0)
+    total = 0
+    for _pipeline in range(2):
+        for _micro_batch in range(8):
+            total += 2 * plan.activation_bytes  # forward and backward over the one boundary
+    for stage in plan.stages:
+        total += 2 * stage.gradient_bytes  # to the other pipeline and back
+    assert iteration_bytes(plan) == total
+
+
+def test_zero3_gathers_again_what_exceeds_the_live_limit() -> None:
+    """Gather, gather again, scatter: 2 passes of the parameters, up to 3."""
+    small, large = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0), case3("zero3", layers=40)
+    parameters = large.stages[0].parameters
+    passes = 2 + (parameters - 1e9) / parameters
+    assert iteration_bytes(small) == pytest.approx(2 * 3 * small.stages[0].gradient_bytes)
+    assert iteration_bytes(large) == pytest.approx(4 * 63 * passes * 2 * parameters)
+
+
+@pytest.mark.parametrize("name", ["case1", "case2", "case3", "case4", "case5"])
+def test_64_gpus_run_at_scale_1000(name: str) -> None:
+    """All of a scenario's plans at one scale: the network is shaped once."""
+    scenario = load_scenario(name)
+    sweep = scenario.sweep
+    plans = build_plans(scenario, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    assert {plan.scale for plan in plans} == {1000.0}
+
+
+def test_plans_of_one_run_share_the_largest_scale() -> None:
+    """A small plan beside a large one is scaled with it."""
+    scenario = with_sweep(EXAMPLE, pipeline=2)
+    small, large = build_plans(scenario, ["dtfm-scheduled"], [8], [16, 16384], [0], 1, 0)
+    assert choose_scale(small) == 1.0
+    assert small.scale == large.scale == choose_scale(large) > 1.0
+
+
+def test_a_model_that_a_guest_cannot_hold_is_scaled() -> None:
+    """82 MB gathered in every rank: too many mappings for one User-Mode Linux process."""
+    plan = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0)
+    assert plan.stages[0].gradient_bytes > FULL_SIZE_RANK_BYTES
+    assert plan.scale == 10.0
+
+
+def test_the_scale_asked_for_is_kept() -> None:
+    """Whatever the traffic."""
+    assert build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, scale=10).scale == 10.0
+
+
+def test_a_plan_is_described_in_one_line() -> None:
+    """With its hash, and the seed only where it matters."""
+    plan = case3("dtfm-random")
+    text = describe_plan(plan)
+    assert text.startswith(plan_hash(plan))
+    assert "dtfm-random L24 B1024" in text
+    assert "seed 2022" in text
+    assert "gpipe 2 x 64 micro-batches" in text
+    assert "1 + 2 iterations, scale 1000" in text
+    assert "\n" not in text
+    assert "seed" not in describe_plan(case3("zero3"))

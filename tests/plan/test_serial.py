@@ -1,0 +1,92 @@
+"""Plans as JSON, and their hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netbench.errors import PlanError
+from netbench.plan import (
+    VARIANTS,
+    build_plan,
+    plan_from_json,
+    plan_hash,
+    plan_to_json,
+)
+from netbench.scenario import load_scenario
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "plan" / "example-two-labs-dtfm-random.json"
+EXAMPLE = load_scenario("example-two-labs")
+PLAN = build_plan(EXAMPLE, "dtfm-random", 8, 16, 2022, iterations=3, warmup_iterations=1)
+
+
+def test_the_plan_of_the_example_is_the_golden_one() -> None:
+    """A change here changes the hash of recorded runs: raise PLAN_SCHEMA_VERSION or think again."""
+    assert json.loads(plan_to_json(PLAN)) == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize(
+    "variant", [name for name, v in VARIANTS.items() if v.pipeline in (1, None)]
+)
+def test_a_plan_survives_being_written(variant: str) -> None:
+    """Equal, with the same hash; inf included (the example has nodes without a NIC cap)."""
+    plan = build_plan(EXAMPLE, variant, 8, 16, 2022, 3, 1)
+    copy = plan_from_json(plan_to_json(plan))
+    assert copy == plan
+    assert plan_hash(copy) == plan_hash(plan)
+    assert float("inf") in copy.network.nic_bps
+
+
+def test_canonical_json_is_one_line_of_standard_json() -> None:
+    """Sorted keys, no spaces, nothing that other languages' parsers refuse."""
+    text = plan_to_json(PLAN)
+    data = json.loads(text, parse_constant=lambda constant: pytest.fail(constant))
+    assert text == json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def test_a_number_given_as_int_hashes_as_the_float_it_is() -> None:
+    """Else a plan read back would have another hash."""
+    whole = dataclasses.replace(PLAN, scale=1)
+    assert plan_hash(whole) == plan_hash(dataclasses.replace(PLAN, scale=1.0))
+
+
+def test_the_hash_tells_plans_apart() -> None:
+    """By any field; 12 hexadecimal digits."""
+    hashes = {
+        plan_hash(PLAN),
+        plan_hash(dataclasses.replace(PLAN, seed=1)),
+        plan_hash(dataclasses.replace(PLAN, iterations=4)),
+        plan_hash(dataclasses.replace(PLAN, scale=2.0)),
+    }
+    assert len(hashes) == 4
+    assert all(len(digits) == 12 and int(digits, 16) >= 0 for digits in hashes)
+
+
+def bent(**changes: Any) -> str:
+    return json.dumps(json.loads(plan_to_json(PLAN)) | changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "plan: not JSON"),
+        ("[]", "plan: schema_version is None; this netbench reads 1"),
+        (bent(schema_version=99), "plan: schema_version is 99; this netbench reads 1"),
+        (bent(colour="red"), "plan: unknown field 'colour'"),
+        (bent(seed="x"), 'plan.seed: found "x", expected int'),
+        (bent(iterations=True), "plan.iterations: found true, expected int"),
+        (bent(layout=[8, 8]), "plan.layout: found [8, 8], expected an object"),
+        (bent(placement=3), "plan.placement: found 3, expected a list"),
+        (bent(placement=["a"]), 'plan.placement[0]: found "a", expected int'),
+        (bent(network={"regions": []}), "plan.network: "),
+    ],
+)
+def test_what_is_not_a_plan_is_refused_by_field(text: str, message: str) -> None:
+    """A damaged file gives one line, not a traceback."""
+    with pytest.raises(PlanError) as caught:
+        plan_from_json(text)
+    assert str(caught.value).startswith(message)

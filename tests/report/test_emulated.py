@@ -1,0 +1,149 @@
+"""A run beside the published times."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from netbench import __version__
+from netbench.errors import RecordError
+from netbench.records import RunStore, read_run
+from netbench.report.emulated import caption, compare, render_run, run_csv, run_markdown
+from tests.report import runs
+
+GOLDEN = Path("tests/golden/report")
+
+
+def shown(text: str) -> str:
+    """A rendering without what differs from run to run, and without blanks at line ends."""
+    text = text.replace(f"netbench {__version__}", "netbench X.Y.Z")
+    return re.sub(r" +\n", "\n", re.sub(r"(-\d{6})-[0-9a-f]{4}", r"\1-0000", text))
+
+
+def in_terminal(path: Path, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(render_run(read_run(path)))
+    return shown(console.export_text())
+
+
+def test_means_errors_and_pflops_are_those_computed_by_hand(tmp_path: Path) -> None:
+    """Warm-ups are dropped, seeds count once each, error is of the mean."""
+    times: runs.Times = {
+        ("dtfm-random", 24, 1024, 2022): [99.0, 20.0, 30.0],
+        ("dtfm-random", 24, 1024, 2023): [99.0, 31.0],
+    }
+    (row,) = compare(read_run(runs.write(tmp_path, times)))
+    assert row.found is not None
+    assert row.found.mean_s == (25.0 + 31.0) / 2
+    assert (row.found.min_s, row.found.max_s, row.found.num) == (20.0, 31.0, 3)
+    assert (row.seeds, row.num_warmups) == ((2022, 2023), 2)
+    assert row.error == pytest.approx(28.0 / ((27.80 + 27.70 + 27.96) / 3) - 1)
+    assert row.pflop == pytest.approx(23.64, rel=0.0002)
+
+
+def test_markdown_is_the_golden_file(tmp_path: Path) -> None:
+    """The whole table with its caption, to the character."""
+    text = shown(run_markdown(read_run(runs.write(tmp_path, runs.CASE3))) + "\n")
+    assert text == (GOLDEN / "case3_run.md").read_text()
+
+
+def test_the_default_slice_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    """The golden file has every row of the table on one line."""
+    text = in_terminal(runs.write(tmp_path, runs.CASE3))
+    assert text == (GOLDEN / "case3_run.txt").read_text()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_rows_are_sorted_by_setting_and_keep_the_planned_order(tmp_path: Path) -> None:
+    """Layers, then batch, then as planned."""
+    times: runs.Times = {
+        ("zero3", 32, 1024, 2022): [1.0, 1.0],
+        ("zero3", 24, 2048, 2022): [1.0, 1.0],
+        ("dtfm-random", 24, 2048, 2022): [1.0, 1.0],
+        ("dtfm-random", 24, 1024, 2022): [1.0, 1.0],
+    }
+    rows = compare(read_run(runs.write(tmp_path, times)))
+    assert [(row.layers, row.batch, row.variant) for row in rows] == [
+        (24, 1024, "dtfm-random"),
+        (24, 2048, "zero3"),
+        (24, 2048, "dtfm-random"),
+        (32, 1024, "zero3"),
+    ]
+
+
+def test_a_scenario_of_ones_own_shows_no_published_columns(tmp_path: Path) -> None:
+    """There is nothing to compare with: no empty columns, no error, no citation."""
+    times: runs.Times = {("dtfm-scheduled", 6, 64, 1): [0.6, 0.5, 0.502]}
+    text = run_markdown(read_run(runs.write(tmp_path, times, scenario="mine")))
+    assert "| L6 B64  | dtfm-scheduled | 0.5010 ±0.0010 |   2 |" in text
+    assert "published" not in text
+    assert "error" not in text
+
+
+def test_another_model_is_not_compared_with_the_published_one(tmp_path: Path) -> None:
+    """Case 3 with a wider model has the name of the published runs, not their work."""
+    run = read_run(runs.write(tmp_path, runs.CASE3, hidden=4096))
+    assert all(row.published is None for row in compare(run))
+    assert any("this workload is not the published one" in line for line in caption(run))
+
+
+def test_a_row_with_warm_ups_only_has_no_time(tmp_path: Path) -> None:
+    """A run stopped after its first iteration shows a dash, not the warm-up."""
+    times: runs.Times = {("zero3", 24, 1024, 2022): [170.0]}
+    path = runs.write(tmp_path, times, verdict=False)
+    (row,) = compare(read_run(path))
+    assert (row.found, row.error, row.num_warmups) == (None, None, 1)
+    text = run_markdown(read_run(path))
+    assert "| L24 B1024 | zero3  |  163.4 ±0.5 |   3 |          - |   0 |     - |" in text
+    assert "no verdict: the run has not finished." in text
+
+
+def test_a_run_that_cannot_be_trusted_says_so_and_why(tmp_path: Path) -> None:
+    """The reasons of probe and verdict stand beneath the table, once, in bold."""
+    run = read_run(runs.write(tmp_path, runs.CASE3, reasons=["rtt is 9% off", "late start"]))
+    assert "- **NOT TRUSTWORTHY: rtt is 9% off; late start.**" in run_markdown(run)
+
+
+def test_a_bad_probe_counts_even_without_a_verdict(tmp_path: Path) -> None:
+    """A run killed after a failed probe is not called merely unfinished."""
+    run = read_run(runs.write(tmp_path, runs.CASE3, reasons=["rtt is 9% off"], verdict=False))
+    assert caption(run)[-1] == "NOT TRUSTWORTHY: rtt is 9% off."
+
+
+def test_a_run_continued_elsewhere_names_both_places(tmp_path: Path) -> None:
+    """Sessions on different kernels are not passed off as one."""
+    path = runs.write(tmp_path, runs.CASE3)
+    other = dataclasses.replace(runs.ENVIRONMENT, kernel="6.6.1", mode="native")
+    with RunStore.open(path) as store:
+        store.append_session(
+            created=datetime(2026, 1, 3), command=["netbench", "run"], environment=other
+        )
+    text = "\n".join(caption(read_run(path)))
+    assert "kernel 6.12.48-netbench, guest in virtual time" in text
+    assert "kernel 6.6.1, the host's own" in text
+    assert text.count(f"netbench {__version__}") == 1
+
+
+def test_csv_has_unrounded_seconds(tmp_path: Path) -> None:
+    """One row per variant and setting, to go on computing with."""
+    run = read_run(runs.write(tmp_path, runs.CASE3))
+    rows = list(csv.DictReader(io.StringIO(run_csv(run))))
+    assert [row["variant"] for row in rows] == [row.variant for row in compare(run)]
+    assert float(rows[0]["mean_s"]) == 16.05
+    assert float(rows[0]["error"]) == pytest.approx(16.05 / 18.87 - 1)
+    assert {row["run_id"] for row in rows} == {run.run_id}
+
+
+def test_a_plan_without_a_workload_is_one_message(tmp_path: Path) -> None:
+    """A record file whose plans this netbench does not know is not a traceback."""
+    path = runs.write(tmp_path, runs.CASE3)
+    path.write_text(path.read_text().replace('"workload"', '"arbeit"'))
+    with pytest.raises(RecordError, match=r"plan dtfm-scheduled.*use the netbench that wrote it"):
+        compare(read_run(path))

@@ -1,0 +1,128 @@
+"""Pictures of scenarios: what is written in them, and where."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from netbench.errors import UsageError
+from netbench.report.region_map import plot_regions, region_figure
+from netbench.scenario import Scenario, list_scenarios, load_scenario
+from netbench.scenario.model import Link
+
+
+def texts(figure: Figure) -> list[str]:
+    """Everything written in the figure."""
+    return [text.get_text() for axes in figure.axes for text in axes.texts] + [
+        text.get_text() for text in figure.texts
+    ]
+
+
+def overlaps(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts in the axes that cover each other."""
+    figure.canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent()) for axes in figure.axes for text in axes.texts
+    ]
+    return [
+        (a, b)
+        for i, (a, box_a) in enumerate(boxes)
+        for b, box_b in boxes[:i]
+        if box_a.overlaps(box_b)
+    ]
+
+
+def subset(scenario: Scenario, num_regions: int) -> Scenario:
+    """The scenario with its first regions only."""
+    network = scenario.network
+    keep = [i for i, region in enumerate(network.node_regions) if region < num_regions]
+    smaller = dataclasses.replace(
+        network,
+        regions=network.regions[:num_regions],
+        links=tuple(row[:num_regions] for row in network.links[:num_regions]),
+        node_regions=tuple(network.node_regions[i] for i in keep),
+        nic_bps=tuple(network.nic_bps[i] for i in keep),
+    )
+    return dataclasses.replace(
+        scenario, network=smaller, nodes=tuple(scenario.nodes[i] for i in keep)
+    )
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_no_label_covers_another(name: str) -> None:
+    """In the picture of every scenario that comes with netbench."""
+    assert overlaps(region_figure(load_scenario(name))) == []
+
+
+def test_three_regions_fit_too() -> None:
+    """On a triangle."""
+    assert overlaps(region_figure(subset(load_scenario("case5"), 3))) == []
+
+
+def test_an_edge_shows_delay_and_bandwidth() -> None:
+    """Once where both directions are alike; nodes in the circles, the inside beside them."""
+    written = texts(region_figure(load_scenario("case3")))
+    assert written.count("11 ms\n1.12 Gbit/s") == 1
+    assert written.count("inside: 1 ms, 5 Gbit/s") == 2
+    assert written.count("32 × V100") == 2
+    assert "Ohio" in written
+
+
+def test_four_regions_have_six_edges() -> None:
+    """Every published pair of case 4."""
+    written = texts(region_figure(load_scenario("case4")))
+    delays = {text.split("\n")[0] for text in written if "\n" in text}
+    assert delays == {"67 ms", "59 ms", "11 ms", "12 ms", "49 ms", "52 ms"}
+
+
+def test_directions_that_differ_are_two_arrows() -> None:
+    """With a label each."""
+    written = texts(region_figure(load_scenario("example-two-labs")))
+    assert "8 ms\n200 Mbit/s" in written
+    assert "8 ms\n50 Mbit/s" in written
+    assert "2 × RTX4090\nNIC 1 Gbit/s" in written
+
+
+def test_many_regions_are_two_matrices() -> None:
+    """8 x 8 delays and bandwidths."""
+    figure = region_figure(load_scenario("case5"))
+    delays, rates = figure.axes
+    assert (len(delays.texts), len(rates.texts)) == (64, 64)
+    assert delays.texts[1].get_text() == "67"
+    assert rates.texts[1].get_text() == "0.79"
+
+
+def test_what_is_not_limited_is_written_so() -> None:
+    """Zero delay and unlimited bandwidth have no place on a scale."""
+    scenario = load_scenario("case5")
+    free = Link(one_way_delay_s=0.0, bandwidth_bps=math.inf)
+    links = ((free,) * 8,) * 8
+    network = dataclasses.replace(scenario.network, links=links)
+    delays, rates = region_figure(dataclasses.replace(scenario, network=network)).axes
+    assert {text.get_text() for text in delays.texts} == {"0"}
+    assert {text.get_text() for text in rates.texts} == {"∞"}
+
+
+def test_nodes_of_several_kinds_are_counted_apart() -> None:
+    """Case 2, with the NIC they share in kind."""
+    written = texts(region_figure(load_scenario("case2")))
+    assert "8 × 4 V100\n32 × V100\nNIC 10 Gbit/s" in written
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
+def test_the_suffix_picks_the_format(tmp_path: Path, suffix: str, start: bytes) -> None:
+    """As people expect."""
+    path = tmp_path / f"map{suffix}"
+    plot_regions(load_scenario("case3"), path)
+    assert path.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("name", ["map.foo", "no/such/folder/map.png"])
+def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    """Naming it."""
+    with pytest.raises(UsageError, match="the picture cannot be written"):
+        plot_regions(load_scenario("case3"), tmp_path / name)

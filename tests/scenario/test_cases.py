@@ -1,0 +1,114 @@
+"""The scenarios that come with netbench, against the published tables."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netbench.scenario import list_scenarios, load_scenario
+
+CASES = ("case1", "case2", "case3", "case4", "case5")
+PUBLISHED = Path(__file__).parents[2] / "results" / "published"
+
+
+def test_the_five_cases_and_an_example_come_with_netbench() -> None:
+    """By these names."""
+    assert set(list_scenarios()) >= {*CASES, "example-two-labs"}
+
+
+@pytest.mark.parametrize("name", list_scenarios())
+def test_a_scenario_is_called_as_its_file(name: str) -> None:
+    """And says in a few words what it is."""
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert 0 < len(scenario.title) <= 60
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_has_64_v100_training_gpt_xl(name: str) -> None:
+    """Published: hidden 2048, 16 heads, sequence 2048, micro-batch 1, fp16, recomputation."""
+    scenario = load_scenario(name)
+    model = scenario.workload
+    assert scenario.num_devices == 64
+    assert {node.device for node in scenario.nodes} == {"V100"}
+    assert (model.hidden, model.heads, model.sequence, model.micro_batch) == (2048, 16, 2048, 1)
+    assert (model.dtype, model.recomputation) == ("fp16", True)
+    assert scenario.sweep.pipeline == 8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sweep_covers_what_was_published_for_the_systems_that_run(name: str) -> None:
+    """Layers, batches and systems of the published CSV; tensor parallel variants do not run."""
+    sweep = load_scenario(name).sweep
+    with (PUBLISHED / "published_iteration_times.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["case"] == name]
+    assert set(sweep.layers) == {int(row["layers"]) for row in rows}
+    assert set(sweep.batch) == {int(row["batch"]) for row in rows}
+    assert set(sweep.seeds) == {int(float(row["seed"])) for row in rows if row["seed"]}
+    tensor_parallel = {"megatron-t8", "megatron-p2t4", "megatron-p4t2"}
+    assert set(sweep.variants) == {row["system"] for row in rows} - tensor_parallel
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("case4", "case4_region_links.csv"), ("case5", "aws_region_links.csv")]
+)
+def test_links_are_the_published_table(name: str, table: str) -> None:
+    """Ping RTT applied one way, NCCL throughput; both directions alike; every pair."""
+    network = load_scenario(name).network
+    with (PUBLISHED / table).open() as file:
+        rows = list(csv.DictReader(file))
+    checked = 0
+    for row in rows:
+        if {row["region_a"], row["region_b"]} <= set(network.regions):
+            a, b = (network.regions.index(row[key]) for key in ("region_a", "region_b"))
+            for link in (network.links[a][b], network.links[b][a]):
+                assert link.one_way_delay_s == pytest.approx(float(row["ping_rtt_ms"]) / 1e3)
+                assert link.bandwidth_bps == pytest.approx(float(row["bandwidth_gbps"]) * 1e9)
+            checked += 1
+    num_regions = len(network.regions)
+    assert checked == num_regions * (num_regions - 1) // 2
+
+
+def test_case3_is_two_universities_of_32() -> None:
+    """Nodes 0-31 in Ohio, 32-63 in Virginia; 5 Gbit/s and 1 ms, 1.12 Gbit/s and 11 ms."""
+    network = load_scenario("case3").network
+    assert network.regions == ("Ohio", "Virginia")
+    assert network.node_regions == (0,) * 32 + (1,) * 32
+    inside, across = network.link(0, 31), network.link(31, 32)
+    assert (inside.one_way_delay_s, inside.bandwidth_bps) == (0.001, 5e9)
+    assert (across.one_way_delay_s, across.bandwidth_bps) == (0.011, 1.12e9)
+
+
+@pytest.mark.parametrize(("name", "regions", "each"), [("case4", 4, 16), ("case5", 8, 8)])
+def test_regions_are_even(name: str, regions: int, each: int) -> None:
+    """In the order of the published node list; 2 Gbit/s and 10 ms inside."""
+    network = load_scenario(name).network
+    assert np.bincount(network.node_regions).tolist() == [each] * regions
+    assert list(network.node_regions) == sorted(network.node_regions)
+    for region in range(regions):
+        assert network.links[region][region].one_way_delay_s == 0.010
+        assert network.links[region][region].bandwidth_bps == 2e9
+
+
+def test_data_centre_nodes_are_capped_by_their_nic() -> None:
+    """Case 1: 8 x 8 at 25 Gbit/s; case 2: 8 x 4 and 32 x 1 at 10 Gbit/s."""
+    case1, case2 = load_scenario("case1"), load_scenario("case2")
+    assert (case1.network.sharing, case2.network.sharing) == ("nic", "nic")
+    assert case1.network.nic_bps == (25e9,) * 8
+    assert case2.network.nic_bps == (10e9,) * 40
+    assert [node.num_devices for node in case1.nodes] == [8] * 8
+    assert [node.num_devices for node in case2.nodes] == [4] * 8 + [1] * 32
+
+
+@pytest.mark.parametrize("name", ["case3", "case4", "case5"])
+def test_shaped_cases_share_a_class(name: str) -> None:
+    """As the published runs did; jumbo frames, as their transfer times show."""
+    network = load_scenario(name).network
+    assert network.sharing == "class"
+    # 64 MiB in 541 ms at 1 Gbit/s (p2p_under_tc.csv), against the share that is payload.
+    measured = 64 * 2**20 * 8 / 0.541 / 1e9
+    payload, frame = network.mtu_bytes - 52, network.mtu_bytes + 14
+    assert payload / frame == pytest.approx(measured, abs=1e-3)

@@ -1,0 +1,79 @@
+"""Device profiles, built in and of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from netbench.errors import ScenarioError
+from netbench.scenario import load_scenario
+from netbench.scenario.devices import list_device_profiles, load_device_profile
+
+Bend = Callable[..., str]
+
+
+def test_every_built_in_profile_says_where_it_comes_from() -> None:
+    """With a speed and a memory."""
+    assert "V100" in list_device_profiles()
+    for name in list_device_profiles():
+        profile = load_device_profile(name)
+        assert profile.source
+        assert all(1e12 < flops < 1e16 for flops in profile.flops.values())
+        assert 1e9 < profile.memory_bytes < 1e12
+
+
+def test_a_v100_has_16_gb_and_less_speed_than_its_peak() -> None:
+    """125 TFLOPS is the peak of its tensor cores (NVIDIA's data sheet)."""
+    profile = load_device_profile("V100")
+    assert profile.memory_bytes == 16e9
+    assert max(profile.flops.values()) < 125e12
+
+
+def test_an_unknown_built_in_profile_gets_the_nearest() -> None:
+    """As a file would."""
+    with pytest.raises(ScenarioError, match='no built-in device profile "V10"; did you mean V100'):
+        load_device_profile("V10")
+
+
+def test_a_profile_in_the_file_can_differ_per_system(bend: Bend) -> None:
+    """A built-in name may be replaced; what is left out is not limited and costs nothing."""
+    path = bend(more="devices: {V100: {flops: {dtfm: 50TFLOPS, default: 40TFLOPS}}}\n")
+    profile = load_scenario(path).devices["V100"]
+    assert profile.flops == {"dtfm": 50e12, "default": 40e12}
+    assert profile.optimizer_s_per_parameter == {"default": 0.0}
+    assert math.isinf(profile.memory_bytes)
+
+
+def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
+    """Under `default`; likewise the optimizer's time."""
+    more = "devices: {V100: {flops: 50TFLOPS, optimizer_per_parameter: 2ns, memory: 16GB}}\n"
+    profile = load_scenario(bend(more=more)).devices["V100"]
+    assert profile.flops == {"default": 50e12}
+    assert profile.optimizer_s_per_parameter == {"default": 2e-9}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("devices: {V101: builtin}\n", ":10: devices.V101 is not built in; did you mean V100?"),
+        ("devices: {V100: builtn}\n", ":10: devices.V100 is \"builtn\"; expected 'builtin'"),
+        ("devices: {V100: 55}\n", ":10: devices.V100 is 55; expected a mapping with flops"),
+        (
+            "devices: {V100: {flops: 55}}\n",
+            ':10: devices.V100.flops "55" has no unit; write e.g. "55TFLOPS"',
+        ),
+        (
+            "devices: {V100: {flops: {zero3: 1}}}\n",
+            ':10: devices.V100.flops.zero3 "1" has no unit',
+        ),
+        ("devices: {V100: {memory: 16GB}}\n", ":10: devices.V100.flops is missing; write e.g."),
+    ],
+)
+def test_a_wrong_profile_is_named(bend: Bend, more: str, message: str) -> None:
+    """By line and key, without names of alternatives."""
+    path = bend(more=more)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    assert str(caught.value).removeprefix(path).startswith(message)

@@ -1,0 +1,194 @@
+"""Reading scenario files: what they mean, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netbench.errors import ScenarioError
+from netbench.scenario import list_scenarios, load_scenario
+from netbench.scenario.model import Link, Node
+
+Bend = Callable[..., str]
+
+
+def problem(path: str) -> str:
+    """The message about a file, without the path; one line."""
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    message = str(caught.value)
+    assert message.startswith(path)
+    assert "\n" not in message
+    return message.removeprefix(path)
+
+
+def test_a_file_becomes_nodes_links_and_defaults(bend: Bend) -> None:
+    """What is left out has a default: the name is the file's, the sweep is the workload."""
+    scenario = load_scenario(bend())
+    assert scenario.name == "mine"
+    assert [node.region for node in scenario.nodes] == ["A", "A", "B", "B"]
+    assert scenario.nodes[2] == Node(name="node2", region="B", device="V100")
+    assert scenario.network.sharing == "pair"
+    assert scenario.network.mtu_bytes == 1500
+    assert scenario.network.link(0, 1) == Link(one_way_delay_s=0.001, bandwidth_bps=5e9)
+    assert scenario.network.link(3, 0) == Link(one_way_delay_s=0.011, bandwidth_bps=1e9)
+    assert (scenario.sweep.layers, scenario.sweep.batch) == ((8,), (16,))
+    assert scenario.sweep.default_seeds == (2022,)
+    assert scenario.workload.micro_batch == 1
+    assert scenario.workload.recomputation
+
+
+def test_node_matrices_follow_the_regions(bend: Bend) -> None:
+    """(num_nodes, num_nodes), [src, dst]; a node has no delay to itself."""
+    network = load_scenario(bend()).network
+    delays_ms = [[0, 1, 11, 11], [1, 0, 11, 11], [11, 11, 0, 1], [11, 11, 1, 0]]
+    np.testing.assert_allclose(network.one_way_delay_s() * 1e3, delays_ms)
+    assert np.all(np.isinf(np.diag(network.bandwidth_bps())))
+    assert network.bandwidth_bps()[0, 3] == 1e9
+
+
+def test_devices_of_a_node_share_it(bend: Bend) -> None:
+    """`devices` per node; a device knows its node."""
+    scenario = load_scenario(bend("count: 2, device: V100", "count: 1, device: V100, devices: 3"))
+    assert scenario.num_devices == 5
+    assert scenario.device_nodes() == (0, 0, 0, 1, 2)
+
+
+def test_the_slice_run_by_default_can_be_smaller_than_the_sweep(bend: Bend) -> None:
+    """Defaults not given are the first of layers, batch and seeds, and all variants."""
+    more = "sweep: {layers: [8, 16], seeds: [1, 2], variants: [zero3], default: {layers: [16]}}\n"
+    sweep = load_scenario(bend(more=more)).sweep
+    assert (sweep.layers, sweep.default_layers) == ((8, 16), (16,))
+    assert (sweep.default_seeds, sweep.default_variants) == ((1,), ("zero3",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("device: V100", "devise: V100", ":3: nodes[0].devise is an unknown key; did you mean dev"),
+        ("1Gbit", "1.1", ':8: network.links[0].bandwidth "1.1" has no unit; write e.g. "1.1Gbit"'),
+        ("1Gbit", "-1Gbit", ':8: network.links[0].bandwidth "-1Gbit" is negative; write e.g.'),
+        ("1Gbit", "0Gbit", ':8: network.links[0].bandwidth "0Gbit" is zero; a bandwidth must be'),
+        ("1Gbit", "true", ':8: network.links[0].bandwidth is true; write e.g. "1.12Gbit"'),
+        ("11ms", "11", ':8: network.links[0].one_way_delay "11" has no unit; write e.g. "11ms"'),
+        ("11ms", ".nan", ':8: network.links[0].one_way_delay "nan" is not a time; write e.g.'),
+        ("11ms", "[1]", ':8: network.links[0].one_way_delay is [1]; write e.g. "11ms"'),
+        ("region: B", "region: Bb", ':4: nodes[1].region "Bb" is not in regions; did you mean B?'),
+        ("device: V100", "device: V10", ':3: nodes[0].device "V10" is neither under devices nor'),
+        ("[A, B]", "[A, A]", ':1: regions[1] "A" is given twice; keep one of the two'),
+        ("[A, B]", "[1, B]", ":1: regions[0] is 1; expected text"),
+        ("[A, B]", "[]", ":1: regions is []; expected at least 1"),
+        ("layers: 8", "layers: 0", ":9: workload.layers is 0; expected more than 0"),
+        ("layers: 8", "layers: -8", ':9: workload.layers "-8" is negative'),
+        ("layers: 8", "layers: 8.5", ':9: workload.layers "8.5" is not a whole number'),
+        ("layers: 8, ", "", ':9: workload.layers is missing; write e.g. "layers: 24"'),
+        ("heads: 8", "heads: 8, dtype: fp8", ":9: workload.dtype is \"fp8\"; expected 'fp16'"),
+        ("heads: 8", "heads: 8, recomputation: 7", ":9: workload.recomputation is 7; expected"),
+        ("count: 2", "count: 64M", ":3: nodes[0].count is 64000000; expected at most 10000"),
+        ("network:", "network:\n  sharing: all", ":6: network.sharing is \"all\"; expected 'pair'"),
+        ("network:", "network:\n  sharing: nic", ':3: nodes[0] has no nic, but sharing is "nic"'),
+        ("network:", "network:\n  mtu: 9", ":6: network.mtu is 9; input should be greater than"),
+        ("regions:", "name: a b\nregions:", ':1: name is "a b"; expected letters, digits'),
+        ("regions:", "notes: &x [*x]\nregions:", ":1: notes is [[...]]; expected text"),
+        ("regions:", "5: 4\nregions:", ":1: 5 is an unknown key; expected one of name, title"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, message: str) -> None:
+    """File, line, key, what was found and what to write."""
+    assert problem(bend(old, new)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("sweep: 5\n", ":10: sweep is 5; expected a mapping with layers, batch"),
+        ("sweep: {seeds: [x]}\n", ':10: sweep.seeds[0] is "x"; expected a whole number'),
+        ("workload: {}\n", ':10: "workload" is given twice; keep one of the two'),
+        ("\tx: 1\n", ":10: not YAML: "),
+        ("sweep: !python/object:os.system {}\n", ":10: not YAML: "),
+        ("sweep:\n  layers: [8]\n  lyers: [8]\n", ":12: sweep.lyers is an unknown key; did you"),
+    ],
+)
+def test_a_wrong_line_is_named(bend: Bend, more: str, message: str) -> None:
+    """Keys in blocks have their own line."""
+    assert problem(bend(more=more)).startswith(message)
+
+
+def test_of_several_problems_the_first_in_the_file_is_told(bend: Bend) -> None:
+    """One message, whatever the order in which the checks run."""
+    path = bend("count: 2", "count: none", more="sweep: {seeds: [x]}\n")
+    assert problem(path).startswith(":3: nodes[0].count")
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    """With the keys a scenario has."""
+    (tmp_path / "empty.yaml").touch()
+    message = problem(str(tmp_path / "empty.yaml"))
+    assert message.startswith(":1: is empty; expected a mapping with name, title")
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> None:
+    """Latin-1, say."""
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("name: x\ntitle: Zürich\n".encode("latin-1"))
+    assert problem(str(path)) == ":2: byte 0xfc is not UTF-8; save the file with UTF-8 encoding"
+
+
+def test_a_byte_order_mark_is_no_problem(bend: Bend) -> None:
+    """Some editors write one."""
+    path = Path(bend())
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_scenario(str(path)).num_devices == 4
+
+
+def test_a_file_nested_without_end_is_refused(tmp_path: Path) -> None:
+    """Not with a RecursionError."""
+    path = tmp_path / "deep.yaml"
+    path.write_text("a: " + "[" * 1200)
+    assert "nested too deeply" in problem(str(path))
+
+
+def test_a_missing_file_is_told_from_a_missing_name(tmp_path: Path) -> None:
+    """A suffix or a folder makes it a path."""
+    assert "no such file" in problem(str(tmp_path / "nope.yaml"))
+    assert "cannot be read" in problem(str(tmp_path))
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    """`csae3` is a slip."""
+    with pytest.raises(ScenarioError, match=r'no scenario "csae3"; did you mean case3'):
+        load_scenario("csae3")
+
+
+def test_a_path_beneath_the_current_folder_is_shown_short(
+    bend: Bend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the user would write it."""
+    bend("11ms", "11")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScenarioError, match=r"^mine\.yaml:8: "):
+        load_scenario("./mine.yaml")
+
+
+def test_scenarios_are_found_in_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bend: Bend
+) -> None:
+    """A wheel carries them in `_data/scenarios`, which goes before the folder of a checkout."""
+    from netbench.scenario import load
+
+    packaged = tmp_path / "netbench" / "_data" / "scenarios"
+    packaged.mkdir(parents=True)
+    (packaged / "mine.yaml").write_bytes(Path(bend()).read_bytes())
+    monkeypatch.setattr(load, "__file__", str(tmp_path / "netbench" / "scenario" / "load.py"))
+    assert list_scenarios() == ("mine",)
+    assert load_scenario("mine").path == str(packaged / "mine.yaml")
+
+
+def test_bandwidth_left_out_is_unlimited(bend: Bend) -> None:
+    """Then only the NIC, if any, limits."""
+    scenario = load_scenario(bend(", bandwidth: 1Gbit"))
+    assert math.isinf(scenario.network.link(0, 2).bandwidth_bps)

@@ -1,0 +1,37 @@
+"""The JSON schema of scenario files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from netbench.scenario.schema import scenario_json_schema
+
+
+def definitions() -> dict[str, Any]:
+    schema = scenario_json_schema()
+    return {"ScenarioForm": schema, **schema["$defs"]}
+
+
+def test_the_schema_is_json_and_names_its_dialect() -> None:
+    """Editors look for `$schema`."""
+    schema = json.loads(json.dumps(scenario_json_schema()))
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    assert set(schema["required"]) == {"regions", "nodes", "network", "workload"}
+
+
+def test_unknown_keys_are_marked_wrong_by_editors_too() -> None:
+    """In every section."""
+    assert all(form["additionalProperties"] is False for form in definitions().values())
+
+
+def test_values_with_units_are_text_with_an_example() -> None:
+    """Not numbers, as pydantic would have it."""
+    delay = definitions()["PairForm"]["properties"]["one_way_delay"]
+    assert "string" in delay["type"]
+    assert delay["examples"] == ["11ms"]
+
+
+def test_keys_are_those_of_the_file() -> None:
+    """`from`, not the name of a Python field."""
+    assert {"between", "from", "to"} <= set(definitions()["PairForm"]["properties"])

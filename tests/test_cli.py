@@ -1,0 +1,115 @@
+"""The command line: what it loads, what it suggests, how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+
+import click
+import pytest
+
+from netbench import cli
+from netbench.errors import NetbenchError, UsageError
+
+HEAVY = ("matplotlib", "netbench.trainers", "pandas", "paramiko", "pydantic", "rich", "torch")
+
+
+def loaded_by(args: list[str]) -> set[str]:
+    """Names in sys.modules after one command line in a fresh interpreter."""
+    script = (
+        "import sys\nfrom netbench.cli import run\n"
+        f"run({args!r})\nprint('\\n' + ' '.join(sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "Usage: netbench" in result.stdout
+    return set(result.stdout.splitlines()[-1].split())
+
+
+def add_command(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
+    """Make `netbench boom` call `function`."""
+    module = types.ModuleType("netbench_test_boom")
+    module.command = click.command("boom")(function)  # type: ignore[attr-defined, call-overload]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(cli.LAZY, "boom", (module.__name__, "command", "Fails."))
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    """`netbench --help` answers without loading a command's libraries."""
+    modules = loaded_by(["--help"])
+    assert modules.isdisjoint(HEAVY)
+    assert not any(name.startswith("netbench.commands") for name in modules)
+
+
+@pytest.mark.parametrize("name", sorted(cli.LAZY))
+def test_help_of_a_command_imports_neither_torch_nor_paramiko(name: str) -> None:
+    """Every listed command exists, and describing it needs no trainer and no SSH."""
+    assert loaded_by([name, "--help"]).isdisjoint({"matplotlib", "paramiko", "torch"})
+
+
+def test_an_unknown_command_is_a_usage_error_with_the_nearest_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A typing mistake is answered with the name that was meant."""
+    assert cli.run(["knrel"]) == 2
+    assert "No such command 'knrel'. Did you mean kernel?" in capsys.readouterr().err
+
+
+def test_an_unknown_command_near_nothing_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no name is near, all are given."""
+    assert cli.run(["xyzzy"]) == 2
+    assert f"One of: {', '.join(cli.LAZY)}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(NetbenchError, 1), (UsageError, 2)])
+def test_an_expected_failure_is_one_line_and_its_exit_code(
+    error: type[NetbenchError],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A NetbenchError is printed without a traceback."""
+
+    def fail() -> None:
+        raise error("disk is full")
+
+    add_command(monkeypatch, fail)
+    assert cli.run(["boom"]) == code
+    assert capsys.readouterr().err == "error: disk is full\n"
+
+
+def test_an_interrupt_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ends a command with the shell's exit code for it."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    add_command(monkeypatch, interrupt)
+    assert cli.run(["boom"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_command_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An integer a command returns is the exit code; a finished untrustworthy run returns 3."""
+    add_command(monkeypatch, lambda: 3)
+    assert cli.run(["boom"]) == 3
+
+
+def test_a_reader_that_leaves_early_is_not_an_error() -> None:
+    """`netbench doctor | head -0` ends quietly, as a process ended by SIGPIPE would."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = subprocess.run(
+        [sys.executable, "-m", "netbench.cli", "kernel", "status"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write_end)
+    assert (process.returncode, process.stderr) == (141, "")

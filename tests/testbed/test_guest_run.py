@@ -1,0 +1,209 @@
+"""Whole runs in the guest kernel: four nodes, real shaping, real ranks, from the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netbench.records import Run, find_run, read_run
+
+pytestmark = pytest.mark.guest
+
+SCENARIO = "example-two-labs"
+SYSTEMS = ("dtfm-scheduled", "dtfm-random", "megatron", "zero3")
+RUN_TIMEOUT_S = 240.0
+
+
+def start(results: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "netbench.cli", "run", SCENARIO, "--results", str(results)]
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(results: Path, *options: str, expect: int = 0) -> str:
+    with start(results, *options) as process:
+        try:
+            output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+        finally:
+            process.kill()
+    assert process.returncode == expect, output
+    return output
+
+
+def recorded(results: Path) -> Run:
+    path = find_run(results, SCENARIO)
+    assert path is not None
+    return read_run(path)
+
+
+def measured_s(run: Run) -> dict[tuple[str, int], float]:
+    return {(r.variant, r.iteration): r.iteration_s for r in run.records if not r.warmup}
+
+
+@pytest.fixture(scope="module")
+def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
+    """One run of all four systems: what it printed and what it recorded."""
+    results = tmp_path_factory.mktemp("quiet")
+    output = run(results, "--systems", ",".join(SYSTEMS), "--iterations", "1")
+    return output, recorded(results)
+
+
+def test_all_four_systems_run_and_the_network_is_verified(quiet_run: tuple[str, Run]) -> None:
+    """Exit code 0, a warm-up and an iteration of each, a probe that passed, a table."""
+    output, found = quiet_run
+    counts = {name: [r.warmup for r in found.records if r.variant == name] for name in SYSTEMS}
+    assert counts == {name: [True, False] for name in SYSTEMS}
+    assert [probe.result["trustworthy"] for probe in found.probes]
+    assert all(probe.result["trustworthy"] and probe.result["checks"] for probe in found.probes)
+    assert all(verdict.trustworthy for verdict in found.verdicts)
+    for name in SYSTEMS:
+        assert name in output
+
+
+def test_no_iteration_is_faster_than_its_computation(quiet_run: tuple[str, Run]) -> None:
+    """The slowest stage's compute for all its micro-batches is a bound from the plan alone."""
+    _, found = quiet_run
+    for record in found.records:
+        plan = found.plans[record.plan_hash]
+        busiest = max(stage["forward_s"] + stage["backward_s"] for stage in plan["stages"])
+        bound_s = busiest * plan["num_micro_batches"] * plan["num_rounds"]
+        assert record.iteration_s > bound_s, record.variant
+
+
+@pytest.mark.ssh
+def test_over_ssh_the_times_are_the_same(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
+    """Another transport, another boot: within 0.1%, because control traffic is not shaped."""
+    output = run(tmp_path, "--systems", ",".join(SYSTEMS), "--iterations", "1", "--ssh")
+    assert "ssh" in output
+    assert measured_s(recorded(tmp_path)) == pytest.approx(measured_s(quiet_run[1]), rel=1e-3)
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Two processes per core that compute all the time."""
+    burners = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    yield
+    for burner in burners:
+        burner.kill()
+        burner.wait()
+
+
+@pytest.mark.usefixtures("busy_machine")
+def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
+    """Virtual time: within 0.1% of the run on the quiet machine."""
+    run(tmp_path, "--systems", "dtfm-random,megatron", "--iterations", "1")
+    quiet = {key: s for key, s in measured_s(quiet_run[1]).items() if key[0] in SYSTEMS[1:3]}
+    assert measured_s(recorded(tmp_path)) == pytest.approx(quiet, rel=1e-3)
+
+
+def processes() -> list[tuple[int, int, int, str]]:
+    """Process id, parent, session and arguments of all that live (a zombie does not)."""
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "pid=,ppid=,sess=,stat=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    fields = [line.split(None, 4) for line in listed.splitlines()]
+    return [(int(f[0]), int(f[1]), int(f[2]), f[4]) for f in fields if not f[3].startswith("Z")]
+
+
+def guests_of(controller: int) -> list[int]:
+    """Its guests: each is the leader of a session of its own."""
+    return [pid for pid, parent, _, args in processes() if parent == controller and "init=" in args]
+
+
+def leftovers(controller: int, guests: list[int]) -> list[str]:
+    """What is alive of a controller and the sessions of its guests."""
+    sessions = {controller, *guests}
+    return [args for pid, _, session, args in processes() if sessions & {pid, session}]
+
+
+def host_network() -> str:
+    """Interfaces, qdiscs and named namespaces of the host."""
+    commands = (["ip", "-o", "link"], ["tc", "qdisc", "show"], ["ip", "netns", "list"])
+    return "".join(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for command in commands
+    )
+
+
+def sysctls() -> dict[str, str]:
+    names = ("tcp_rmem", "tcp_wmem", "tcp_congestion_control")
+    return {name: (Path("/proc/sys/net/ipv4") / name).read_text() for name in names}
+
+
+@pytest.mark.parametrize("moment", ["shaping links", "warm-up 0", "iteration 1"])
+def test_after_sigkill_nothing_is_left_and_resume_completes(moment: str, tmp_path: Path) -> None:
+    """Kill the controller when it prints `moment`: host as before, records kept, none repeated."""
+    before = host_network(), sysctls()
+    with start(tmp_path, "--systems", "dtfm-random,megatron", "--iterations", "2") as process:
+        assert process.stdout is not None
+        printed = ""
+        for line in process.stdout:
+            printed += line
+            if moment in line:
+                break
+        else:
+            pytest.fail(f"never printed {moment!r}:\n{printed}")
+        guests = guests_of(process.pid)
+        assert guests
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10.0
+    while leftovers(process.pid, guests) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert leftovers(process.pid, guests) == []
+    assert (host_network(), sysctls()) == before
+    kept = [(r.plan_hash, r.iteration) for r in recorded(tmp_path).records]
+    output = run(tmp_path, "--resume")
+    assert f"{len(kept)} iterations are there already" in output
+    found = [(r.plan_hash, r.iteration) for r in recorded(tmp_path).records]
+    assert found[: len(kept)] == kept
+    assert len(found) == len(set(found)) == 6
+
+
+def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
+    """SIGINT while iterating: exit code 130, no traceback, nothing left."""
+    with start(tmp_path, "--systems", "megatron", "--iterations", "500") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "warm-up 0" in line:
+                break
+        guests = guests_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30.0)
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert guests
+    assert leftovers(process.pid, guests) == []
+
+
+def test_a_guest_that_dies_is_reported_with_its_console(tmp_path: Path) -> None:
+    """Kill the guest, not the controller: exit code 1, the console's last lines, how to go on."""
+    with start(tmp_path, "--systems", "megatron", "--iterations", "500") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "warm-up 0" in line:
+                break
+        (guest,) = guests_of(process.pid)
+        os.kill(guest, signal.SIGKILL)
+        rest, _ = process.communicate(timeout=60.0)
+    assert process.returncode == 1
+    assert "ended unexpectedly" in rest
+    assert "  | " in rest
+    assert "--resume" in rest

@@ -1,0 +1,236 @@
+"""The controller, against sessions that are scripts of events."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netbench.errors import TestbedError
+from netbench.plan import Plan, build_plans, plan_hash, plan_to_json
+from netbench.records import Environment, Record, RunStore, read_run
+from netbench.scenario import load_scenario
+from netbench.testbed import local
+from netbench.testbed.local import Outcome, host_cost, partition, run_plans
+
+from .test_choose import LAPTOP
+
+Event = dict[str, Any]
+HELLO: Event = {"event": "hello", "kernel": "6.12", "versions": {"torch": "2"}}
+GOOD_PROBE: Event = {"event": "probe", "probe": {"trustworthy": True, "reasons": []}}
+
+
+@pytest.fixture(scope="module")
+def plans() -> tuple[Plan, ...]:
+    scenario = load_scenario("example-two-labs")
+    sweep = scenario.sweep
+    return build_plans(
+        scenario,
+        ("dtfm-scheduled", "dtfm-random", "zero3"),
+        sweep.default_layers,
+        sweep.default_batch,
+        (1,),
+        iterations=2,
+        warmup_iterations=1,
+    )
+
+
+class Recorder:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def phase(self, session: int, name: str, done: int, total: int) -> None:
+        pass
+
+    def iteration(self, plan: Plan, record: Record) -> None:
+        self.records.append(record)
+
+
+class FakeSession:
+    """Plays events and remembers that it was closed."""
+
+    closed = 0
+
+    def console_tail(self) -> str:
+        return "  | Kernel panic"
+
+    def close(self) -> None:
+        FakeSession.closed += 1
+
+
+def iteration(plan_key: str, index: int, late_start_s: float = 0.0) -> Event:
+    return {
+        "event": "iteration",
+        "plan_hash": plan_key,
+        "iteration": index,
+        "iteration_s": 1.5 + index,
+        "phases": {"forward_s": 1.0},
+        "late_start_s": late_start_s,
+    }
+
+
+Script = Callable[[Mapping[str, Any]], list[Event | None]]
+
+
+def obedient(job: Mapping[str, Any]) -> list[Event | None]:
+    """Runs what is not finished, then is done."""
+    events: list[Event | None] = [HELLO, GOOD_PROBE]
+    for text in job["plans"]:
+        key = hash_of(text)
+        done = job["finished"].get(key, ())
+        events += [iteration(key, i) for i in range(2) if i not in done]
+    return [*events, {"event": "done"}, None]
+
+
+def hash_of(plan_text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(plan_text.encode()).hexdigest()[:12]
+
+
+def run(
+    plans: tuple[Plan, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: Script = obedient,
+    finished: Mapping[str, list[int]] | None = None,
+) -> tuple[Outcome, Recorder]:
+    def start(
+        mode: str,
+        host: object,
+        job: Mapping[str, Any],
+        num_ranks: int,
+        on_event: Callable[[Event | None], None],
+    ) -> FakeSession:
+        for event in script(job):
+            on_event(event)
+        return FakeSession()
+
+    def open_store(environment: Environment) -> RunStore:
+        store = RunStore.create(
+            folder,
+            scenario="example-two-labs",
+            created=datetime(2026, 1, 2),
+            command=["netbench"],
+            environment=environment,
+        )
+        for plan in plans:
+            store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+        return store
+
+    monkeypatch.setattr(local, "start_session", start)
+    recorder = Recorder()
+    outcome = run_plans(
+        plans,
+        mode="guest-virtual",
+        transport="namespaces",
+        host=LAPTOP,
+        shim=None,
+        open_store=open_store,
+        finished=finished or {},
+        observer=recorder,
+    )
+    return outcome, recorder
+
+
+def test_every_iteration_is_on_disk_with_its_warm_ups_flagged(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three plans in two sessions: one record file, a verdict at its end."""
+    outcome, recorder = run(plans, tmp_path, monkeypatch)
+    found = read_run(outcome.path)
+    assert outcome.trustworthy
+    assert len(found.records) == len(recorder.records) == 6
+    assert [r.warmup for r in found.records if r.plan_hash == plan_hash(plans[0])] == [True, False]
+    assert found.verdicts[-1].trustworthy
+    assert {record.source for record in found.records} == {"emulated"}
+
+
+def test_finished_iterations_are_not_run_again(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that is complete is in no session's job; one half done gets the other half."""
+    first, second = plan_hash(plans[0]), plan_hash(plans[1])
+    _, recorder = run(plans, tmp_path, monkeypatch, finished={first: [0, 1], second: [0]})
+    ran = {(record.plan_hash, record.iteration) for record in recorder.records}
+    assert ran == {(second, 1), (plan_hash(plans[2]), 0), (plan_hash(plans[2]), 1)}
+
+
+def test_a_probe_outside_tolerance_is_a_reason_not_to_trust(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sessions find it; it is said once."""
+    bad = {"event": "probe", "probe": {"trustworthy": False, "reasons": ["rtt is off"]}}
+    outcome, _ = run(plans, tmp_path, monkeypatch, lambda job: [HELLO, bad, *obedient(job)[2:]])
+    assert outcome.reasons == ("rtt is off",)
+    assert not read_run(outcome.path).verdicts[-1].trustworthy
+
+
+def test_dropped_packets_are_a_reason_not_to_trust(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that overflowed slowed TCP down by something the scenario does not have."""
+    drops: Event = {"event": "drops", "packets": 3}
+    outcome, _ = run(
+        plans, tmp_path, monkeypatch, lambda job: [*obedient(job)[:-2], drops, {"event": "done"}]
+    )
+    assert "dropped 3 packets" in outcome.reasons[0]
+
+
+def test_a_rank_that_starts_late_is_a_reason_not_to_trust(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was too busy for real time."""
+    key = plan_hash(plans[0])
+    late: Script = lambda job: [HELLO, GOOD_PROBE, iteration(key, 0, 0.2), {"event": "done"}]  # noqa: E731
+    outcome, _ = run(plans[:1], tmp_path, monkeypatch, late)
+    assert "0.200 s late" in outcome.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({"event": "error", "message": "rank 3 on ohio-1: lost"}, r"rank 3 on ohio-1: lost"),
+        (None, r"(?s)ended unexpectedly.*Kernel panic"),
+    ],
+)
+def test_a_session_that_fails_leaves_what_it_finished(
+    plans: tuple[Plan, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last: Event | None,
+    said: str,
+) -> None:
+    """The error says what went wrong and how to go on; all sessions are ended."""
+    key, FakeSession.closed = plan_hash(plans[0]), 0
+    with pytest.raises(TestbedError, match=said) as caught:
+        run(plans[:1], tmp_path, monkeypatch, lambda job: [HELLO, iteration(key, 0), last])
+    assert "--resume" in str(caught.value)
+    (path,) = tmp_path.glob("*/records.jsonl")
+    assert [record.iteration for record in read_run(path).records] == [0]
+    assert FakeSession.closed == 1
+
+
+def test_silence_is_reported_with_the_console(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guest that hangs says nothing for longer than the limit."""
+    monkeypatch.setattr(local, "STALL_S", 0.01)
+    with pytest.raises(TestbedError, match=r"(?s)no sign of life.*Kernel panic"):
+        run(plans[:1], tmp_path, monkeypatch, lambda job: [HELLO])
+
+
+def test_shares_are_balanced_and_keep_every_plan(plans: tuple[Plan, ...]) -> None:
+    """Two sessions get the plans between them, each once, in order."""
+    shares = partition(plans, 2)
+    assert sorted(map(plan_hash, itertools.chain(*shares))) == sorted(map(plan_hash, plans))
+    cost = [sum(map(host_cost, share)) for share in shares]
+    assert max(cost) <= min(cost) + max(map(host_cost, plans))
+    assert partition(plans[:1], 2) == [[plans[0]]]

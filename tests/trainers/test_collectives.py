@@ -1,0 +1,133 @@
+"""Chains and rings against torch's own arithmetic, on loopback processes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from netbench.trainers.collectives import (
+    MAX_SLICES,
+    Barrier,
+    Group,
+    chain_broadcast,
+    chain_reduce,
+    count_slices,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    split,
+)
+from netbench.trainers.world import World
+from tests.trainers.processes import on_processes
+
+LENGTHS = (1, 5, 64, 103)
+"""Elements: fewer than ranks or slices, divisible by either, and by neither."""
+
+NUM_SLICES = (1, 4, 20)
+
+
+def inputs(size: int, length: int) -> list[torch.Tensor]:
+    """One tensor per member; whole numbers, so that sums are exact in any order."""
+    generator = torch.Generator().manual_seed(size * 1000 + length)
+    return [
+        torch.randint(-99, 99, (length,), generator=generator).to(torch.float64)
+        for _ in range(size)
+    ]
+
+
+def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str, Any]]:
+    """Every collective on every length and number of slices: this member's results."""
+    group = Group.of(world, members, ahead)
+    world.warm(set(members))
+    results = []
+    for length in LENGTHS:
+        for num_slices in NUM_SLICES:
+            mine = inputs(group.size, length)[group.index]
+            result: dict[str, Any] = {"index": group.index}
+            for name, collective in (
+                ("reduce", chain_reduce),
+                ("broadcast", chain_broadcast),
+                ("all_reduce", ring_all_reduce),
+            ):
+                tensor = mine.clone()
+                collective(group, tensor, num_slices)
+                result[name] = tensor
+            chunks = [
+                (length * i // group.size, length * (i + 1) // group.size)
+                for i in range(group.size)
+            ]
+            start, stop = chunks[group.index]
+            result["scattered"] = torch.empty(stop - start, dtype=mine.dtype)
+            ring_reduce_scatter(group, result["scattered"], mine, chunks, num_slices)
+            result["gathered"] = torch.full_like(mine, -1)
+            result["gathered"][start:stop] = mine[start:stop]
+            ring_all_gather(group, result["gathered"], chunks, num_slices)
+            result["chunks"] = chunks
+            # As lists: torch would pass a tensor as a file of the process it comes from.
+            results.append(
+                {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in result.items()}
+            )
+    return results
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+def test_collectives_give_what_torch_computes(size: int) -> None:
+    """Sums, copies and parts of all members' tensors, in an order that is not by process."""
+    members = tuple((3 * i + 1) % size for i in range(size)) if size % 3 else (*range(size),)[::-1]
+    by_process = on_processes(size, run_all, members, size % 3)
+    cases = [(length, num_slices) for length in LENGTHS for num_slices in NUM_SLICES]
+    for process, results in enumerate(by_process):
+        for (length, _), result in zip(cases, results, strict=True):
+            tensors = inputs(size, length)
+            index, total = members.index(process), torch.stack(tensors).sum(0)
+            assert result["index"] == index
+            chunks = result["chunks"]
+            start, stop = chunks[index]
+            expected = {
+                "reduce": total if index == 0 else tensors[index],
+                "broadcast": tensors[0],
+                "all_reduce": total,
+                "scattered": total[start:stop],
+                "gathered": torch.cat([t[a:b] for t, (a, b) in zip(tensors, chunks, strict=True)]),
+            }
+            for name, tensor in expected.items():
+                assert result[name] == tensor.tolist(), (name, length, index)
+
+
+def pass_barriers(world: World) -> list[tuple[float, float]]:
+    group = Group.of(world, range(world.size))
+    barrier = Barrier(group)
+    world.warm(barrier.peers)
+    passed = []
+    for late in range(world.size):
+        if world.rank == late:
+            time.sleep(0.02)  # what is measured: the others must wait for this
+        came_s = time.monotonic()
+        barrier.wait()
+        passed.append((came_s, time.monotonic()))
+    return passed
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_nobody_leaves_a_barrier_before_all_have_come(size: int) -> None:
+    """The earliest to leave leaves after the latest came, whoever is late."""
+    by_process = on_processes(size, pass_barriers)
+    for passed in zip(*by_process, strict=True):
+        assert min(left for _, left in passed) >= max(came for came, _ in passed)
+
+
+def test_slices_fill_a_tensor_once_and_in_order() -> None:
+    """Nearly equal, none empty, also when there are more slices than elements."""
+    assert split(10, 3) == [(0, 3), (3, 6), (6, 10)]
+    assert split(2, 5) == [(0, 1), (1, 2)]
+    assert split(0, 4) == []
+
+
+def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound() -> None:
+    """4 MiB chunks: 296 MB would be 71 slices; emulating more than 32 gains nothing."""
+    assert count_slices(1000, 1 << 22) == 1
+    assert count_slices(40 << 20, 1 << 22) == 10
+    assert count_slices(296e6, 1 << 22) == MAX_SLICES

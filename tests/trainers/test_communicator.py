@@ -1,0 +1,88 @@
+"""Point-to-point transfers on loopback processes."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from netbench.trainers.communicator import (
+    MAX_MESSAGES_AHEAD,
+    Communicator,
+    Inbox,
+    Outbox,
+    messages_ahead,
+)
+from netbench.trainers.world import TAG_BACKWARD, TAG_FORWARD, World
+from tests.trainers.processes import on_processes
+
+SIZE, COUNT = 4096, 6
+
+
+def test_both_ends_of_a_path_hold_whole_messages() -> None:
+    """floor(2E / S): none on a short path, several on a long one, and a bound."""
+    assert messages_ahead(10.0, 4.0) == 0
+    assert messages_ahead(10.0, 5.0) == 1
+    assert messages_ahead(10.0, 12.5) == 2
+    assert messages_ahead(1.0, 1e9) == MAX_MESSAGES_AHEAD
+
+
+def pass_messages(world: World, num_ahead: int) -> list[list[int]]:
+    """Rank 0 sends numbered messages, twice; rank 1 says what it took."""
+    world.warm({0, 1})
+    communicator, taken = Communicator(), []
+    outbox = Outbox(world, 1, TAG_FORWARD)
+    inbox = Inbox(world, 0, TAG_FORWARD, SIZE, num_ahead)
+    for iteration in range(2):
+        if world.rank == 0:
+            outbox.open()
+            messages = [torch.full((SIZE,), 10 * iteration + i).byte() for i in range(COUNT)]
+            for message in messages:
+                communicator.start([], [(outbox, message)])
+            world.receive(torch.empty(1), 1, TAG_BACKWARD).wait()
+        else:
+            inbox.open(COUNT)
+            for i in range(COUNT):
+                communicator.start([(i, inbox)], [])
+                taken.append(communicator.take(i).unique().tolist())
+            world.send(torch.empty(1), 0, TAG_BACKWARD).wait()
+    return taken
+
+
+def test_messages_arrive_whole_and_in_order_however_many_run_ahead() -> None:
+    """Buffers are reused, but never one whose message is still to be taken."""
+    expected = [[10 * iteration + i] for iteration in range(2) for i in range(COUNT)]
+    for num_ahead in (0, 1, 3, 10):
+        assert on_processes(2, pass_messages, num_ahead)[1] == expected
+
+
+def hold_back(world: World, num_ahead: int) -> list[float]:
+    """Rank 0: when each send was through. Rank 1: when each receive's turn came."""
+    world.warm({0, 1})
+    moments = []
+    if world.rank == 0:
+        message = torch.zeros(SIZE, dtype=torch.uint8)
+        works = [world.send(message, 1, TAG_FORWARD) for _ in range(COUNT)]
+        for i, work in enumerate(works):
+            if i == num_ahead:
+                world.send(torch.empty(1), 1, TAG_BACKWARD).wait()
+            work.wait()
+            moments.append(time.monotonic())
+    else:
+        inbox = Inbox(world, 0, TAG_FORWARD, SIZE, num_ahead)
+        inbox.open(COUNT)
+        # No turn comes before the messages ahead are through.
+        world.receive(torch.empty(1), 0, TAG_BACKWARD).wait()
+        for _ in range(COUNT):
+            moments.append(time.monotonic())
+            inbox.start()
+            inbox.finish()
+    return moments
+
+
+def test_messages_beyond_those_ahead_wait_for_the_receivers_turn() -> None:
+    """The first pass while the receiver does nothing; message i + ahead not before turn i."""
+    for num_ahead in (0, 1, 3):
+        through, turns = on_processes(2, hold_back, num_ahead)
+        assert all(t >= turn for t, turn in zip(through[num_ahead:], turns, strict=False))
+        assert all(t <= turns[0] for t in through[:num_ahead])

@@ -1,0 +1,26 @@
+"""DT-FM on loopback ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("placement", [(0, 1, 2, 3), (2, 0, 3, 1)])
+def test_an_iteration_lasts_at_least_its_critical_path_of_compute(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any], placement: tuple[int, ...]
+) -> None:
+    """Two rounds of GPipe over two stages: (m + pp - 1) x (F + B) per round, and the optimizer."""
+    ranks = start_ranks(4)
+    ranks.connect()
+    plan = plan_of(placement=placement, num_rounds=2, num_micro_batches=3, forward_s=0.005)
+    plan_hash = ranks.prepare(plan)
+    for iteration in range(2):
+        ended = ranks.run(plan_hash, iteration)
+        seconds = [answer["end_s"] - answer["start_s"] for answer in ended]
+        floor_s = 2 * (3 + 2 - 1) * (0.005 + 0.015) + 0.002
+        assert max(seconds) >= floor_s
+        for answer, second in zip(ended, seconds, strict=True):
+            assert sum(answer["phases"].values()) == pytest.approx(second, abs=0.002)

@@ -1,0 +1,45 @@
+"""What a path buffers, and what is left of a scaled transfer for its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from netbench.plan import Plan, Transport
+from netbench.scenario.model import Link
+from netbench.trainers.links import ahead_bytes, payload_bytes
+
+
+def test_a_path_buffers_the_fifo_and_twice_the_bandwidth_delay_product(
+    plan_of: Callable[..., Plan],
+) -> None:
+    """5 Gbit/s, 1 ms one way: 1 MiB + 2 x 1.25 MB."""
+    plan = plan_of(link=Link(one_way_delay_s=1e-3, bandwidth_bps=5e9))
+    assert ahead_bytes(plan, 0, 1) == pytest.approx((1 << 20) + 2.5e6)
+
+
+def test_a_nic_bounds_the_rate_that_a_path_can_fill(plan_of: Callable[..., Plan]) -> None:
+    """A link without a rate of its own behind a 1 Gbit/s NIC, 10 ms round trip."""
+    plan = plan_of(link=Link(one_way_delay_s=5e-3, bandwidth_bps=float("inf")))
+    capped = replace(plan, network=replace(plan.network, nic_bps=(1e9,) * 4))
+    assert ahead_bytes(capped, 0, 1) == pytest.approx((1 << 20) + 2 * 1e9 / 8 * 10e-3)
+    assert ahead_bytes(plan, 0, 1) == 1 << 20
+
+
+def test_devices_of_one_node_have_only_the_fifo(plan_of: Callable[..., Plan]) -> None:
+    """Loopback is not shaped and holds no window."""
+    plan = plan_of(transport=Transport(fifo_bytes=77))
+    shared = replace(plan, device_nodes=(0, 0, 1, 1))
+    assert ahead_bytes(shared, 0, 1) == 77
+    assert ahead_bytes(shared, 0, 2) >= 77
+
+
+def test_a_scaled_transfer_is_shortened_by_what_gloo_adds_to_each_message() -> None:
+    """Two preambles of 48 bytes and a frame's headers: 162 bytes, at most all but one byte."""
+    assert payload_bytes(8 << 20, 1.0) == 8 << 20
+    assert payload_bytes(8 << 20, 1000.0) == 8389 - 162
+    assert payload_bytes(8 << 20, 1000.0, num_messages=4) == 8389 - 4 * 162
+    assert payload_bytes(1000, 1000.0, num_messages=3) == 3
+    assert payload_bytes(0, 1000.0) == 0

@@ -1,0 +1,45 @@
+"""Megatron on loopback ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("placement", [(0, 1, 2, 3), (2, 0, 3, 1)])
+def test_an_iteration_lasts_at_least_its_critical_path_of_compute(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any], placement: tuple[int, ...]
+) -> None:
+    """1F1B over two stages: (m + pp - 1) x (F + B), and the optimizer."""
+    ranks = start_ranks(4)
+    ranks.connect()
+    plan = plan_of(system="megatron", placement=placement, num_micro_batches=5, forward_s=0.005)
+    plan_hash = ranks.prepare(plan)
+    for iteration in range(2):
+        ended = ranks.run(plan_hash, iteration)
+        seconds = [answer["end_s"] - answer["start_s"] for answer in ended]
+        floor_s = (5 + 2 - 1) * (0.005 + 0.015) + 0.002
+        assert max(seconds) >= floor_s
+        for answer, second in zip(ended, seconds, strict=True):
+            assert sum(answer["phases"].values()) == pytest.approx(second, abs=0.002)
+
+
+def test_one_world_serves_plans_of_different_systems_and_placements(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
+) -> None:
+    """Plans are prepared first and run in any order afterwards."""
+    ranks = start_ranks(4)
+    ranks.connect()
+    plans = [
+        plan_of(system=system, placement=placement)
+        for system in ("dtfm", "megatron")
+        for placement in ((0, 1, 2, 3), (3, 1, 0, 2))
+    ]
+    hashes = [ranks.prepare(plan) for plan in plans]
+    assert len(set(hashes)) == 4
+    for plan_hash in reversed(hashes):
+        for answer in ranks.run(plan_hash, 0):
+            assert answer["plan_hash"] == plan_hash
+            assert answer["end_s"] > answer["start_s"]

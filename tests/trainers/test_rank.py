@@ -1,0 +1,88 @@
+"""The main loop of a rank, as its controller sees it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netbench.plan import Plan, plan_to_json
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def test_a_rank_ends_with_its_channel(start_ranks: Callable[[int], Any]) -> None:
+    """No controller, no rank: the other end sees the channel close, and the process is gone."""
+    ranks = start_ranks(2)
+    pids = ranks.pids
+    ranks.hang_up(0)
+    assert ranks.receive(0) == {}
+    ranks.wait_ended(0)
+    assert ended(pids[0])
+    assert not ended(pids[1])
+
+
+def test_stop_ends_a_rank(start_ranks: Callable[[int], Any]) -> None:
+    """Without an answer."""
+    ranks = start_ranks(1)
+    ranks.send(0, op="stop")
+    assert ranks.receive(0) == {}
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        ({"op": "dance"}, "unknown op 'dance'; expected connect, prepare, run or stop"),
+        ({"op": "run", "plan_hash": "f00", "iteration": 0, "start_at": 0}, "f00 was not prepared"),
+        ({"op": "prepare", "plan": "{}"}, "schema_version is None"),
+    ],
+)
+def test_a_rank_that_cannot_says_why_and_ends(
+    start_ranks: Callable[[int], Any], order: dict[str, Any], says: str
+) -> None:
+    """One error event with the reason, then the end of the channel."""
+    ranks = start_ranks(1)
+    ranks.send(0, **order)
+    answer = ranks.receive(0)
+    assert answer["event"] == "error"
+    assert answer["rank"] == 0
+    assert says in answer["message"]
+    assert ranks.receive(0) == {}
+
+
+def test_a_plan_of_another_size_is_refused(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Plan]
+) -> None:
+    """A plan for 4 ranks in a world of 2."""
+    ranks = start_ranks(2)
+    ranks.connect()
+    ranks.send(0, op="prepare", plan=plan_to_json(plan_of(pp=2, dp=2)))
+    assert "4 ranks, the world 2 processes" in ranks.receive(0)["message"]
+
+
+def test_a_rank_serves_its_standard_streams_too() -> None:
+    """`python -m netbench.trainers` speaks the same protocol on stdin and stdout."""
+    done = subprocess.run(
+        [sys.executable, "-m", "netbench.trainers"],
+        input='{"op": "dance"}\n',
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    started, error = done.stdout.splitlines()
+    assert '"event": "started"' in started
+    assert '"event": "error"' in error
+    assert "unknown op" in error
+    assert done.returncode == 1

@@ -1,0 +1,126 @@
+"""FLOPs, parameters, bytes and seconds of a model."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from netbench.errors import PlanError
+from netbench.scenario.model import DeviceProfile, Workload
+from netbench.workload.costs import (
+    activation_bytes,
+    backward_factor,
+    gradient_bytes,
+    layer_forward_flops,
+    layer_parameters,
+    model_parameters,
+    pflop_per_iteration,
+    stage_costs,
+)
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "published"
+
+GPT_XL = Workload(
+    layers=24, hidden=2048, heads=16, sequence=2048, batch=1024, embedding_parameters=64_000_000
+)
+DEVICE = DeviceProfile(
+    name="X",
+    flops={"dtfm": 50e12, "default": 100e12},
+    optimizer_s_per_parameter={"megatron": 1e-9},
+)
+
+
+def test_work_per_iteration_is_the_published_one() -> None:
+    """All nine printed values within 0.02%; they are rounded to 10 TFLOP and multiplied."""
+    with (PUBLISHED / "published_pflop_per_iteration.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9
+    for row in rows:
+        workload = dataclasses.replace(GPT_XL, layers=int(row["layers"]), batch=int(row["batch"]))
+        assert pflop_per_iteration(workload) == pytest.approx(float(row["pflop"]), rel=2e-4)
+
+
+def test_forward_work_is_two_flops_per_weight_and_attention_pair() -> None:
+    """Counted matrix by matrix: 12 h^2 weights per token, and two s x s x h products."""
+    b, s, h = 3, 1024, 512
+    workload = dataclasses.replace(GPT_XL, micro_batch=b, sequence=s, hidden=h)
+    weights = 2 * b * s * 12 * h * h
+    attention = 2 * 2 * b * s * s * h
+    assert layer_forward_flops(workload) == pytest.approx(weights + attention)
+
+
+def test_recomputation_adds_a_forward_pass() -> None:
+    """Backward is 2 x forward, 3 x with recomputation; so an iteration is 4/3 of the work."""
+    without = dataclasses.replace(GPT_XL, recomputation=False)
+    assert (backward_factor(GPT_XL), backward_factor(without)) == (3, 2)
+    assert pflop_per_iteration(GPT_XL) / pflop_per_iteration(without) == pytest.approx(4 / 3)
+
+
+def test_work_does_not_depend_on_the_micro_batch() -> None:
+    """The batch is what is trained."""
+    assert pflop_per_iteration(dataclasses.replace(GPT_XL, micro_batch=4)) == pytest.approx(
+        pflop_per_iteration(GPT_XL)
+    )
+
+
+def test_gpt_xl_has_its_published_sizes() -> None:
+    """1.27 billion parameters; 8 MiB of activation; 288 and about 409 MiB of gradients."""
+    assert model_parameters(GPT_XL) == pytest.approx(1.27e9, rel=0.005)
+    assert activation_bytes(GPT_XL) == 8 * 2**20
+    stage = 3 * layer_parameters(GPT_XL)
+    assert gradient_bytes("dtfm", GPT_XL, stage) / 2**20 == pytest.approx(288, rel=1e-3)
+    first = gradient_bytes("dtfm", GPT_XL, stage + GPT_XL.embedding_parameters)
+    assert first / 2**20 == pytest.approx(409, rel=0.005)
+
+
+def test_megatron_sends_gradients_in_fp32_and_the_others_in_the_models_dtype() -> None:
+    """4 bytes per parameter against 2."""
+    fp32 = dataclasses.replace(GPT_XL, dtype="fp32")
+    assert [gradient_bytes(name, GPT_XL, 10) for name in ("dtfm", "megatron", "zero3")] == [
+        20,
+        40,
+        20,
+    ]
+    assert gradient_bytes("dtfm", fp32, 10) == 40
+
+
+def test_stages_split_layers_evenly_and_the_first_has_the_embeddings() -> None:
+    """Time is work over the speed of the system."""
+    stages = stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=8)
+    assert [stage.num_layers for stage in stages] == [3] * 8
+    assert stages[0].parameters - stages[1].parameters == 64_000_000
+    assert sum(stage.parameters for stage in stages) == model_parameters(GPT_XL)
+    assert stages[1].forward_s == pytest.approx(3 * layer_forward_flops(GPT_XL) / 50e12)
+    assert stages[1].backward_s == pytest.approx(3 * stages[1].forward_s)
+
+
+def test_17_ms_per_layer_on_a_v100() -> None:
+    """55 TFLOPS is the 17.4 ms per layer and micro-batch that fitted the published times."""
+    device = DeviceProfile(name="V", flops={"default": 55e12})
+    (stage,) = stage_costs(GPT_XL, device, system="dtfm", num_stages=1)
+    assert (stage.forward_s + stage.backward_s) / 24 == pytest.approx(17.4e-3, rel=0.01)
+
+
+def test_a_system_without_its_own_speed_takes_the_default() -> None:
+    """And its own optimizer's time, shared by the ranks that share the update."""
+    (alone,) = stage_costs(GPT_XL, DEVICE, system="megatron", num_stages=1)
+    (shared,) = stage_costs(GPT_XL, DEVICE, system="megatron", num_stages=1, optimizer_shards=64)
+    assert alone.forward_s == pytest.approx(24 * layer_forward_flops(GPT_XL) / 100e12)
+    assert alone.optimizer_s == pytest.approx(1.27, rel=0.005)
+    assert shared.optimizer_s == pytest.approx(alone.optimizer_s / 64)
+
+
+def test_layers_that_do_not_divide_are_refused() -> None:
+    """With the number to choose a multiple of."""
+    with pytest.raises(PlanError, match="24 layers do not divide into 7 pipeline stages; choose"):
+        stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=7)
+
+
+def test_a_device_without_a_speed_for_the_system_is_refused() -> None:
+    """Naming both."""
+    device = DeviceProfile(name="X", flops={"zero3": 1e12})
+    with pytest.raises(PlanError, match="device X has no FLOP/s for dtfm"):
+        stage_costs(GPT_XL, device, system="dtfm", num_stages=1)
