@@ -1,0 +1,99 @@
+"""A plan's network as resources that flows share, and paths between ranks across them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netbench.errors import PlanError
+from netbench.plan.model import Plan
+from netbench.simulator import kernel
+from netbench.simulator.profile import TransportProfile
+
+
+class Fabric:
+    """Resources and paths, made as they are asked for.
+
+    delay_s: (num_paths,), one-way, seconds. bandwidth_bps: (num_paths,), of the slowest resource.
+    """
+
+    def __init__(self, plan: Plan, transport: TransportProfile) -> None:
+        self.transport = transport
+        self._plan = plan
+        nodes = np.asarray(plan.device_nodes)
+        self._node = nodes[np.asarray(plan.placement)]
+        self._num_ranks = len(plan.placement)
+        mtu = plan.network.mtu_bytes
+        self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
+        self._index = np.full(self._num_ranks**2, kernel.NONE)
+        self._capacity: list[float] = []
+        self._keys: dict[tuple[object, ...], int] = {}
+        self._hops: list[list[int]] = []
+        self._delay_s: list[float] = []
+        self._rtt_s: list[float] = []
+
+    @property
+    def delay_s(self) -> NDArray[np.float64]:
+        return np.asarray(self._delay_s)
+
+    def paths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Path indices from ranks to ranks, in the shape of the arguments."""
+        keys = source * self._num_ranks + target
+        index = self._index[keys]
+        if (index == kernel.NONE).any():
+            for key in np.unique(keys[index == kernel.NONE]):
+                self._index[key] = self._make(*divmod(int(key), self._num_ranks))
+            index = self._index[keys]
+        return index
+
+    def network(self) -> kernel.Network:
+        """What the kernel needs of it."""
+        transport, rtt_s = self.transport, np.asarray(self._rtt_s)
+        return kernel.Network(
+            capacity=np.asarray(self._capacity, dtype=np.float64),
+            hops=np.asarray(self._hops, dtype=np.int64).reshape(-1, kernel.MAX_HOPS),
+            rtt_s=rtt_s,
+            idle_s=rtt_s + transport.retransmission_s,
+            first_window=np.where(
+                rtt_s > 0,
+                transport.first_window_segments
+                * (self._plan.network.mtu_bytes - transport.header_bytes)
+                * transport.sockets,
+                np.inf,
+            ),
+        )
+
+    def _make(self, source: int, target: int) -> int:
+        network, transport = self._plan.network, self.transport
+        a, b = int(self._node[source]), int(self._node[target])
+        limits: dict[tuple[object, ...], float] = {}
+        if a == b:
+            limits["inside", source, target] = transport.inside_node_bps / self._goodput
+            delay_s = rtt_s = 0.0
+        else:
+            link = network.link(a, b)
+            delay_s = link.one_way_delay_s
+            rtt_s = delay_s + network.link(b, a).one_way_delay_s
+            limits["host", source, target] = transport.host_bps / self._goodput
+            if network.sharing == "class":
+                limits["class", a, delay_s, link.bandwidth_bps] = link.bandwidth_bps
+            else:
+                limits["pair", a, b] = link.bandwidth_bps
+            if network.sharing == "nic":
+                limits["egress", a] = network.nic_bps[a]
+                limits["ingress", b] = network.nic_bps[b]
+        hops = [self._resource(key, bps) for key, bps in limits.items() if math.isfinite(bps)]
+        self._hops.append(hops + [kernel.NONE] * (kernel.MAX_HOPS - len(hops)))
+        self._delay_s.append(delay_s)
+        self._rtt_s.append(rtt_s)
+        return len(self._hops) - 1
+
+    def _resource(self, key: tuple[object, ...], bps: float) -> int:
+        if key not in self._keys:
+            if bps <= 0:
+                raise PlanError(f"{key[0]} bandwidth is {bps:g} bit/s; expected more than 0")
+            self._keys[key] = len(self._capacity)
+            self._capacity.append(bps * self._goodput / 8)
+        return self._keys[key]

@@ -1,0 +1,151 @@
+"""A dependency graph of tasks, built in bulk: numpy arrays of tasks and of edges between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from netbench.simulator import kernel
+from netbench.simulator.fabric import Fabric
+
+Ids = NDArray[np.int64]
+
+
+class Kind(IntEnum):
+    """What a task is, for whoever asks where the time went."""
+
+    MARK = 0  # takes no time: a moment that others wait for
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    SEND = 4  # the communicator hands a message over
+    RECEIVE = 5  # the communicator takes a message
+    TRANSFER = 6  # bytes on the network, point to point
+    COLLECTIVE = 7  # bytes on the network, of a collective
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Every task of a graph with its time.
+
+    Arrays of (num_tasks,). kind: `Kind`. rank: whose; for a transfer the sender. peer: the
+    receiver of a transfer, else -1. label: micro-batch, slice or step, -1 = none.
+    start_s, end_s: seconds. amount: seconds of work, or bytes. path: of the fabric, -1 = none.
+    The edges, (num_edges,): `after` waits for `before`, and lag_s longer.
+    """
+
+    kind: NDArray[np.int8]
+    rank: Ids
+    peer: Ids
+    label: Ids
+    amount: NDArray[np.float64]
+    path: Ids
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    before: Ids
+    after: Ids
+    lag_s: NDArray[np.float64]
+
+
+class Graph:
+    """Collects tasks and edges; `run` times them on a fabric."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self._num_tasks = 0
+        self._tasks: dict[str, list[NDArray[np.float64]]] = {
+            name: [] for name in ("kind", "rank", "peer", "label", "amount", "path")
+        }
+        self._edges: list[tuple[Ids, Ids, NDArray[np.float64]]] = []
+
+    def work(
+        self, kind: Kind, rank: ArrayLike, seconds: ArrayLike = 0.0, label: ArrayLike = -1
+    ) -> Ids:
+        """Tasks that keep `rank` busy for `seconds`. Arguments broadcast; ids have their shape."""
+        return self._add(kind, rank, -1, label, seconds, kernel.NONE)
+
+    def flow(
+        self,
+        kind: Kind,
+        source: ArrayLike,
+        target: ArrayLike,
+        size: ArrayLike,
+        label: ArrayLike = -1,
+    ) -> Ids:
+        """Tasks that move `size` bytes from rank `source` to rank `target`; each ends when its
+        last byte leaves, so what needs the bytes waits a one-way delay longer (`delay`)."""
+        source, target = np.broadcast_arrays(source, target)
+        path = self.fabric.paths(source, target)
+        return self._add(kind, source, target, label, size, path)
+
+    def edge(self, before: ArrayLike, after: ArrayLike, lag_s: ArrayLike = 0.0) -> None:
+        """`after` starts `lag_s` seconds after `before` ended, or later. Arguments broadcast."""
+        before, after, lag_s = np.broadcast_arrays(before, after, lag_s)
+        self._edges.append(
+            (
+                before.ravel().astype(np.int64),
+                after.ravel().astype(np.int64),
+                lag_s.ravel().astype(np.float64),
+            )
+        )
+
+    def delay_s(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
+        """One-way delays between ranks, seconds."""
+        source, target = np.broadcast_arrays(source, target)
+        paths = self.fabric.paths(source, target)
+        return self.fabric.delay_s[paths]
+
+    def run(self) -> Timeline:
+        """Time every task."""
+        kind, rank, peer, label, amount, path = (
+            np.concatenate(parts) if parts else np.zeros(0) for parts in self._tasks.values()
+        )
+        empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+        before, after, lag_s = (
+            np.concatenate(parts) for parts in zip(*(self._edges or [empty]), strict=True)
+        )
+        order = np.argsort(before, kind="stable")
+        before, after, lag_s = before[order], after[order], lag_s[order]
+        count = np.bincount(before, minlength=self._num_tasks)
+        tasks = kernel.Tasks(
+            amount=amount,
+            path=path.astype(np.int64),
+            num_before=np.bincount(after, minlength=self._num_tasks).astype(np.int64),
+            after_start=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+            after=after,
+            lag_s=lag_s,
+        )
+        start_s, end_s = kernel.run(tasks, self.fabric.network())
+        return Timeline(
+            kind=kind.astype(np.int8),
+            rank=rank.astype(np.int64),
+            peer=peer.astype(np.int64),
+            label=label.astype(np.int64),
+            amount=amount,
+            path=tasks.path,
+            start_s=start_s,
+            end_s=end_s,
+            before=before,
+            after=after,
+            lag_s=lag_s,
+        )
+
+    def _add(
+        self,
+        kind: Kind,
+        rank: ArrayLike,
+        peer: ArrayLike,
+        label: ArrayLike,
+        amount: ArrayLike,
+        path: ArrayLike,
+    ) -> Ids:
+        columns = np.broadcast_arrays(int(kind), rank, peer, label, amount, path)
+        for parts, column in zip(self._tasks.values(), columns, strict=True):
+            parts.append(column.ravel().astype(np.float64))
+        size = columns[0].size
+        ids = np.arange(self._num_tasks, self._num_tasks + size).reshape(columns[0].shape)
+        self._num_tasks += size
+        return ids

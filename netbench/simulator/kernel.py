@@ -1,0 +1,334 @@
+"""The event loop: when every task of a graph starts and ends.
+
+A task either works for a time or moves bytes across resources (links, NICs, classes), which it
+shares by max-min fairness with every flow that crosses them at that moment. Between events all
+rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
+
+A connection that is new, or was idle for longer than its retransmission timeout, starts slowly as
+TCP does: it sends its window, waits for the round trip to end, and doubles the window, until one
+fills the round trip (first window: RFC 6928; after idleness: RFC 2861, on by default in Linux).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MAX_HOPS = 4
+"""Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
+
+NONE = -1
+_READY, _WORKED, _SENT, _ROUND = 0, 1, 2, 3  # kinds of event
+
+
+class Network(NamedTuple):
+    """What flows cross.
+
+    capacity: (num_resources,), bytes/s. hops: (num_paths, MAX_HOPS), resource indices, NONE where
+    there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idleness after which a
+    connection starts slowly. first_window: (num_paths,), bytes; inf = never slow.
+    """
+
+    capacity: Floats
+    hops: Integers
+    rtt_s: Floats
+    idle_s: Floats
+    first_window: Floats
+
+
+class Tasks(NamedTuple):
+    """What is to be done, and in which order.
+
+    amount: (num_tasks,), seconds of work, or bytes where `path` is not NONE. num_before:
+    (num_tasks,), how many tasks each waits for. What waits for task t is
+    after[after_start[t]:after_start[t + 1]], and may start `lag_s` seconds after t ended.
+    """
+
+    amount: Floats
+    path: Integers
+    num_before: Integers
+    after_start: Integers
+    after: Integers
+    lag_s: Floats
+
+
+class _Flows(NamedTuple):
+    """Per task: bytes left, bytes that may go now (`chunk`, at first) and are still to go
+    (`until`), its rate, since when, and how often that changed. Per resource: its flows, as a
+    linked list of (task, hop) slots."""
+
+    left: Floats
+    chunk: Floats
+    until: Floats
+    rate: Floats
+    since: Floats
+    version: Integers
+    head: Integers
+    following: Integers
+    previous: Integers
+
+
+class _Scratch(NamedTuple):
+    """Of one sharing: what is left of each resource and for how many flows; who takes part."""
+
+    room: Floats
+    users: Integers
+    resource_mark: Integers
+    flow_mark: Integers
+    resources: Integers
+    flows: Integers
+
+
+def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
+    """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
+    num_tasks, num_resources = len(tasks.amount), len(network.capacity)
+    # Made here: numba 0.68 loses writes to arrays of a tuple that is made inside compiled code.
+    flows = _Flows(
+        left=tasks.amount.copy(),
+        chunk=np.zeros(num_tasks),
+        until=np.zeros(num_tasks),
+        rate=np.zeros(num_tasks),
+        since=np.zeros(num_tasks),
+        version=np.zeros(num_tasks, np.int64),
+        head=np.full(num_resources, NONE),
+        following=np.full(num_tasks * MAX_HOPS, NONE),
+        previous=np.full(num_tasks * MAX_HOPS, NONE),
+    )
+    scratch = _Scratch(
+        room=np.zeros(num_resources),
+        users=np.zeros(num_resources, np.int64),
+        resource_mark=np.zeros(num_resources, np.int64),
+        flow_mark=np.zeros(num_tasks, np.int64),
+        resources=np.zeros(num_resources, np.int64),
+        flows=np.zeros(num_tasks, np.int64),
+    )
+    return _run(tasks, network, flows, scratch)  # type: ignore[no-any-return]
+
+
+@njit(cache=True)
+def _run(
+    tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch
+) -> tuple[Floats, Floats]:
+    num_tasks, num_resources = len(tasks.amount), len(network.capacity)
+    start, end = np.full(num_tasks, np.nan), np.full(num_tasks, np.nan)
+    waiting, ready = tasks.num_before.copy(), np.zeros(num_tasks)
+    window, granted = network.first_window.copy(), network.first_window.copy()
+    round_s = np.zeros(len(window))
+    used_s = np.full(len(window), -np.inf)
+    dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
+    num_dirty, count, num_shares = 0, num_tasks, 0
+    events = [(0.0, task, _READY, task, 0) for task in range(num_tasks) if waiting[task] == 0]
+    heapq.heapify(events)
+
+    while len(events) > 0:
+        now, _, kind, task, version = heapq.heappop(events)
+        path = tasks.path[task]
+        finished = kind == _WORKED
+        if kind == _READY:
+            start[task] = now
+            if path == NONE or tasks.amount[task] <= 0.0:
+                work_s = tasks.amount[task] if path == NONE else 0.0
+                heapq.heappush(events, (now + work_s, count, _WORKED, task, 0))
+                count += 1
+                continue
+            if now - used_s[path] > network.idle_s[path]:
+                window[path] = granted[path] = network.first_window[path]
+                round_s[path] = now
+        elif kind == _SENT:
+            if version != flows.version[task]:
+                continue  # its rate changed, another event is on its way
+            num_dirty = _leave(task, path, network, flows, dirty, is_dirty, num_dirty)
+            flows.left[task] -= flows.chunk[task]
+            granted[path] -= flows.chunk[task]
+            used_s[path] = now
+            finished = flows.left[task] <= 0.0
+        if finished:
+            end[task] = now
+            for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
+                later = tasks.after[edge]
+                ready[later] = max(ready[later], now + tasks.lag_s[edge])
+                waiting[later] -= 1
+                if waiting[later] == 0:
+                    heapq.heappush(events, (ready[later], count, _READY, later, 0))
+                    count += 1
+        elif kind != _WORKED:
+            round_ends_s = round_s[path] + network.rtt_s[path]
+            if granted[path] < np.inf and now >= round_ends_s:
+                if granted[path] <= window[path] / 2.0:
+                    window[path] *= 2.0
+                granted[path], round_s[path] = window[path], now
+            if granted[path] <= 0.0:
+                heapq.heappush(events, (round_ends_s, count, _ROUND, task, 0))
+                count += 1
+            else:
+                if window[path] >= _fastest(network, path) * network.rtt_s[path]:
+                    granted[path] = np.inf
+                flows.chunk[task] = min(flows.left[task], granted[path])
+                flows.until[task] = flows.chunk[task]
+                flows.since[task] = now
+                flows.rate[task] = 0.0
+                flows.version[task] += 1
+                if network.hops[path, 0] == NONE:
+                    heapq.heappush(events, (now, count, _SENT, task, flows.version[task]))
+                    count += 1
+                else:
+                    num_dirty = _enter(task, path, network, flows, dirty, is_dirty, num_dirty)
+        if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
+            num_shares += 1
+            count = _share(
+                now, num_shares, dirty, num_dirty, tasks, network, flows, scratch, events, count
+            )
+            is_dirty[dirty[:num_dirty]] = False
+            num_dirty = 0
+    return start, end
+
+
+@njit(cache=True)
+def _fastest(network: Network, path: int) -> float:
+    """The most that a path can carry, bytes/s."""
+    least = np.inf
+    for hop in range(MAX_HOPS):
+        if network.hops[path, hop] != NONE:
+            least = min(least, network.capacity[network.hops[path, hop]])
+    return least
+
+
+@njit(cache=True)
+def _enter(
+    task: int,
+    path: int,
+    network: Network,
+    flows: _Flows,
+    dirty: Integers,
+    is_dirty: NDArray[np.bool_],
+    num_dirty: int,
+) -> int:
+    """Put a flow on its resources, which are to be shared anew."""
+    for hop in range(MAX_HOPS):
+        resource = network.hops[path, hop]
+        if resource == NONE:
+            break
+        slot = task * MAX_HOPS + hop
+        first = flows.head[resource]
+        flows.following[slot], flows.previous[slot] = first, NONE
+        if first != NONE:
+            flows.previous[first] = slot
+        flows.head[resource] = slot
+        if not is_dirty[resource]:
+            is_dirty[resource] = True
+            dirty[num_dirty] = resource
+            num_dirty += 1
+    return num_dirty
+
+
+@njit(cache=True)
+def _leave(
+    task: int,
+    path: int,
+    network: Network,
+    flows: _Flows,
+    dirty: Integers,
+    is_dirty: NDArray[np.bool_],
+    num_dirty: int,
+) -> int:
+    """Take a flow off its resources; those that others still use are to be shared anew."""
+    for hop in range(MAX_HOPS):
+        resource = network.hops[path, hop]
+        if resource == NONE:
+            break
+        slot = task * MAX_HOPS + hop
+        before, behind = flows.previous[slot], flows.following[slot]
+        if before == NONE:
+            flows.head[resource] = behind
+        else:
+            flows.following[before] = behind
+        if behind != NONE:
+            flows.previous[behind] = before
+        if flows.head[resource] != NONE and not is_dirty[resource]:
+            is_dirty[resource] = True
+            dirty[num_dirty] = resource
+            num_dirty += 1
+    return num_dirty
+
+
+@njit(cache=True)
+def _share(
+    now: float,
+    mark: int,
+    dirty: Integers,
+    num_dirty: int,
+    tasks: Tasks,
+    network: Network,
+    flows: _Flows,
+    scratch: _Scratch,
+    events: Any,
+    count: int,
+) -> int:
+    """Max-min rates for all flows that `dirty` resources reach, by progressive filling: the
+    resource with the least room per flow is full first and fixes its flows' rate."""
+    num_resources = num_flows = 0
+    for index in range(num_dirty):
+        scratch.resource_mark[dirty[index]] = mark
+        scratch.resources[num_resources] = dirty[index]
+        num_resources += 1
+    index = 0
+    while index < num_resources:  # the list grows while it is walked
+        resource = scratch.resources[index]
+        scratch.room[resource], scratch.users[resource] = network.capacity[resource], 0
+        slot = flows.head[resource]
+        while slot != NONE:
+            task = slot // MAX_HOPS
+            scratch.users[resource] += 1
+            if scratch.flow_mark[task] != mark:
+                scratch.flow_mark[task] = mark
+                scratch.flows[num_flows] = task
+                num_flows += 1
+                for hop in range(MAX_HOPS):
+                    other = network.hops[tasks.path[task], hop]
+                    if other == NONE:
+                        break
+                    if scratch.resource_mark[other] != mark:
+                        scratch.resource_mark[other] = mark
+                        scratch.resources[num_resources] = other
+                        num_resources += 1
+            slot = flows.following[slot]
+        index += 1
+    num_open = num_flows
+    while num_open > 0:
+        tightest, fair = NONE, np.inf
+        for index in range(num_resources):
+            resource = scratch.resources[index]
+            if scratch.users[resource] > 0:
+                even = scratch.room[resource] / scratch.users[resource]
+                if tightest == NONE or even < fair:
+                    tightest, fair = resource, even
+        slot = flows.head[tightest]
+        while slot != NONE:
+            task = slot // MAX_HOPS
+            if scratch.flow_mark[task] == mark:
+                scratch.flow_mark[task] = -mark
+                num_open -= 1
+                for hop in range(MAX_HOPS):
+                    resource = network.hops[tasks.path[task], hop]
+                    if resource == NONE:
+                        break
+                    scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
+                    scratch.users[resource] -= 1
+                if flows.rate[task] != fair:
+                    flows.until[task] -= flows.rate[task] * (now - flows.since[task])
+                    flows.rate[task], flows.since[task] = fair, now
+                    flows.version[task] += 1
+                    wait_s = max(0.0, flows.until[task]) / fair
+                    heapq.heappush(
+                        events, (now + wait_s, count, _SENT, task, flows.version[task])
+                    )
+                    count += 1
+            slot = flows.following[slot]
+    return count
