@@ -36,7 +36,7 @@ from netbench.errors import RecordError
 SCHEMA_VERSION = 1
 FILE_NAME = "records.jsonl"
 SOURCES = ("published", "simulated", "emulated", "measured")
-MODES = ("native", "guest-virtual", "guest-real")
+MODES = ("native", "guest-virtual", "guest-real", "sim")
 
 _RUN_ID = re.compile(r"(?P<scenario>.+)-(?P<created>\d{8}-\d{6})-[0-9a-f]{4}")
 _NUMBER = (int, float)
@@ -77,8 +77,9 @@ log = logging.getLogger(__name__)
 class Environment:
     """Where a session ran.
 
-    kernel: release of the kernel that shaped the network. mode: one of `MODES`. scale: bytes and
-    bandwidths were divided by it. versions: of `python`, `torch`, `iproute2`. machine: the host.
+    kernel: release of the kernel that shaped the network, `none` in a simulation. mode: one of
+    `MODES`. scale: bytes and bandwidths were divided by it. versions: of `python`, `torch`,
+    `iproute2`. machine: the host.
     """
 
     kernel: str

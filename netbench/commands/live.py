@@ -18,7 +18,9 @@ from rich.progress import (
 )
 
 from netbench.plan import Plan
+from netbench.plan.collective import Experiment
 from netbench.records import Record
+from netbench.units import format_bytes
 
 STEPS = {
     "nodes": "building nodes",
@@ -56,11 +58,11 @@ class Live:
             self._steps[session] = self._progress.add_task(f"session {session + 1}", step="")
         self._progress.update(self._steps[session], completed=done, total=total, step=label)
 
-    def iteration(self, plan: Plan, record: Record) -> None:
+    def iteration(self, plan: Experiment, record: Record) -> None:
         self._done += 1
         kind = "warm-up" if record.warmup else "iteration"
         self._say(
-            f"{plan.variant:<18} L{record.layers} B{record.batch} seed {record.seed} "
+            f"{plan.variant:<18} {_setting(plan)} "
             f"{kind} {record.iteration}: [bold]{record.iteration_s:.3f} s[/bold]"
         )
         if self._progress is not None:
@@ -74,8 +76,15 @@ class Live:
         self._console.print(f"[dim]{elapsed_s:6.1f} s[/dim]  {text}", highlight=False)
 
 
+def _setting(plan: Experiment) -> str:
+    """What tells a plan from others of its variant in a run."""
+    if isinstance(plan, Plan):
+        return f"L{plan.workload.layers} B{plan.workload.batch} seed {plan.seed}"
+    return format_bytes(plan.payload_bytes)
+
+
 @contextmanager
-def live(console: Console, plans: Sequence[Plan], num_finished: int) -> Iterator[Live]:
+def live(console: Console, plans: Sequence[Experiment], num_finished: int) -> Iterator[Live]:
     """Show the progress of the iterations of `plans` that are left."""
     total = sum(plan.iterations for plan in plans) - num_finished
     if not console.is_terminal:

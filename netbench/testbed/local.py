@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from netbench.errors import TestbedError
-from netbench.plan import Plan, plan_hash, plan_to_json
+from netbench.plan import Plan, describe_plan
+from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
 from netbench.records import Environment, Record, RunStore
 from netbench.testbed.host import Host
 from netbench.testbed.launch import SessionProcess, start_session
@@ -36,13 +37,21 @@ MAX_SESSIONS = 2
 """Guests side by side: a guest uses one core, and up to 3 GB with 64 ranks."""
 
 
+TRAINED = {
+    ("dtfm", "gpipe", "reduce-broadcast"),
+    ("megatron", "1f1b", "ring"),
+    ("zero3", "none", "shard"),
+}
+"""(system, schedule, data_parallel) that `netbench.trainers` runs, without tensor parallelism."""
+
+
 class Observer(Protocol):
     """Who is told what goes on, e.g. a progress display."""
 
     def phase(self, session: int, name: str, done: int, total: int) -> None:
         """Session `session` (from 0) is at `done` of `total` of step `name`."""
 
-    def iteration(self, plan: Plan, record: Record) -> None:
+    def iteration(self, plan: Experiment, record: Record) -> None:
         """An iteration is finished, and on disk."""
 
 
@@ -59,7 +68,7 @@ class Outcome:
 
 
 def run_plans(
-    plans: Sequence[Plan],
+    plans: Sequence[Experiment],
     *,
     mode: str,
     transport: str,
@@ -68,23 +77,28 @@ def run_plans(
     open_store: Callable[[Environment], RunStore],
     finished: Mapping[str, Sequence[int]],
     observer: Observer,
+    max_sessions: int = MAX_SESSIONS,
 ) -> Outcome:
     """Run every unfinished iteration of `plans`, which share one network and scale.
 
     mode: one of `launch.MODES`. transport: `namespaces` or `ssh`. shim: library to preload into
     ranks. open_store: called once, when the environment is known. finished: plan hash ->
-    iterations recorded before.
-    Raises TestbedError when a session fails; what was finished before is on disk.
+    iterations recorded before. max_sessions: guests to run side by side.
+    Raises TestbedError when a session fails, what was finished before being on disk; and before any
+    starts, for what no trainer runs.
     """
-    todo = [plan for plan in plans if len(finished.get(plan_hash(plan), ())) < plan.iterations]
-    limit = MAX_SESSIONS if mode == "guest-virtual" else 1
+    check_emulable(plans)
+    todo = [
+        plan for plan in plans if len(finished.get(experiment_hash(plan), ())) < plan.iterations
+    ]
+    limit = max_sessions if mode == "guest-virtual" else 1
     shares = partition(todo, min(limit, os.cpu_count() or 1))
     controller = _Controller(plans, mode, open_store, observer)
     sessions: list[SessionProcess] = []
     try:
         for index, share in enumerate(shares):
             job = {
-                "plans": [plan_to_json(plan) for plan in share],
+                "plans": [experiment_to_json(plan) for plan in share],
                 "finished": {key: list(done) for key, done in finished.items()},
                 "transport": transport,
                 "tolerance": TOLERANCE[mode],
@@ -101,9 +115,31 @@ def run_plans(
         controller.close()
 
 
-def partition(plans: Sequence[Plan], parts: int) -> list[list[Plan]]:
+def check_emulable(plans: Sequence[Experiment]) -> None:
+    """Raises TestbedError listing the plans that no trainer runs, or if networks differ."""
+    trained = [plan for plan in plans if isinstance(plan, Plan)]
+    unknown = [plan for plan in trained if not _has_trainer(plan)]
+    if unknown:
+        raise TestbedError(
+            "no trainer runs these plans; --testbed sim can, or leave them out with --systems:\n"
+            + "\n".join(f"  {describe_plan(plan)}" for plan in unknown)
+        )
+    names = sorted({plan.network_name for plan in trained})
+    if len(names) > 1:
+        raise TestbedError(
+            f"the plans are for {len(names)} networks ({', '.join(name or 'own' for name in names)}) "
+            "and a session shapes one: choose one, or --testbed sim"
+        )
+
+
+def _has_trainer(plan: Plan) -> bool:
+    plain = plan.layout.tp == 1 and plan.num_chunks == 1
+    return plain and (plan.system, plan.schedule, plan.data_parallel) in TRAINED
+
+
+def partition(plans: Sequence[Experiment], parts: int) -> list[list[Experiment]]:
     """Split plans into at most `parts` shares of about equal host cost, order kept in each."""
-    shares: list[list[Plan]] = [[] for _ in range(min(parts, len(plans)))]
+    shares: list[list[Experiment]] = [[] for _ in range(min(parts, len(plans)))]
     cost = [0.0] * len(shares)
     for plan in sorted(plans, key=host_cost, reverse=True):
         lightest = cost.index(min(cost))
@@ -113,8 +149,10 @@ def partition(plans: Sequence[Plan], parts: int) -> list[list[Plan]]:
     return [sorted(share, key=lambda plan: order[id(plan)]) for share in shares]
 
 
-def host_cost(plan: Plan) -> float:
+def host_cost(plan: Experiment) -> float:
     """What an iteration costs the host, in messages: these, not bytes, take its time."""
+    if not isinstance(plan, Plan):
+        return plan.payload_bytes / plan.scale * plan.num_nodes  # of one kind: only ratios count
     pp, dp = plan.layout.pp, plan.layout.dp
     if plan.data_parallel == "shard":
         return 3.0 * len(plan.units) * dp * dp * plan.num_micro_batches
@@ -137,12 +175,12 @@ class _Controller:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[Experiment],
         mode: str,
         open_store: Callable[[Environment], RunStore],
         observer: Observer,
     ) -> None:
-        self._plans = {plan_hash(plan): plan for plan in plans}
+        self._plans = {experiment_hash(plan): plan for plan in plans}
         self._mode = mode
         self._open_store = open_store
         self._observer = observer
@@ -209,15 +247,16 @@ class _Controller:
     def _iteration(self, event: dict[str, Any]) -> None:
         assert self._store is not None
         plan = self._plans[event["plan_hash"]]
+        training = plan if isinstance(plan, Plan) else None
         record = Record(
             run_id=self._store.run_id,
             plan_hash=event["plan_hash"],
             scenario=plan.scenario,
             variant=plan.variant,
             system=plan.system,
-            layers=plan.workload.layers,
-            batch=plan.workload.batch,
-            seed=plan.seed,
+            layers=training.workload.layers if training else 0,
+            batch=training.workload.batch if training else 0,
+            seed=training.seed if training else 0,
             iteration=event["iteration"],
             warmup=event["iteration"] < plan.warmup_iterations,
             iteration_s=event["iteration_s"],

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from netbench.errors import TestbedError
-from netbench.plan import Plan, plan_to_json
+from netbench.plan.collective import Experiment, experiment_to_json
 from netbench.testbed.transport import Channel, NodeAddress, Transport
 
 Message = dict[str, Any]
@@ -59,9 +59,9 @@ class RankPool:
             )
         return self._collect("ready")
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: Experiment) -> None:
         """Build what `plan` needs on every rank and warm the connections it uses."""
-        text = plan_to_json(plan)
+        text = experiment_to_json(plan)
         for channel in self._channels:
             self._send(channel, op="prepare", plan=text)
         self._collect("prepared")

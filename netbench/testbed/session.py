@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from netbench.errors import NetbenchError
-from netbench.plan import Plan, plan_from_json, plan_hash
+from netbench.plan.collective import Experiment, experiment_from_json, experiment_hash
 from netbench.testbed import namespaces
 from netbench.testbed.ranks import Message, RankPool
 from netbench.testbed.shaping import dropped_packets, shape, tune, verify
@@ -49,7 +49,7 @@ class Session:
     def __init__(self, job: Mapping[str, Any], output: TextIO) -> None:
         self._job = job
         self._output = output
-        self._plans = [plan_from_json(text) for text in job["plans"]]
+        self._plans = [experiment_from_json(text) for text in job["plans"]]
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one event line."""
@@ -121,8 +121,8 @@ class Session:
         self._phase("verify", 1, 1)
         self.emit("probe", probe=probe)
 
-    def _run_plan(self, pool: RankPool, plan: Plan) -> None:
-        key = plan_hash(plan)
+    def _run_plan(self, pool: RankPool, plan: Experiment) -> None:
+        key = experiment_hash(plan)
         finished = set(self._job["finished"].get(key, ()))
         wanted = [i for i in range(plan.iterations) if i not in finished]
         if wanted and wanted[0] >= plan.warmup_iterations:

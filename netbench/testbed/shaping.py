@@ -12,7 +12,7 @@ from netbench.network.command import DEADLINE_S, all_or_error, at_once, output_o
 from netbench.network.measure import measure
 from netbench.network.program import Program, compile_programs, sysctls
 from netbench.network.verify import evaluate, sample_links
-from netbench.plan import Plan
+from netbench.plan.collective import Experiment
 from netbench.testbed.transport import NodeAddress, Transport
 
 FIRST_PORT, LAST_PORT = 10_000, 60_000
@@ -20,7 +20,7 @@ FIRST_PORT, LAST_PORT = 10_000, 60_000
 its connections to 60 others at 8 ranks a node."""
 
 
-def tune(transport: Transport, nodes: Sequence[NodeAddress], plan: Plan) -> None:
+def tune(transport: Transport, nodes: Sequence[NodeAddress], plan: Experiment) -> None:
     """Set what TCP needs on every node; before any connection is made, which keeps what it found.
 
     Raises NetworkError that lists every node that failed.
@@ -52,7 +52,7 @@ def _script(settings: Mapping[str, str]) -> str:
     return "\n".join(["set -e", *lines, ""])
 
 
-def shape(transport: Transport, nodes: Sequence[NodeAddress], plan: Plan) -> None:
+def shape(transport: Transport, nodes: Sequence[NodeAddress], plan: Experiment) -> None:
     """Apply the plan's network to all nodes and read it back.
 
     Raises NetworkError that lists every node that failed, or holds something else.
@@ -65,18 +65,22 @@ def shape(transport: Transport, nodes: Sequence[NodeAddress], plan: Plan) -> Non
         raise NetworkError("\n".join(["the kernel holds something else than the plan:", *lines]))
 
 
-def dropped_packets(transport: Transport, nodes: Sequence[NodeAddress], plan: Plan) -> int:
+def dropped_packets(transport: Transport, nodes: Sequence[NodeAddress], plan: Experiment) -> int:
     """Packets the shaped queues dropped since `shape`, beside the loss that was asked for."""
     return sum(found.dropped_packets for found in read_back(_programs(nodes, plan), transport.run))
 
 
-def _programs(nodes: Sequence[NodeAddress], plan: Plan) -> tuple[Program, ...]:
+def _programs(nodes: Sequence[NodeAddress], plan: Experiment) -> tuple[Program, ...]:
     addresses = [(node.address,) for node in nodes]
     return compile_programs(plan.network, addresses, nodes[0].interface, plan.scale)
 
 
 def verify(
-    transport: Transport, nodes: Sequence[NodeAddress], plan: Plan, tolerance: float, virtual: bool
+    transport: Transport,
+    nodes: Sequence[NodeAddress],
+    plan: Experiment,
+    tolerance: float,
+    virtual: bool,
 ) -> dict[str, Any]:
     """Measure a sample of links of every class: `network.verify.Probe` as JSON data."""
     measurements = measure(

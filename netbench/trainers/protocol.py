@@ -11,7 +11,7 @@ Controller to rank. `rank` is the index of the device the process owns, whatever
 
     {"op": "connect", "rank": r, "world_size": n, "address": "10.77.0.4", "interface": "eth0",
      "store": "10.77.0.1:29500", "serve_store": true on exactly one rank}
-    {"op": "prepare", "plan": text of `plan_to_json`}             any number of plans
+    {"op": "prepare", "plan": text of `experiment_to_json`}       any number of plans
     {"op": "run", "plan_hash": h, "iteration": i, "start_at": t}  t: CLOCK_MONOTONIC, seconds
     {"op": "stop"}
 
@@ -21,7 +21,8 @@ Rank to controller. Every order but `stop` is answered once, in order:
     {"event": "ready", "rank": r}                          answers connect
     {"event": "prepared", "rank": r, "plan_hash": h}       answers prepare
     {"event": "iteration", "rank": r, "plan_hash": h, "iteration": i, "start_s": s, "end_s": e,
-     "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..}}
+     "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..}}   or a
+                                                  collective's parts, e.g. "reduce_s"
     {"event": "error", "rank": r or null, "message": m}    the rank exits with status 1 after it
 
 Send `connect` and `prepare` to every rank before waiting for any: they answer when all have met.

@@ -14,9 +14,9 @@ import traceback
 import torch
 
 from netbench.errors import NetbenchError, TestbedError
-from netbench.plan import plan_from_json, plan_hash
+from netbench.plan.collective import experiment_from_json, experiment_hash
 from netbench.trainers.protocol import Channel, ChannelClosed, Message
-from netbench.trainers.systems import SYSTEMS, System
+from netbench.trainers.systems import System, build_system
 from netbench.trainers.virtual import sleep_until
 from netbench.trainers.world import World
 
@@ -97,20 +97,21 @@ class Rank:
         self._channel.send(event="ready", rank=self.rank)
 
     def _prepare(self, order: Message) -> None:
-        plan = plan_from_json(order["plan"])
+        plan = experiment_from_json(order["plan"])
         if self._world is None:
             raise TestbedError("prepare came before connect")
-        if plan.layout.num_ranks != self._world.size:
+        num_ranks = len(plan.device_nodes)
+        if num_ranks != self._world.size:
             raise TestbedError(
-                f"plan has {plan.layout.num_ranks} ranks, the world {self._world.size} processes"
+                f"plan has {num_ranks} ranks, the world {self._world.size} processes"
             )
-        system = SYSTEMS[plan.system](self._world, plan)
+        system = build_system(self._world, plan)
         self._world.warm(system.peers())
-        self._systems[plan_hash(plan)] = system
+        self._systems[experiment_hash(plan)] = system
         # What was prepared stays: the collector need not look at it between iterations.
         gc.collect()
         gc.freeze()
-        self._channel.send(event="prepared", rank=self.rank, plan_hash=plan_hash(plan))
+        self._channel.send(event="prepared", rank=self.rank, plan_hash=experiment_hash(plan))
 
     def _run(self, order: Message) -> None:
         system = self._systems.get(order["plan_hash"])

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from netbench.plan import Plan
+from netbench.plan.collective import CollectivePlan, Experiment
+from netbench.trainers.benchmark import Benchmark
 from netbench.trainers.dtfm import Dtfm
 from netbench.trainers.megatron import Megatron
 from netbench.trainers.world import World
 from netbench.trainers.zero3 import Zero3
 
 Phases = dict[str, float]
-"""Seconds: forward_s, backward_s, sync_s, optimizer_s. They add up to the rank's iteration."""
+"""Seconds: forward_s, backward_s, sync_s, optimizer_s, or a collective's parts, e.g. reduce_s.
+They add up to the rank's iteration."""
 
 
 class System(Protocol):
@@ -33,3 +36,10 @@ SYSTEMS: dict[str, Callable[[World, Plan], System]] = {
     "megatron": Megatron,
     "zero3": Zero3,
 }
+
+
+def build_system(world: World, plan: Experiment) -> System:
+    """This rank's part of a plan of either kind."""
+    if isinstance(plan, CollectivePlan):
+        return Benchmark(world, plan)
+    return SYSTEMS[plan.system](world, plan)

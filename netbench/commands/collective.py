@@ -1,0 +1,293 @@
+"""`netbench collective OP`: one collective or transfer on one network, timed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from netbench import units
+from netbench.commands.live import live
+from netbench.errors import PlanError, TestbedError, UsageError, nearest
+from netbench.plan.collective import (
+    BACKENDS,
+    OPS,
+    CollectivePlan,
+    experiment_hash,
+    experiment_to_json,
+    first_nodes,
+    held_bytes,
+    uniform_network,
+)
+from netbench.records import Environment, Record, RunStore, read_run
+from netbench.report.collective import collective_grid
+from netbench.report.grid import rich_table
+from netbench.scenario import load_scenario
+from netbench.scenario.model import SHARING, Network
+from netbench.testbed.choose import REQUESTS, choose
+from netbench.testbed.host import probe_host
+from netbench.testbed.kernel import ensure_kernel
+from netbench.testbed.local import Outcome, machine_name, run_plans
+from netbench.testbed.shim import ensure_shim
+
+TESTBEDS = ("sim", *REQUESTS)
+EXIT_NOT_TRUSTWORTHY = 3
+MTU_RANGE = (576, 65_535)
+"""Bytes: what every IPv4 node must take, and the longest packet."""
+
+GUEST_RANK_BYTES = 120_000_000
+"""Tensors that one rank can hold in a guest, which maps its memory page by page: the host allows
+65,530 mappings, and torch alone takes 31,000."""
+
+
+class Quantity(click.ParamType[Any]):
+    """A number with its unit, read by one of `netbench.units`' parsers."""
+
+    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Comma-separated sizes, e.g. `1MiB,64MiB`: bytes."""
+    return tuple(units.parse_bytes(part) for part in text.split(","))
+
+
+SIZES: Quantity = Quantity("SIZE,...", parse_sizes)  # type: ignore[arg-type]
+
+
+@click.command()
+@click.argument("ops", metavar="OP...", nargs=-1, required=True, type=click.Choice(OPS))
+@click.option("--nodes", required=True, type=int, help="Nodes, with one rank each.")
+@click.option("--bytes", "sizes", required=True, type=SIZES, help="Payload, e.g. 1MiB,64MiB.")
+@click.option(
+    "--delay",
+    type=Quantity("TIME", units.parse_time),
+    help="One way: what netem adds on every node's egress, e.g. 10ms. A round trip takes twice it.",
+)
+@click.option(
+    "--rate",
+    type=Quantity("RATE", units.parse_bandwidth),
+    help="Of what --sharing says, one way, e.g. 1Gbit.",
+)
+@click.option("--scenario", help="Take the network of a scenario's first nodes instead.")
+@click.option("--backend", default="gloo", show_default=True, type=click.Choice(BACKENDS))
+@click.option("--testbed", default="local", show_default=True, help=" | ".join(TESTBEDS))
+@click.option("--iterations", default=5, show_default=True, help="Measured iterations.")
+@click.option("--warmup", default=2, show_default=True, help="Warm-up iterations, recorded apart.")
+@click.option(
+    "--sharing",
+    type=click.Choice(SHARING),
+    help="What has the rate: a pair of nodes, a class of equal destinations, a node's NIC.  "
+    "[default: pair]",
+)
+@click.option("--mtu", type=click.IntRange(*MTU_RANGE), help="Bytes.  [default: 1500]")
+@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+def command(
+    ops: tuple[str, ...],
+    nodes: int,
+    sizes: tuple[int, ...],
+    delay: float | None,
+    rate: float | None,
+    scenario: str | None,
+    backend: str,
+    testbed: str,
+    iterations: int,
+    warmup: int,
+    sharing: str | None,
+    mtu: int | None,
+    results: Path,
+) -> int:
+    """Time OP (one or more of p2p, all-reduce, broadcast, reduce, all-gather, reduce-scatter,
+    central-ps, sharded-ps) and print its bandwidths as nccl-tests defines them.
+
+    central-ps reduces to rank 0 and broadcasts from it; sharded-ps exchanges shards all to all,
+    sums, and gathers. The size is nccl-tests' too: all that a rank ends with (all-gather) or starts
+    with (all others).
+
+    Exit code 3: finished, but the network or the machine was outside tolerance.
+    """
+    if testbed not in TESTBEDS:
+        raise UsageError(f'unknown testbed "{testbed}"; {nearest(testbed, TESTBEDS)}')
+    if backend == "nccl" and testbed != "sim":
+        raise UsageError(
+            f"nccl needs GPUs, and --testbed {testbed} has none; "
+            "use --testbed sim or --backend gloo"
+        )
+    network = _network(nodes, delay, rate, scenario, sharing, mtu)
+    if testbed == "sim":
+        iterations, warmup = 1, 0  # a simulated iteration repeats to the bit
+    plans = [
+        CollectivePlan(
+            scenario=scenario or "uniform",
+            op=op,
+            num_nodes=nodes,
+            payload_bytes=size,
+            backend=backend,
+            network=network,
+            iterations=iterations + warmup,
+            warmup_iterations=warmup,
+        )
+        for size in dict.fromkeys(sizes)
+        for op in dict.fromkeys(ops)
+    ]
+    console = Console(highlight=False)
+    console.print(_describe(plans[0]), soft_wrap=True)
+    outcome = (_simulate if testbed == "sim" else _run)(console, plans, testbed, results)
+    console.print(rich_table(collective_grid(read_run(outcome.path))))
+    console.print(
+        "median, min, max: of n iterations without warm-ups, from the common start to the last "
+        f"rank's end. ideal: {backend}'s messages on this network on paper, - where its links "
+        "differ. Bandwidths: nccl-tests, of the median.",
+        style="dim",
+    )
+    console.print(f"records: {outcome.path}", soft_wrap=True)
+    for reason in outcome.reasons:
+        console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
+    return 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
+
+
+def _network(
+    nodes: int,
+    delay_s: float | None,
+    rate_bps: float | None,
+    scenario: str | None,
+    sharing: str | None,
+    mtu_bytes: int | None,
+) -> Network:
+    """The uniform network of the options, or the scenario's."""
+    if scenario is not None:
+        if (delay_s, rate_bps, sharing, mtu_bytes) != (None,) * 4:
+            raise UsageError(
+                "--scenario brings its own network; leave out --delay, --rate, --sharing and --mtu"
+            )
+        return first_nodes(load_scenario(scenario), nodes)
+    if delay_s is None or rate_bps is None:
+        raise UsageError(
+            "there is no network; give --delay and --rate (e.g. 10ms and 1Gbit), or --scenario"
+        )
+    return uniform_network(
+        nodes,
+        one_way_delay_s=delay_s,
+        bandwidth_bps=rate_bps,
+        sharing=sharing or "pair",
+        mtu_bytes=mtu_bytes or 1500,
+    )
+
+
+def _describe(plan: CollectivePlan) -> str:
+    """The network in one line."""
+    network = plan.network
+    where = f"{plan.num_nodes} nodes, {plan.backend}, MTU {network.mtu_bytes}"
+    if plan.scenario != "uniform":
+        return f"[bold]{plan.scenario}[/bold]: its first {where}"
+    link = network.link(0, 1)
+    rate_bps = min(link.bandwidth_bps, network.nic_bps[0])
+    return (
+        f"{where}: {units.format_time(link.one_way_delay_s)} one way "
+        f"({units.format_time(2 * link.one_way_delay_s)} round trip), "
+        f"{units.format_bandwidth(rate_bps)} per {network.sharing}"
+    )
+
+
+def _run(console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path) -> Outcome:
+    """On this machine, with the real gloo."""
+    for plan in plans:
+        check_fits(plan)
+    if testbed in ("local", "local:guest"):
+        ensure_kernel()
+    host, shim = probe_host(), ensure_shim()
+    choice = choose(testbed, host, plans[0].num_nodes)
+    console.print(f"testbed: {choice.mode} ({choice.reason})")
+    with live(console, plans, 0) as observer:
+        return run_plans(
+            plans,
+            mode=choice.mode,
+            transport="namespaces",
+            host=host,
+            shim=shim,
+            open_store=lambda environment: _open_store(results, plans, environment),
+            finished={},
+            observer=observer,
+            max_sessions=1,  # a second guest takes longer to start than an op
+        )
+
+
+def check_fits(plan: CollectivePlan) -> None:
+    """Raises PlanError when a rank's tensors do not fit a guest."""
+    if (held := held_bytes(plan)) > GUEST_RANK_BYTES:
+        most = int(plan.payload_bytes * GUEST_RANK_BYTES / held) >> 20
+        raise PlanError(
+            f"{plan.op} of {units.format_bytes(plan.payload_bytes)} needs {held / 1e6:.0f} MB of "
+            f"tensors per rank, and a rank in a guest holds {GUEST_RANK_BYTES / 1e6:.0f} MB; "
+            f"give --bytes {most}MiB or less, or --testbed sim"
+        )
+
+
+def _simulate(
+    console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path
+) -> Outcome:
+    """One iteration of each plan in the simulator."""
+    try:
+        simulate_collective = importlib.import_module("netbench.simulator").simulate_collective
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise TestbedError(
+            f"this netbench cannot simulate collectives ({error}); use --testbed local"
+        ) from None
+    versions = {"python": platform.python_version()}
+    environment = Environment(
+        kernel="none", mode="sim", scale=1.0, versions=versions, machine=machine_name()
+    )
+    times_s = [simulate_collective(plan) for plan in plans]
+    with _open_store(results, plans, environment) as store:
+        for plan, iteration_s in zip(plans, times_s, strict=True):
+            store.append_iteration(
+                Record(
+                    run_id=store.run_id,
+                    plan_hash=experiment_hash(plan),
+                    scenario=plan.scenario,
+                    variant=plan.variant,
+                    system=plan.system,
+                    layers=0,
+                    batch=0,
+                    seed=0,
+                    iteration=0,
+                    warmup=False,
+                    iteration_s=iteration_s,
+                    source="simulated",
+                )
+            )
+        store.append_verdict(trustworthy=True)
+        return Outcome(path=store.path, reasons=())
+
+
+def _open_store(
+    results: Path, plans: Sequence[CollectivePlan], environment: Environment
+) -> RunStore:
+    """A run in a folder of its own: `netbench table case3` must not find case 3's collectives."""
+    store = RunStore.create(
+        results,
+        scenario=f"collective-{plans[0].scenario}",
+        created=datetime.now(),
+        command=["netbench", *sys.argv[1:]],
+        environment=environment,
+    )
+    for plan in plans:
+        store.append_plan(experiment_hash(plan), json.loads(experiment_to_json(plan)))
+    return store
