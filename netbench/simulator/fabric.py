@@ -1,14 +1,14 @@
-"""A plan's network as resources that flows share, and paths between ranks across them."""
+"""A network as resources that flows share, and paths between ranks across them."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from netbench.errors import PlanError
-from netbench.plan.model import Plan
+from netbench.scenario.model import Network
 from netbench.simulator import kernel
 from netbench.simulator.profile import TransportProfile
 
@@ -16,16 +16,18 @@ from netbench.simulator.profile import TransportProfile
 class Fabric:
     """Resources and paths, made as they are asked for.
 
+    node_of_rank: (num_ranks,), indices into the network's nodes.
     delay_s: (num_paths,), one-way, seconds. bandwidth_bps: (num_paths,), of the slowest resource.
     """
 
-    def __init__(self, plan: Plan, transport: TransportProfile) -> None:
+    def __init__(
+        self, network: Network, node_of_rank: ArrayLike, transport: TransportProfile
+    ) -> None:
         self.transport = transport
-        self._plan = plan
-        nodes = np.asarray(plan.device_nodes)
-        self._node = nodes[np.asarray(plan.placement)]
-        self._num_ranks = len(plan.placement)
-        mtu = plan.network.mtu_bytes
+        self._network = network
+        self._node = np.asarray(node_of_rank, dtype=np.int64)
+        self._num_ranks = len(self._node)
+        mtu = network.mtu_bytes
         self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
         self._index = np.full(self._num_ranks**2, kernel.NONE)
         self._capacity: list[float] = []
@@ -59,14 +61,14 @@ class Fabric:
             first_window=np.where(
                 rtt_s > 0,
                 transport.first_window_segments
-                * (self._plan.network.mtu_bytes - transport.header_bytes)
+                * (self._network.mtu_bytes - transport.header_bytes)
                 * transport.sockets,
                 np.inf,
             ),
         )
 
     def _make(self, source: int, target: int) -> int:
-        network, transport = self._plan.network, self.transport
+        network, transport = self._network, self.transport
         a, b = int(self._node[source]), int(self._node[target])
         limits: dict[tuple[object, ...], float] = {}
         if a == b:
