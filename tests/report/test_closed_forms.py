@@ -1,0 +1,142 @@
+"""Closed forms of collectives, against message-by-message recurrences and figures by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netbench.plan.collective import OPS, CollectivePlan, first_nodes, uniform_network
+from netbench.report.closed_forms import ideal_s
+from netbench.scenario import load_scenario
+
+GOODPUT = 1448 / 1514
+"""Of the rate, at MTU 1500 (TCP with timestamps on Ethernet)."""
+
+MIB = 1 << 20
+
+
+def ideal(op: str, num_nodes: int, size: int, backend: str = "gloo", **network: Any) -> float:
+    found = ideal_s(
+        CollectivePlan(
+            op=op,
+            num_nodes=num_nodes,
+            payload_bytes=size,
+            backend=backend,
+            network=uniform_network(
+                num_nodes, **{"one_way_delay_s": 0.005, "bandwidth_bps": 1e9} | network
+            ),
+            iterations=1,
+            warmup_iterations=0,
+        )
+    )
+    assert found is not None
+    return found
+
+
+def ring_by_messages(num_messages: int, tau_s: float, delay_s: float) -> float:
+    """Every rank: post receive i and offer send i as soon as receive i - 2 has come."""
+    come: list[float] = []
+    link_free_s = 0.0
+    for i in range(num_messages):
+        posted_s = come[i - 2] if i >= 2 else 0.0
+        link_free_s = max(posted_s + delay_s, link_free_s) + tau_s
+        come.append(link_free_s + delay_s)
+    return come[-1]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.005, 0.1])
+@pytest.mark.parametrize("num_nodes", [2, 3, 4, 7])
+@pytest.mark.parametrize("size", [1000, MIB, 40 * MIB])
+def test_a_ring_is_what_its_messages_add_up_to(delay_s: float, num_nodes: int, size: int) -> None:
+    """All-reduce in segments of at most 1 MiB, two or more per rank; all-gather in halves."""
+    per_rank = max(2, -(-size // MIB // num_nodes))
+    tau_s = size / per_rank / num_nodes * 8 / (1e9 * GOODPUT)
+    once_s = ring_by_messages((num_nodes - 1) * per_rank, tau_s, delay_s)
+    assert ideal("all-reduce", num_nodes, size, one_way_delay_s=delay_s) == pytest.approx(
+        2 * once_s
+    )
+    half_s = size / num_nodes / 2 * 8 / (1e9 * GOODPUT)
+    assert ideal("all-gather", num_nodes, size, one_way_delay_s=delay_s) == pytest.approx(
+        ring_by_messages(2 * (num_nodes - 1), half_s, delay_s)
+    )
+
+
+@pytest.mark.parametrize(("size", "num_messages"), [(4 * MIB, 6), (16 * MIB, 14)])
+def test_a_reduce_walks_the_ring_past_its_end(size: int, num_messages: int) -> None:
+    """4 ranks, 8 or 16 segments: all but two go round, then a quarter to rank 0."""
+    segment_s = size / (num_messages + 2) * 8 / (1e9 * GOODPUT)
+    quarter_s = size / 4 * 8 / (1e9 * GOODPUT)
+    expected_s = ring_by_messages(num_messages, segment_s, 0.005) + 2 * 0.005 + quarter_s
+    assert ideal("reduce", 4, size) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(
+    ("op", "sharing", "payloads", "delays"),
+    [
+        ("p2p", "pair", 1, 2),
+        ("broadcast", "pair", 3, 4),  # 8 ranks: three levels, one rendezvous
+        ("broadcast", "nic", 3 + 2 + 1, 4),  # the root sends three at a time, its first child two
+        ("broadcast", "class", 3 + 2 + 1, 4),
+    ],
+)
+def test_gloo_sends_whole_messages_down_a_tree(
+    op: str, sharing: str, payloads: float, delays: float
+) -> None:
+    """So many payloads one after the other on the longest path, and so many one-way delays."""
+    one_s = 8 * MIB * 8 / (1e9 * GOODPUT)
+    assert ideal(op, 8, 8 * MIB, sharing=sharing) == pytest.approx(
+        payloads * one_s + delays * 0.005
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "payloads", "delays"),
+    [
+        ("p2p", 1, 1),
+        ("all-reduce", 2 * 3 / 4, 6),
+        ("broadcast", 1, 3),
+        ("reduce", 1, 3),
+        ("all-gather", 3 / 4, 3),
+        ("reduce-scatter", 3 / 4, 3),
+        ("central-ps", 2, 6),
+        ("sharded-ps", 1 / 4 + 3 / 4, 4),
+    ],
+)
+def test_nccl_pipelines(op: str, payloads: float, delays: float) -> None:
+    """4 ranks: textbook rings and chains."""
+    one_s = 8 * MIB * 8 / (1e9 * GOODPUT)
+    found_s = ideal(op, 4, 8 * MIB, backend="nccl")
+    assert found_s == pytest.approx(payloads * one_s + delays * 0.005)
+
+
+def test_servers_take_the_sum_of_their_parts() -> None:
+    """Central: the others are ready for the broadcast when the root is, which saves one delay."""
+    together_s = ideal("reduce", 4, MIB) + ideal("broadcast", 4, MIB) - 0.005
+    assert ideal("central-ps", 4, MIB) == pytest.approx(together_s)
+    exchange_s = 2 * 0.005 + MIB / 4 * 8 / (1e9 * GOODPUT)
+    assert ideal("sharded-ps", 4, MIB) == pytest.approx(exchange_s + ideal("all-gather", 4, MIB))
+
+
+def test_an_all_to_all_shares_a_nic() -> None:
+    """Three shards at once through one card take three times as long as beside each other."""
+    shard_s = MIB / 4 * 8 / (1e9 * GOODPUT)
+    gather_s = ideal("all-gather", 4, MIB, sharing="nic")
+    exchange_s = ideal("sharded-ps", 4, MIB, sharing="nic") - gather_s
+    assert exchange_s == pytest.approx(2 * 0.005 + 3 * shard_s)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_there_is_no_closed_form_for_links_that_differ(op: str) -> None:
+    """Three nodes of two labs."""
+    network = first_nodes(load_scenario("example-two-labs"), 3)
+    plan = CollectivePlan(
+        op=op,
+        num_nodes=3,
+        payload_bytes=MIB,
+        backend="gloo",
+        network=network,
+        iterations=1,
+        warmup_iterations=0,
+    )
+    assert ideal_s(plan) is None
