@@ -3,20 +3,16 @@
 A plan is pure data: what is simulated, emulated on one machine or run on a cluster is the same
 JSON, and its hash is the provenance of every record.
 
-`model` is the data, `build` makes it, `serial` writes, reads and hashes it.
+`variants` reads the names of systems, `model` is the data, `build` makes it, `serial` writes, reads
+and hashes it; `traffic` and `memory` say what it asks of the network and the devices.
 """
 
-from netbench.plan.build import (
-    VARIANTS,
-    Variant,
-    build_plan,
-    build_plans,
-    choose_scale,
-    describe_plan,
-    iteration_bytes,
-)
+from netbench.plan.build import build_plan, build_plans, describe_plan
+from netbench.plan.memory import memory_warnings, plan_memory
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Layout, Plan, Transport
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
+from netbench.plan.traffic import choose_scale, iteration_bytes
+from netbench.plan.variants import VARIANTS, Variant, find_variant
 from netbench.workload.costs import Stage
 
 __all__ = [
@@ -31,8 +27,11 @@ __all__ = [
     "build_plans",
     "choose_scale",
     "describe_plan",
+    "find_variant",
     "iteration_bytes",
+    "memory_warnings",
     "plan_from_json",
     "plan_hash",
+    "plan_memory",
     "plan_to_json",
 ]

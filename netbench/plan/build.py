@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from netbench.errors import PlanError, nearest
 from netbench.placement import SCHEDULERS, SEEDED
 from netbench.plan.model import Layout, Plan, Transport
 from netbench.plan.serial import plan_hash
-from netbench.scenario.model import DeviceProfile, Scenario, Workload
-from netbench.workload.costs import (
-    activation_bytes,
-    layer_parameters,
-    model_parameters,
-    stage_costs,
-)
+from netbench.plan.traffic import choose_scale
+from netbench.plan.variants import VARIANTS as VARIANTS  # where it was: benchmarks read it here
+from netbench.plan.variants import find_variant
+from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
+from netbench.workload.costs import activation_bytes, live_layers, stage_costs
 
 MAX_PIPELINE = 8
 """Stages of a pipeline where the scenario does not say; the depth of the published runs."""
@@ -32,71 +29,8 @@ have been 1: the parameters would cross the network 16 times an iteration at B10
 ZERO3_LIVE_PARAMETERS = 1_000_000_000
 """DeepSpeed's documented default of `stage3_max_live_parameters`."""
 
-FULL_SIZE_BYTES = 2e9
-"""An iteration that moves at most this many bytes runs at scale 1."""
-
-FULL_SIZE_RANK_BYTES = 60e6
-"""A rank in a guest holds tensors up to this size several times over. User-Mode Linux maps a
-process's pages one by one, the host allows 65,530 mappings, and torch alone takes 31,000."""
-
-SCALED_BYTES = 1e9
-"""What an iteration should move at most once scaled: under virtual time the guest kernel
-carries about 1.8 simulated Gbit per second of wall time (measured)."""
-
-SCALES = (10.0, 100.0, 1000.0)
-"""Beyond 1000 an 8 MiB activation would no longer fill one jumbo frame."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
-    """A training system with the choices that make it one column of a table.
-
-    pipeline: stages the variant insists on; None = the scenario's (see `pipeline_depth`).
-    """
-
-    system: str
-    scheduler: str
-    schedule: str
-    data_parallel: str
-    pipeline: int | None = None
-
-
-def _dtfm(scheduler: str) -> Variant:
-    return Variant(
-        system="dtfm", scheduler=scheduler, schedule="gpipe", data_parallel="reduce-broadcast"
-    )
-
-
-def _megatron(scheduler: str, pipeline: int | None = None) -> Variant:
-    return Variant(
-        system="megatron",
-        scheduler=scheduler,
-        schedule="1f1b",
-        data_parallel="ring",
-        pipeline=pipeline,
-    )
-
-
-VARIANTS: dict[str, Variant] = {
-    "dtfm-scheduled": _dtfm("identity"),
-    "dtfm-random": _dtfm("random"),
-    "megatron": _megatron("identity"),
-    "megatron-random": _megatron("random"),
-    "megatron-p8": _megatron("identity", pipeline=8),
-    "megatron-p8-random": _megatron("random", pipeline=8),
-    "zero3": Variant(
-        system="zero3", scheduler="identity", schedule="none", data_parallel="shard", pipeline=1
-    ),
-}
-"""`dtfm-scheduled` is the identity placement: each pipeline inside one region when nodes are
-listed by region, the manually optimised placement of the published cases 3-5."""
-
-
-def find_variant(name: str) -> Variant:
-    """The variant called `name`. Raises PlanError suggesting the nearest."""
-    if name not in VARIANTS:
-        raise PlanError(f'unknown system "{name}"; {nearest(name, VARIANTS)}')
-    return VARIANTS[name]
+DDP_BUCKET_BYTES = 25 * 2**20
+"""PyTorch's documented default, `bucket_cap_mb=25` of DistributedDataParallel (MiB)."""
 
 
 def build_plan(
@@ -108,26 +42,38 @@ def build_plan(
     iterations: int,
     warmup_iterations: int,
     scale: float | None = None,
+    *,
+    network: str = "",
+    micro_batch: int | None = None,
 ) -> Plan:
     """Resolve one experiment. scale: None = `choose_scale`.
 
-    Raises PlanError when the variant is unknown or layers, batch and devices do not fit together.
+    network: name of one of the scenario's `sweep.networks`, "" = its own.
+    micro_batch: sequences, None = the workload's.
+    Raises PlanError when the variant or network is unknown, or layers, heads, batch and devices do
+    not fit together.
     """
     chosen = find_variant(variant)
-    _check_sizes(layers, batch, iterations, warmup_iterations)
+    if micro_batch is None:
+        micro_batch = scenario.workload.micro_batch
+    _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
     if scale is not None and not 0 < scale < math.inf:
         raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
-    workload = dataclasses.replace(scenario.workload, layers=layers, batch=batch)
+    workload = dataclasses.replace(
+        scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
+    )
     layout = _layout(scenario, variant, layers)
     if chosen.system == "zero3":
         workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
     micro_batches = _micro_batches(workload, layout.dp)
+    _check_chunks(variant, layout.pp, layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
     stages = stage_costs(
         workload,
-        _device(scenario),
+        single_device(scenario),
         system=chosen.system,
         num_stages=layout.pp,
+        tensor_parallel=layout.tp,
         optimizer_shards=layout.dp if chosen.system == "zero3" else 1,
     )
     plan = Plan(
@@ -140,7 +86,7 @@ def build_plan(
         placement=SCHEDULERS[chosen.scheduler](layout.num_ranks, seed),
         device_nodes=scenario.device_nodes(),
         node_names=tuple(node.name for node in scenario.nodes),
-        network=scenario.network,
+        network=_network(scenario, network),
         workload=workload,
         schedule=chosen.schedule,
         data_parallel=chosen.data_parallel,
@@ -154,6 +100,10 @@ def build_plan(
         scale=1.0,
         units=zero3_units(workload) if chosen.system == "zero3" else (),
         live_parameters=ZERO3_LIVE_PARAMETERS if chosen.system == "zero3" else 0,
+        num_chunks=chosen.num_chunks,
+        bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
+        backend=scenario.backend,
+        network_name=network,
     )
     return dataclasses.replace(plan, scale=choose_scale(plan) if scale is None else float(scale))
 
@@ -167,21 +117,41 @@ def build_plans(
     iterations: int,
     warmup_iterations: int,
     scale: float | None = None,
+    *,
+    networks: Sequence[str] | None = None,
+    micro_batch: Sequence[int] | None = None,
 ) -> tuple[Plan, ...]:
-    """Every combination, in the order layers, batch, variant, seed; all at one scale.
+    """Every combination, in the order network, micro-batch, layers, batch, variant, seed; all at
+    one scale, each plan once.
 
     A placement that does not depend on the seed is planned once, with the first seed.
     scale: None = the largest that `choose_scale` asks for, so that one shaping serves all.
+    networks: names of the scenario's `sweep.networks`; none, or None = its own network.
+    micro_batch: sequences; none, or None = the workload's.
     """
+    sizes: Sequence[int | None] = micro_batch or [None]
     plans = [
-        build_plan(scenario, variant, num_layers, size, seed, iterations, warmup_iterations, scale)
+        build_plan(
+            scenario,
+            variant,
+            num_layers,
+            size,
+            seed,
+            iterations,
+            warmup_iterations,
+            scale,
+            network=network,
+            micro_batch=sequences,
+        )
+        for network in networks or [""]
+        for sequences in sizes
         for num_layers in layers
         for size in batch
         for variant in variants
         for seed in (seeds if find_variant(variant).scheduler in SEEDED else seeds[:1])
     ]
     common = max((plan.scale for plan in plans), default=1.0)
-    return tuple(dataclasses.replace(plan, scale=common) for plan in plans)
+    return tuple(dict.fromkeys(dataclasses.replace(plan, scale=common) for plan in plans))
 
 
 def pipeline_depth(scenario: Scenario, layers: int) -> int:
@@ -213,48 +183,8 @@ def zero3_units(workload: Workload) -> tuple[int, ...]:
     As few as the rule allows. DeepSpeed gathers layer by layer and far ahead, so what counts is the
     bytes, which are the same; each unit costs 64 emulated ranks 63 messages per collective.
     """
-    room = ZERO3_LIVE_PARAMETERS - workload.embedding_parameters
-    live = min(workload.layers, max(0, room // layer_parameters(workload)))
+    live = live_layers(workload, ZERO3_LIVE_PARAMETERS)
     return tuple(layers for layers in (live, workload.layers - live) if layers)
-
-
-def iteration_bytes(plan: Plan) -> float:
-    """Bytes that all ranks together send in one iteration at full size, loopback included.
-
-    First-order: ring = reduce + broadcast = 2 (dp - 1) gradients per stage; zero3 gathers once or,
-    beyond the live limit, twice, and scatters gradients, every micro-step.
-    """
-    pp, dp = plan.layout.pp, plan.layout.dp
-    micro_batches = plan.num_rounds * plan.num_micro_batches
-    gradients = sum(stage.gradient_bytes for stage in plan.stages)
-    if plan.data_parallel == "shard":
-        parameters = model_parameters(plan.workload)
-        regathered = max(0, parameters - plan.live_parameters) / parameters
-        return micro_batches * (dp - 1) * gradients * (2 + regathered)
-    activations = 2 * (pp - 1) * dp * micro_batches * plan.activation_bytes
-    return activations + 2.0 * (dp - 1) * gradients
-
-
-def rank_bytes(plan: Plan) -> int:
-    """The largest tensors that one rank holds at full size: gradients, or a gathered model."""
-    return max(stage.gradient_bytes for stage in plan.stages)
-
-
-def choose_scale(plan: Plan) -> float:
-    """The factor to divide bytes and bandwidths by: 1 where an iteration moves at most 2 GB and a
-    rank's tensors fit a guest, else the smallest of 10, 100, 1000 that brings an iteration to at
-    most 1 GB, or 1000."""
-    total, held = iteration_bytes(plan), rank_bytes(plan)
-    if total <= FULL_SIZE_BYTES and held <= FULL_SIZE_RANK_BYTES:
-        return 1.0
-    return next(
-        (
-            scale
-            for scale in SCALES
-            if total / scale <= SCALED_BYTES and held / scale <= FULL_SIZE_RANK_BYTES
-        ),
-        SCALES[-1],
-    )
 
 
 def describe_plan(plan: Plan) -> str:
@@ -262,9 +192,13 @@ def describe_plan(plan: Plan) -> str:
     rounds = f"{plan.num_rounds} x " if plan.num_rounds > 1 else ""
     seed = f" seed {plan.seed}" if plan.scheduler in SEEDED else ""
     schedule = "" if plan.schedule == "none" else f"{plan.schedule} "
+    network = f" on {plan.network_name}" if plan.network_name else ""
+    tensor = f"t{plan.layout.tp}" if plan.layout.tp > 1 else ""
+    chunks = f" of {plan.num_chunks} chunks" if plan.num_chunks > 1 else ""
     return (
-        f"{plan_hash(plan)}  {plan.scenario} {plan.variant} L{plan.workload.layers} "
-        f"B{plan.workload.batch}: p{plan.layout.pp}d{plan.layout.dp}, {plan.scheduler} placement"
+        f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} L{plan.workload.layers} "
+        f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{chunks}, "
+        f"{plan.scheduler} placement"
         f"{seed}, {schedule}{rounds}{plan.num_micro_batches} micro-batches of "
         f"{plan.workload.micro_batch}, {plan.data_parallel}, "
         f"{plan.warmup_iterations} + {plan.iterations - plan.warmup_iterations} iterations, "
@@ -272,8 +206,22 @@ def describe_plan(plan: Plan) -> str:
     )
 
 
-def _check_sizes(layers: int, batch: int, iterations: int, warmup_iterations: int) -> None:
-    for name, value in (("layers", layers), ("batch", batch), ("iterations", iterations)):
+def single_device(scenario: Scenario) -> DeviceProfile:
+    """The one device type of the scenario. Raises PlanError where it mixes several."""
+    names = sorted({node.device for node in scenario.nodes})
+    if len(names) != 1:
+        raise PlanError(
+            f"scenario {scenario.name} mixes devices {', '.join(names)}; stages are costed for one "
+            "device type so far: give every node the same device"
+        )
+    return scenario.devices[names[0]]
+
+
+def _check_sizes(
+    layers: int, batch: int, micro_batch: int, iterations: int, warmup_iterations: int
+) -> None:
+    sizes = {"layers": layers, "batch": batch, "micro_batch": micro_batch, "iterations": iterations}
+    for name, value in sizes.items():
         if value <= 0:
             raise PlanError(f"{name} is {value}; expected a positive whole number")
     if not 0 <= warmup_iterations < iterations:
@@ -283,33 +231,75 @@ def _check_sizes(layers: int, batch: int, iterations: int, warmup_iterations: in
         )
 
 
-def _layout(scenario: Scenario, variant: str, layers: int) -> Layout:
-    """Pipelines over all devices."""
-    devices = scenario.num_devices
-    depth = VARIANTS[variant].pipeline or pipeline_depth(scenario, layers)
-    if depth > devices:
+def _network(scenario: Scenario, name: str) -> Network:
+    """The scenario's network, or what it becomes in the sweep's network called `name`."""
+    if not name:
+        return scenario.network
+    choices = {choice.name: choice for choice in scenario.sweep.networks}
+    if not choices:
         raise PlanError(
-            f"{variant} needs {depth} pipeline stages, so at least {depth} ranks, but scenario "
-            f"{scenario.name} has {devices} devices; use a variant without a fixed depth "
+            f'scenario {scenario.name} has no network "{name}": its sweep has no `networks`'
+        )
+    if name not in choices:
+        raise PlanError(
+            f'scenario {scenario.name} has no network "{name}"; {nearest(name, choices)}'
+        )
+    return scenario.network.with_links(choices[name].link)
+
+
+def _layout(scenario: Scenario, variant: str, layers: int) -> Layout:
+    """Pipelines of tensor-parallel groups over all devices."""
+    devices, chosen = scenario.num_devices, find_variant(variant)
+    depth = chosen.pipeline or pipeline_depth(scenario, layers)
+    tensor, ranks = chosen.tensor, depth * chosen.tensor
+    _check_tensor(scenario.workload, tensor)
+    each = f" of {tensor} tensor-parallel ranks each" if tensor > 1 else ""
+    if ranks > devices:
+        raise PlanError(
+            f"{variant} needs {depth} pipeline stages{each}, so at least {ranks} ranks, but "
+            f"scenario {scenario.name} has {devices} devices; use a variant without fixed degrees "
             "(dtfm-scheduled, megatron), a smaller `pipeline` in the sweep, or more nodes"
         )
-    if devices % depth:
+    if devices % ranks:
+        choose = f"a `pipeline` in the scenario's sweep that divides {devices}"
+        if chosen.pipeline:
+            choose = f"a variant whose degrees multiply to a divisor of {devices}"
         raise PlanError(
             f"{devices} devices of scenario {scenario.name} do not divide into pipelines of "
-            f"{depth} stages; choose a `pipeline` in the scenario's sweep that divides {devices}"
+            f"{depth} stages{each}; choose {choose}"
         )
-    return Layout(pp=depth, dp=devices // depth)
+    return Layout(tp=tensor, pp=depth, dp=devices // ranks)
 
 
-def _device(scenario: Scenario) -> DeviceProfile:
-    """The one device type of the scenario."""
-    names = sorted({node.device for node in scenario.nodes})
-    if len(names) != 1:
+def _check_tensor(workload: Workload, tensor: int) -> None:
+    """Tensor parallelism gives every rank whole attention heads and whole columns."""
+    for name, value in (("heads", workload.heads), ("hidden", workload.hidden)):
+        if value % tensor:
+            raise PlanError(
+                f"{name} is {value}, which does not divide among {tensor} tensor-parallel ranks; "
+                f"choose t<T> with T a divisor of {math.gcd(workload.heads, workload.hidden)}"
+            )
+
+
+def _check_chunks(variant: str, depth: int, layers: int, micro_batches: int) -> None:
+    """What the interleaved schedule asks for. Source: Narayanan et al. 2021, section 2.2."""
+    chunks = find_variant(variant).num_chunks
+    if chunks == 1:
+        return
+    if depth == 1:
         raise PlanError(
-            f"scenario {scenario.name} mixes devices {', '.join(names)}; stages are costed for one "
-            "device type so far: give every node the same device"
+            f"{variant} has one pipeline stage; interleaving needs at least 2: add -p<P>"
         )
-    return scenario.devices[names[0]]
+    if layers % (depth * chunks):
+        raise PlanError(
+            f"{layers} layers do not divide into {depth} stages x {chunks} chunks of {variant}; "
+            f"choose a multiple of {depth * chunks}, or fewer chunks"
+        )
+    if micro_batches % depth:
+        raise PlanError(
+            f"{micro_batches} micro-batches per pipeline are no multiple of the {depth} stages of "
+            f"{variant}, which interleaves; choose another batch or micro-batch"
+        )
 
 
 def _micro_batches(workload: Workload, num_pipelines: int) -> int:

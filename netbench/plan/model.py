@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from netbench.scenario.model import Network, Workload
 from netbench.workload.costs import Stage
 
 PLAN_SCHEMA_VERSION = 1
 
+LATER = {"omit_default": True}
+"""Metadata of a field that came after plans were recorded: it is written only where it has not its
+default, so that those plans keep their hash."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Tensor x pipeline x data parallel degrees; `p8d8` = pp 8, dp 8, tp 1."""
+    """Tensor x pipeline x data parallel degrees; `p2t4d8` = pp 2, tp 4, dp 8."""
 
     tp: int = 1
     pp: int = 1
@@ -41,15 +45,23 @@ class Transport:
 class Plan:
     """The experiment. `placement[rank]` is the device index, `device_nodes[device]` the node index.
 
-    Rank order: `dtfm` pipeline * pp + stage; `megatron` stage * dp + pipeline (tp 1);
-    `zero3` 0..dp-1. `schedule`: gpipe, 1f1b, none. `data_parallel`: reduce-broadcast, ring, shard.
+    Rank order: `dtfm` pipeline * pp + stage; `megatron` (stage * dp + pipeline) * tp + tensor
+    index; `zero3`, `ddp` 0..dp-1.
+    schedule: gpipe, 1f1b, interleaved, zero-bubble, none.
+    data_parallel: reduce-broadcast, ring, shard, tree, central-ps, sharded-ps.
     num_rounds: GPipe rounds of `num_micro_batches` each (per pipeline); 1 for other schedules.
+    stages: per rank of a pipeline, a tensor-parallel rank's share of it.
     activation_bytes: one micro-batch's boundary tensor. scale: bytes and bandwidths are divided
     by it. iterations includes the first `warmup_iterations`.
 
     zero3 only: `workload.micro_batch` is its own (see `build.zero3_micro_batch`), `stages` holds
     the whole model, and num_micro_batches counts the micro-steps of a rank. units: layers of
     each unit that is gathered together. live_parameters: that may stay gathered between uses.
+
+    num_chunks: model chunks per rank; chunk c of stage s is the (c * pp + s)-th part of the model,
+    and costs 1 / num_chunks of the stage. bucket_bytes: gradients that ddp all-reduces together.
+    backend: the library whose semantics hold, nccl or gloo. network_name: of the scenario's
+    `sweep.networks`, "" = the scenario's own network.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -76,3 +88,7 @@ class Plan:
     scale: float
     units: tuple[int, ...] = ()
     live_parameters: int = 0
+    num_chunks: int = field(default=1, metadata=LATER)
+    bucket_bytes: int = field(default=0, metadata=LATER)
+    backend: str = field(default="nccl", metadata=LATER)
+    network_name: str = field(default="", metadata=LATER)

@@ -1,4 +1,8 @@
-"""A plan as canonical JSON: sorted keys, no spaces, types from the annotations, inf as "inf"."""
+"""A plan as canonical JSON: sorted keys, no spaces, types from the annotations, inf as "inf".
+
+Fields added after plans were first recorded are left out where they have their default
+(`model.LATER`): read a plan with `plan_from_json`, not by its keys.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import typing
 from typing import Any
 
 from netbench.errors import PlanError
-from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+from netbench.plan.model import LATER, PLAN_SCHEMA_VERSION, Plan
 
 HASH_DIGITS = 12
 """Hexadecimal digits of a plan's hash: 48 bits, plenty for the plans of one project."""
@@ -47,7 +51,11 @@ def _encode(kind: Any, value: Any) -> Any:
     so that a plan and its copy read back from JSON have the same hash."""
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return {name: _encode(hint, getattr(value, name)) for name, hint in hints.items()}
+        return {
+            field.name: _encode(hints[field.name], getattr(value, field.name))
+            for field in dataclasses.fields(kind)
+            if not (field.metadata == LATER and getattr(value, field.name) == field.default)
+        }
     if typing.get_origin(kind) is tuple:
         return [_encode(typing.get_args(kind)[0], item) for item in value]
     if kind is float:

@@ -53,7 +53,7 @@ def _from_pairs(
                     f"gives {_arrow(regions, end)} again, which is on line {lines[end]}; "
                     "keep one of the two",
                 )
-            found[end], lines[end] = _link(pair), source.line(keys)
+            found[end], lines[end] = make_link(pair), source.line(keys)
     for src in range(len(regions)):
         for dst in range(len(regions)):
             if src != dst and (src, dst) not in found:
@@ -130,7 +130,7 @@ def _inside(source: Source, form: ScenarioForm) -> list[Link]:
     for group in form.nodes:
         counts[group.region] = counts.get(group.region, 0) + group.count
     if isinstance(inside, LinkForm):
-        return [_link(inside)] * len(form.regions)
+        return [make_link(inside)] * len(form.regions)
     given: Mapping[str, LinkForm] = inside or {}
     for name in given:
         region_index(source, form.regions, name, ("network", "inside", name))
@@ -141,10 +141,11 @@ def _inside(source: Source, form: ScenarioForm) -> list[Link]:
                 f"has no link inside {name}, which has {counts[name]} nodes; "
                 'write e.g. "inside: {one_way_delay: 1ms, bandwidth: 5Gbit}"',
             )
-    return [_link(given[name]) if name in given else UNUSED for name in form.regions]
+    return [make_link(given[name]) if name in given else UNUSED for name in form.regions]
 
 
-def _link(form: LinkForm) -> Link:
+def make_link(form: LinkForm) -> Link:
+    """The link a form describes."""
     return Link(
         one_way_delay_s=form.one_way_delay,
         bandwidth_bps=form.bandwidth,

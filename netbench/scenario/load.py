@@ -8,8 +8,16 @@ from typing import TypeVar
 
 from netbench.errors import ScenarioError, nearest
 from netbench.scenario.devices import device_profile, list_device_profiles, load_device_profile
-from netbench.scenario.links import build_links, region_index
-from netbench.scenario.model import DeviceProfile, Network, Node, Scenario, Sweep, Workload
+from netbench.scenario.links import build_links, make_link, region_index
+from netbench.scenario.model import (
+    DeviceProfile,
+    Network,
+    Node,
+    Scenario,
+    Sweep,
+    SweepNetwork,
+    Workload,
+)
 from netbench.scenario.schema import ScenarioForm
 from netbench.scenario.source import Source, read_source
 from netbench.scenario.validate import validate
@@ -79,8 +87,9 @@ def build_scenario(source: Source, form: ScenarioForm) -> Scenario:
         network=network,
         nodes=nodes,
         devices=_devices(source, form),
-        workload=Workload(**form.workload.model_dump()),
-        sweep=_sweep(form),
+        workload=Workload(**form.workload.model_dump(exclude={"backend"})),
+        sweep=_sweep(source, form),
+        backend=form.workload.backend,
     )
 
 
@@ -129,10 +138,13 @@ def _devices(source: Source, form: ScenarioForm) -> dict[str, DeviceProfile]:
     return profiles
 
 
-def _sweep(form: ScenarioForm) -> Sweep:
+def _sweep(source: Source, form: ScenarioForm) -> Sweep:
     """All settings and the default slice. A default not given is the first of the sweep's layers,
-    batches and seeds, and all of its variants."""
+    batches, seeds, networks and micro-batches, and all of its variants."""
     whole, default = form.sweep, form.sweep.default
+    networks = _sweep_networks(source, form)
+    names = tuple(network.name for network in networks)
+    micro_batch = _given(whole.micro_batch, ())
     layers = _given(whole.layers, [form.workload.layers])
     batch = _given(whole.batch, [form.workload.batch])
     variants = _given(whole.variants, list(DEFAULT_VARIANTS))
@@ -147,7 +159,29 @@ def _sweep(form: ScenarioForm) -> Sweep:
         default_variants=_given(default.variants, variants),
         default_seeds=_given(default.seeds, seeds[:1]),
         pipeline=whole.pipeline or 0,
+        networks=networks,
+        default_networks=_given(default.networks, names[:1]),
+        micro_batch=micro_batch,
+        default_micro_batch=_given(default.micro_batch, micro_batch[:1]),
     )
+
+
+def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, ...]:
+    """The networks to sweep over; those of the default slice must be among them."""
+    networks: dict[str, SweepNetwork] = {}
+    for i, network in enumerate(form.sweep.networks or []):
+        if network.name in networks:
+            raise source.error(
+                ("sweep", "networks", i), f'"{network.name}" is given twice; keep one of the two'
+            )
+        networks[network.name] = SweepNetwork(name=network.name, link=make_link(network))
+    for i, name in enumerate(form.sweep.default.networks or []):
+        if name not in networks:
+            hint = nearest(name, networks) if networks else "add it there"
+            raise source.error(
+                ("sweep", "default", "networks", i), f'"{name}" is not in sweep.networks; {hint}'
+            )
+    return tuple(networks.values())
 
 
 def _given(values: list[T] | None, otherwise: Sequence[T]) -> tuple[T, ...]:

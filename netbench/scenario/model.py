@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 
@@ -67,6 +68,11 @@ class Network:
         """The link from node `src` to node `dst` (indices), src != dst."""
         return self.links[self.node_regions[src]][self.node_regions[dst]]
 
+    def with_links(self, link: Link) -> Network:
+        """This network with `link` between any two nodes, inside regions and across."""
+        size = len(self.regions)
+        return dataclasses.replace(self, links=((link,) * size,) * size)
+
     def one_way_delay_s(self) -> NDArray[np.float64]:
         """(num_nodes, num_nodes), seconds, [src, dst]; diagonal 0."""
         return self._matrix([[link.one_way_delay_s for link in row] for row in self.links], 0.0)
@@ -119,10 +125,20 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SweepNetwork:
+    """A network to sweep over, by name: `link` takes the place of every link between nodes."""
+
+    name: str
+    link: Link
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
     """The settings a scenario offers (`--all`), and the slice `netbench run` takes by default.
 
     pipeline: stages of a pipeline; 0 = the largest depth up to 8 that divides devices and layers.
+    networks: empty = the scenario's own network only. default_networks: names of some of them.
+    micro_batch: sequences; empty = the workload's only.
     """
 
     layers: tuple[int, ...]
@@ -134,11 +150,18 @@ class Sweep:
     default_variants: tuple[str, ...]
     default_seeds: tuple[int, ...]
     pipeline: int = 0
+    networks: tuple[SweepNetwork, ...] = ()
+    default_networks: tuple[str, ...] = ()
+    micro_batch: tuple[int, ...] = ()
+    default_micro_batch: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """A named network with nodes, devices, a workload and a default sweep; one YAML file."""
+    """A named network with nodes, devices, a workload and a default sweep; one YAML file.
+
+    backend: the library that carries collectives and transfers, nccl or gloo.
+    """
 
     name: str
     title: str
@@ -149,6 +172,7 @@ class Scenario:
     devices: dict[str, DeviceProfile]
     workload: Workload
     sweep: Sweep
+    backend: str = "nccl"
 
     @property
     def num_devices(self) -> int:

@@ -34,13 +34,26 @@ def _quantity(parse: Callable[[str], float], example: str) -> tuple[Any, ...]:
     return BeforeValidator(read), WithJsonSchema(form)
 
 
+def _parse_loss(text: str) -> float:
+    """A share below 1: what loses every packet is no link."""
+    loss = units.parse_percent(text)
+    if loss == 1:
+        raise ValueError(
+            f'"{text}" loses every packet, so that nothing can cross; write e.g. "0.1%"'
+        )
+    return loss
+
+
 Bandwidth = Annotated[float, *_quantity(units.parse_bandwidth, "1.12Gbit")]
 Seconds = Annotated[float, *_quantity(units.parse_time, "11ms")]
 Bytes = Annotated[int, *_quantity(units.parse_bytes, "16GB")]
 Flops = Annotated[float, *_quantity(units.parse_flops, "55TFLOPS")]
-Share = Annotated[float, *_quantity(units.parse_percent, "0.1%")]
+Loss = Annotated[float, *_quantity(_parse_loss, "0.1%")]
 Count = Annotated[int, *_quantity(units.parse_count, "64M")]
 Positive = Annotated[int, *_quantity(units.parse_count, "24"), Field(gt=0)]
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Of scenarios and networks: they become names of folders and arguments of commands."""
 
 MAX_NODES = 10_000
 """Of one group: a slip of the keyboard should not fill the memory."""
@@ -88,7 +101,7 @@ class LinkForm(Section):
     one_way_delay: Seconds = Field(examples=["11ms"])
     bandwidth: Bandwidth = Field(default=math.inf, examples=["1.12Gbit"])
     jitter: Seconds = Field(default=0.0, examples=["1ms"])
-    loss: Share = Field(default=0.0, examples=["0.1%"])
+    loss: Loss = Field(default=0.0, examples=["0.1%"])
 
 
 class PairForm(LinkForm):
@@ -112,7 +125,7 @@ class MatrixForm(Section):
     one_way_delay: list[list[Seconds]] = Field(examples=["[[1ms, 11ms], [11ms, 1ms]]"])
     bandwidth: list[list[Bandwidth]] = Field(examples=["[[5Gbit, 1Gbit], [1Gbit, 5Gbit]]"])
     jitter: list[list[Seconds]] | None = None
-    loss: list[list[Share]] | None = None
+    loss: list[list[Loss]] | None = None
 
 
 TAG = "form:"
@@ -206,6 +219,7 @@ class WorkloadForm(Section):
     micro_batch: Positive = Field(default=1, examples=["1"])
     batch: Positive = Field(examples=["1024"])
     embedding_parameters: Count = Field(default=0, examples=["64M"])
+    backend: Literal["nccl", "gloo"] = "nccl"
 
 
 class SliceForm(Section):
@@ -215,19 +229,33 @@ class SliceForm(Section):
     batch: list[Positive] | None = Field(default=None, min_length=1)
     variants: list[str] | None = Field(default=None, min_length=1)
     seeds: list[int] | None = Field(default=None, min_length=1)
+    micro_batch: list[Positive] | None = Field(default=None, min_length=1)
+
+
+class DefaultForm(SliceForm):
+    """The slice that is run by default; networks by name."""
+
+    networks: list[str] | None = Field(default=None, min_length=1)
+
+
+class SweepNetworkForm(LinkForm):
+    """A network to sweep over: its link takes the place of every link between nodes."""
+
+    name: str = Field(pattern=NAME, examples=["10ms-1Gbit"])
 
 
 class SweepForm(SliceForm):
     """All values a scenario offers, and the slice that is run by default."""
 
     pipeline: Positive | None = Field(default=None, examples=["8"])
-    default: SliceForm = Field(default=SliceForm())
+    networks: list[SweepNetworkForm] | None = Field(default=None, min_length=1)
+    default: DefaultForm = Field(default=DefaultForm())
 
 
 class ScenarioForm(Section):
     """A scenario file."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str | None = Field(default=None, pattern=NAME)
     title: str = ""
     notes: str = ""
     regions: list[str] = Field(min_length=1, examples=["[Ohio, Virginia]"])

@@ -124,11 +124,11 @@ def check_emulable(plans: Sequence[Experiment]) -> None:
             "no trainer runs these plans; --testbed sim can, or leave them out with --systems:\n"
             + "\n".join(f"  {describe_plan(plan)}" for plan in unknown)
         )
-    names = sorted({plan.network_name for plan in trained})
+    names = sorted({plan.network_name or "the scenario's own" for plan in trained})
     if len(names) > 1:
         raise TestbedError(
-            f"the plans are for {len(names)} networks ({', '.join(name or 'own' for name in names)}) "
-            "and a session shapes one: choose one, or --testbed sim"
+            f"the plans are for {len(names)} networks ({', '.join(names)}) and a session shapes "
+            "one: choose one, or --testbed sim"
         )
 
 

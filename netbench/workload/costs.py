@@ -6,6 +6,7 @@ s = sequence length, b = sequences per micro-batch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from netbench.errors import PlanError
@@ -20,7 +21,8 @@ MEGATRON_GRADIENT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """The cost of one pipeline stage on its device, per micro-batch unless said otherwise.
+    """The cost of one pipeline stage on its device, per micro-batch unless said otherwise; of one
+    of the ranks that share the stage, where it is tensor parallel.
 
     forward_s, backward_s: seconds, backward with recomputation where the workload has it.
     optimizer_s: seconds per iteration. parameters: count.
@@ -65,6 +67,22 @@ def layer_parameters(workload: Workload) -> int:
     return 12 * workload.hidden**2 + 13 * workload.hidden
 
 
+def layer_matrices(workload: Workload) -> tuple[int, ...]:
+    """Parameters of one layer's weight matrices in the order they are used: queries, keys and
+    values 3 h^2, projection h^2, feed-forward 4 h^2 twice.
+
+    Source: GPT-2 (Radford et al. 2019) as in Megatron-LM (Shoeybi et al. 2019, section 3).
+    """
+    square: int = workload.hidden**2
+    return (3 * square, square, 4 * square, 4 * square)
+
+
+def live_layers(workload: Workload, live_parameters: int) -> int:
+    """Layers whose parameters may all stay gathered within `live_parameters`, embeddings first."""
+    room = live_parameters - workload.embedding_parameters
+    return min(workload.layers, max(0, room // layer_parameters(workload)))
+
+
 def model_parameters(workload: Workload) -> int:
     """Parameters of the model: layers and embeddings."""
     return workload.layers * layer_parameters(workload) + workload.embedding_parameters
@@ -79,7 +97,7 @@ def activation_bytes(workload: Workload) -> int:
 def gradient_bytes(system: str, workload: Workload, parameters: int) -> int:
     """Bytes of gradients that data parallelism synchronises for `parameters` parameters.
 
-    dtfm and zero3 send them in the model's dtype, megatron in fp32.
+    dtfm, zero3 and ddp send them in the model's dtype, megatron in fp32.
 
     The published notes give dtfm 296 MB for a stage of 3 layers of GPT-XL and 409 MB for the
     first. The formula gives 288 MiB and, with 64 M embedding parameters, 410 MiB: read as MiB,
@@ -96,10 +114,13 @@ def stage_costs(
     *,
     system: str,
     num_stages: int,
+    tensor_parallel: int = 1,
     optimizer_shards: int = 1,
 ) -> tuple[Stage, ...]:
     """Cost of every pipeline stage, layers split evenly, embeddings in the first.
 
+    tensor_parallel: ranks that share every layer and the embeddings evenly; the few parameters
+    that Megatron replicates (layer norms, biases after a reduction) are taken as shared too.
     optimizer_shards: ranks that share one stage's update (ZeRO: all of them).
     Raises PlanError if the layers do not divide or the profile does not know the system.
     """
@@ -109,13 +130,15 @@ def stage_costs(
             f"choose a multiple of {num_stages}, or another `pipeline` in the scenario's sweep"
         )
     num_layers = workload.layers // num_stages
-    forward_s = num_layers * layer_forward_flops(workload) / _flops(profile, system)
+    flops = _flops(profile, system) * tensor_parallel
+    forward_s = num_layers * layer_forward_flops(workload) / flops
     update_s = profile.optimizer_s_per_parameter
     optimizer_s = update_s.get(system, update_s.get("default", 0.0)) / optimizer_shards
 
     def stage(index: int) -> Stage:
         embedding = workload.embedding_parameters if index == 0 else 0
-        parameters = num_layers * layer_parameters(workload) + embedding
+        whole = num_layers * layer_parameters(workload) + embedding
+        parameters = math.ceil(whole / tensor_parallel)
         return Stage(
             num_layers=num_layers,
             forward_s=forward_s,

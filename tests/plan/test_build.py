@@ -8,9 +8,7 @@ from collections import Counter
 import pytest
 
 from netbench.errors import PlanError
-from netbench.placement import SCHEDULERS
 from netbench.plan import (
-    VARIANTS,
     Layout,
     Plan,
     build_plan,
@@ -20,11 +18,14 @@ from netbench.plan import (
     iteration_bytes,
     plan_hash,
 )
-from netbench.plan.build import FULL_SIZE_RANK_BYTES, pipeline_depth, zero3_units
+from netbench.plan.build import pipeline_depth, zero3_units
+from netbench.plan.traffic import FULL_SIZE_RANK_BYTES
 from netbench.scenario import Scenario, list_scenarios, load_scenario
+from netbench.scenario.model import Link
 
 CASE3 = load_scenario("case3")
 EXAMPLE = load_scenario("example-two-labs")
+SMALL = load_scenario("gpt3-small")
 
 
 def case3(variant: str, layers: int = 24, batch: int = 1024, seed: int = 2022) -> Plan:
@@ -63,6 +64,57 @@ def test_megatron_runs_all_micro_batches_in_one_1f1b_flush() -> None:
     assert (plan.schedule, plan.data_parallel) == ("1f1b", "ring")
     assert (plan.num_rounds, plan.num_micro_batches) == (1, 128)
     assert plan.stages[1].gradient_bytes == 4 * plan.stages[1].parameters
+
+
+def test_tensor_parallel_ranks_share_a_stage() -> None:
+    """Published as P2T4: 64 GPUs are 8 replicas of 2 stages of 4 ranks; a stage of 12 layers costs
+    a rank what a stage of 3 layers costs a rank of P8, and so do its parameters."""
+    plan, deep = case3("megatron-p2t4"), case3("megatron-p8")
+    assert plan.layout == Layout(tp=4, pp=2, dp=8)
+    assert plan.num_micro_batches == deep.num_micro_batches == 128
+    assert plan.stages[1].num_layers == 12
+    assert plan.stages[1].forward_s == pytest.approx(deep.stages[1].forward_s)
+    assert plan.stages[1].backward_s == pytest.approx(deep.stages[1].backward_s)
+    assert plan.stages[1].parameters == deep.stages[1].parameters
+    assert plan.stages[1].gradient_bytes == deep.stages[1].gradient_bytes
+    assert plan.stages[0].parameters - plan.stages[1].parameters == 64_000_000 / 4
+
+
+def test_tensor_parallelism_alone_is_one_stage() -> None:
+    """Published as T8: 8 replicas."""
+    assert case3("megatron-t8").layout == Layout(tp=8, pp=1, dp=8)
+
+
+def test_interleaving_keeps_the_stages_and_counts_their_chunks() -> None:
+    """24 layers in 4 stages of 2 chunks of 3 layers; a plan says what a rank has in all."""
+    plan = case3("megatron-p4-interleaved2")
+    assert (plan.schedule, plan.num_chunks, plan.layout) == ("interleaved", 2, Layout(pp=4, dp=16))
+    assert [stage.num_layers for stage in plan.stages] == [6] * 4
+
+
+def test_dtfm_under_1f1b_has_one_round() -> None:
+    """Rounds are GPipe's."""
+    plan = case3("dtfm-scheduled-1f1b-allreduce")
+    assert (plan.schedule, plan.data_parallel) == ("1f1b", "ring")
+    assert (plan.num_rounds, plan.num_micro_batches) == (1, 128)
+
+
+def test_ddp_holds_the_whole_model_on_every_device() -> None:
+    """Gradients are accumulated over the micro-batches and sent in buckets of 25 MiB."""
+    plan = case3("ddp-tree")
+    assert plan.layout == Layout(dp=64)
+    assert (plan.schedule, plan.data_parallel) == ("none", "tree")
+    assert plan.num_micro_batches * plan.workload.micro_batch == 16
+    assert plan.bucket_bytes == 26_214_400
+    assert plan.stages[0].gradient_bytes == 2 * plan.stages[0].parameters
+    assert case3("megatron-p8").bucket_bytes == 0
+
+
+def test_the_backend_is_the_scenarios() -> None:
+    """NCCL unless it says otherwise."""
+    gloo = dataclasses.replace(EXAMPLE, backend="gloo")
+    assert build_plan(gloo, "zero3", 8, 16, 0, 1, 0).backend == "gloo"
+    assert build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0).backend == "nccl"
 
 
 def test_zero3_spreads_the_batch_over_all_devices() -> None:
@@ -114,7 +166,17 @@ def test_every_plan_of_every_scenario_trains_the_whole_batch(name: str) -> None:
     """Micro-batches x rounds x their size x replicas = batch; layers of the stages = layers."""
     scenario = load_scenario(name)
     sweep = scenario.sweep
-    plans = build_plans(scenario, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    plans = build_plans(
+        scenario,
+        sweep.variants,
+        sweep.layers,
+        sweep.batch,
+        sweep.seeds,
+        2,
+        1,
+        networks=[network.name for network in sweep.networks],
+        micro_batch=sweep.micro_batch,
+    )
     assert plans
     for plan in plans:
         sequences = plan.num_rounds * plan.num_micro_batches * plan.workload.micro_batch
@@ -147,12 +209,6 @@ def test_a_placement_that_ignores_the_seed_is_planned_once() -> None:
     }
 
 
-def test_variants_differ_from_each_other() -> None:
-    """And each names a scheduler that exists."""
-    assert len(set(VARIANTS.values())) == len(VARIANTS)
-    assert {variant.scheduler for variant in VARIANTS.values()} <= set(SCHEDULERS)
-
-
 @pytest.mark.parametrize(
     ("devices", "layers", "depth"), [(64, 24, 8), (4, 24, 4), (6, 24, 6), (64, 12, 4), (7, 24, 1)]
 )
@@ -172,6 +228,38 @@ def test_without_a_word_pipelines_are_as_deep_as_divides(
         ("dtfm-radnom", 24, 1024, 'unknown system "dtfm-radnom"; did you mean dtfm-random'),
         ("hivemind", 24, 1024, 'unknown system "hivemind"; expected one of dtfm-scheduled'),
         ("dtfm-random", 0, 1024, "layers is 0; expected a positive whole number"),
+        (
+            "megatron-t3",
+            24,
+            1024,
+            "heads is 16, which does not divide among 3 tensor-parallel ranks",
+        ),
+        (
+            "megatron-t32",
+            24,
+            1024,
+            "heads is 16, which does not divide among 32 tensor-parallel ran",
+        ),
+        (
+            "megatron-p8t16",
+            24,
+            1024,
+            "megatron-p8t16 needs 8 pipeline stages of 16 tensor-parallel",
+        ),
+        (
+            "megatron-p3t4",
+            24,
+            1024,
+            "64 devices of scenario case3 do not divide into pipelines of 3",
+        ),
+        ("megatron-p8-interleaved2", 24, 1024, "24 layers do not divide into 8 stages x 2 chunks"),
+        ("megatron-t8-interleaved2", 24, 1024, "megatron-t8-interleaved2 has one pipeline stage"),
+        (
+            "megatron-p8-interleaved3",
+            24,
+            96,
+            "12 micro-batches per pipeline are no multiple of the 8",
+        ),
         ("dtfm-random", 24, -1, "batch is -1; expected a positive whole number"),
     ],
 )
@@ -228,6 +316,29 @@ def test_traffic_is_what_the_messages_add_up_to() -> None:
     assert iteration_bytes(plan) == total
 
 
+def test_tensor_parallel_traffic_is_counted_per_layer() -> None:
+    """2 tensor-parallel ranks, one stage, 2 replicas; recomputation makes three passes."""
+    plan = build_plan(EXAMPLE, "megatron-t2", 8, 16, 0, 1, 0)
+    total = 0
+    for _replica in range(2):
+        for _micro_batch in range(8):
+            for _layer in range(8):
+                for _pass in ("forward", "again", "backward"):
+                    for _all_reduce in ("attention", "feed-forward"):
+                        total += 2 * plan.activation_bytes  # each rank sends half of it twice
+    for _tensor in range(2):
+        total += 2 * plan.stages[0].gradient_bytes
+    assert iteration_bytes(plan) == total
+
+
+def test_interleaving_crosses_more_boundaries() -> None:
+    """2 stages of 2 chunks have 3 boundaries where 2 stages have 1."""
+    plain = build_plan(EXAMPLE, "megatron-p2", 8, 16, 0, 1, 0)
+    interleaved = build_plan(EXAMPLE, "megatron-p2-interleaved2", 8, 16, 0, 1, 0)
+    crossings = 2 * 8 * 2 * plain.activation_bytes  # replicas, micro-batches, directions
+    assert iteration_bytes(interleaved) - iteration_bytes(plain) == 2 * crossings
+
+
 def test_zero3_gathers_again_what_exceeds_the_live_limit() -> None:
     """Gather, gather again, scatter: 2 passes of the parameters, up to 3."""
     small, large = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0), case3("zero3", layers=40)
@@ -277,3 +388,67 @@ def test_a_plan_is_described_in_one_line() -> None:
     assert "1 + 2 iterations, scale 1000" in text
     assert "\n" not in text
     assert "seed" not in describe_plan(case3("zero3"))
+
+
+def test_a_description_has_what_the_options_add() -> None:
+    """Tensor degree, chunks, network."""
+    assert ": p2t4d8, identity placement" in describe_plan(case3("megatron-p2t4"))
+    assert ": p4d16 of 2 chunks, " in describe_plan(case3("megatron-p4-interleaved2"))
+    plan = build_plan(SMALL, "dtfm-scheduled", 12, 64, 0, 1, 0, network="1Gbit")
+    assert "gpt3-small on 1Gbit dtfm-scheduled L12 B64" in describe_plan(plan)
+
+
+def test_a_network_of_the_sweep_replaces_every_link() -> None:
+    """Sharing, frames and nodes stay."""
+    plan = build_plan(SMALL, "dtfm-scheduled", 12, 64, 0, 1, 0, network="10ms-1Gbit")
+    own = build_plan(SMALL, "dtfm-scheduled", 12, 64, 0, 1, 0)
+    assert plan.network.link(0, 2) == Link(one_way_delay_s=0.01, bandwidth_bps=1e9)
+    assert own.network.link(0, 2) == Link(one_way_delay_s=0.00005, bandwidth_bps=10e9)
+    assert (plan.scenario, plan.network_name, own.network_name) == ("gpt3-small", "10ms-1Gbit", "")
+    assert plan.network.with_links(own.network.link(0, 2)) == own.network
+
+
+def test_networks_and_micro_batches_are_outer_dimensions() -> None:
+    """In the order given; of 64 sequences there are 64, 32 or 16 micro-batches."""
+    plans = build_plans(
+        SMALL,
+        ["dtfm-scheduled", "dtfm-scheduled-1f1b"],
+        [12],
+        [64],
+        [0],
+        1,
+        0,
+        networks=["1ms", "5ms"],
+        micro_batch=[1, 2, 4],
+    )
+    found = [(p.network_name, p.workload.micro_batch, p.num_micro_batches) for p in plans[::2]]
+    assert found == [
+        (network, size, 64 // size) for network in ("1ms", "5ms") for size in (1, 2, 4)
+    ]
+    assert [plan.schedule for plan in plans] == ["gpipe", "1f1b"] * 6
+
+
+def test_what_a_variant_does_not_depend_on_is_planned_once() -> None:
+    """zero3 chooses its own micro-batch."""
+    plans = build_plans(EXAMPLE, ["zero3"], [8], [16], [0], 1, 0, micro_batch=[1, 2, 4])
+    assert len(plans) == 1
+
+
+@pytest.mark.parametrize(
+    ("scenario", "network", "message"),
+    [
+        ("gpt3-small", "1m", 'scenario gpt3-small has no network "1m"; did you mean 1ms'),
+        ("case3", "1ms", 'scenario case3 has no network "1ms": its sweep has no `networks`'),
+    ],
+)
+def test_an_unknown_network_is_refused(scenario: str, network: str, message: str) -> None:
+    """With those there are."""
+    with pytest.raises(PlanError) as caught:
+        build_plan(load_scenario(scenario), "dtfm-scheduled", 24, 1024, 0, 1, 0, network=network)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_micro_batch_must_be_positive() -> None:
+    """As layers and batch."""
+    with pytest.raises(PlanError, match="micro_batch is 0; expected a positive whole number"):
+        build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, micro_batch=0)

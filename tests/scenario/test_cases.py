@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from netbench.scenario import list_scenarios, load_scenario
+from netbench.scenario.devices import load_device_profile
 
 CASES = ("case1", "case2", "case3", "case4", "case5")
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -41,15 +42,16 @@ def test_every_case_has_64_v100_training_gpt_xl(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_sweep_covers_what_was_published_for_the_systems_that_run(name: str) -> None:
-    """Layers, batches and systems of the published CSV; tensor parallel variants do not run."""
+    """Layers, batches and systems of the published CSV."""
     sweep = load_scenario(name).sweep
     with (PUBLISHED / "published_iteration_times.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["case"] == name]
     assert set(sweep.layers) == {int(row["layers"]) for row in rows}
     assert set(sweep.batch) == {int(row["batch"]) for row in rows}
     assert set(sweep.seeds) == {int(float(row["seed"])) for row in rows if row["seed"]}
-    tensor_parallel = {"megatron-t8", "megatron-p2t4", "megatron-p4t2"}
-    assert set(sweep.variants) == {row["system"] for row in rows} - tensor_parallel
+    assert set(sweep.variants) == {row["system"] for row in rows}
+    tensor_parallel = {"megatron-t8", "megatron-p2t4", "megatron-p4t2"}  # cannot be emulated
+    assert not tensor_parallel & set(sweep.default_variants)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,84 @@ def test_shaped_cases_share_a_class(name: str) -> None:
     measured = 64 * 2**20 * 8 / 0.541 / 1e9
     payload, frame = network.mtu_bytes - 52, network.mtu_bytes + 14
     assert payload / frame == pytest.approx(measured, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "round_trips_ms", "rates_gbps"),
+    [
+        (
+            "fluidstack2",
+            {("East", "Mid"): 21.8},
+            {("Mid", "East"): 3.04, ("East", "Mid"): 3.10},
+        ),
+        (
+            "fluidstack3",
+            {("East", "Mid"): 21.8, ("East", "West"): 60.2, ("Mid", "West"): 39.7},
+            {
+                ("Mid", "East"): 3.04,
+                ("West", "East"): 1.17,
+                ("East", "Mid"): 3.10,
+                ("West", "Mid"): 1.78,
+                ("East", "West"): 0.15,
+                ("Mid", "West"): 0.16,
+            },
+        ),
+    ],
+)
+def test_fluidstack_is_as_measured(
+    name: str,
+    round_trips_ms: dict[tuple[str, str], float],
+    rates_gbps: dict[tuple[str, str], float],
+) -> None:
+    """There and back take the round trip; rates are directed, from sender to receiver."""
+    scenario = load_scenario(name)
+    network = scenario.network
+    index = network.regions.index
+    assert np.bincount(network.node_regions).tolist() == [8] * len(network.regions)
+    assert {(node.device, node.num_devices) for node in scenario.nodes} == {("A40", 1)}
+    for (a, b), round_trip_ms in round_trips_ms.items():
+        there, back = network.links[index(a)][index(b)], network.links[index(b)][index(a)]
+        both_ways_s = there.one_way_delay_s + back.one_way_delay_s
+        assert both_ways_s == pytest.approx(round_trip_ms / 1e3)
+    assert len(rates_gbps) == len(network.regions) * (len(network.regions) - 1)
+    for (src, dst), rate_gbps in rates_gbps.items():
+        assert network.links[index(src)][index(dst)].bandwidth_bps == pytest.approx(rate_gbps * 1e9)
+
+
+@pytest.mark.parametrize("name", ["fluidstack2", "fluidstack3"])
+def test_an_a40_reaches_the_share_of_its_peak_that_a_v100_does(name: str) -> None:
+    """150 TFLOPS against 125, nominal; the scenario writes the product to three digits."""
+    a40, v100 = load_scenario(name).devices["A40"], load_device_profile("V100")
+    assert a40.memory_bytes == 48e9
+    assert a40.flops == {
+        system: pytest.approx(flops * 150 / 125, rel=0.002) for system, flops in v100.flops.items()
+    }
+    assert a40.optimizer_s_per_parameter == v100.optimizer_s_per_parameter
+
+
+def test_gpt3_small_sweeps_ten_networks() -> None:
+    """One-way delay in ms and rate in Gbit/s; three micro-batches; GPipe and 1F1B."""
+    scenario = load_scenario("gpt3-small")
+    model, sweep = scenario.workload, scenario.sweep
+    assert (model.layers, model.hidden, model.heads, model.sequence) == (12, 768, 12, 2048)
+    assert (model.batch, sweep.micro_batch) == (64, (1, 2, 4))
+    assert [(node.device, node.num_devices) for node in scenario.nodes] == [("V100", 1)] * 3
+    assert sweep.variants == ("dtfm-scheduled", "dtfm-scheduled-1f1b")
+    found = [
+        (network.link.one_way_delay_s * 1e3, network.link.bandwidth_bps / 1e9)
+        for network in sweep.networks
+    ]
+    assert found == [
+        (0.05, 10),
+        (1, 10),
+        (5, 10),
+        (10, 10),
+        (0.05, 5),
+        (0.05, 2),
+        (0.05, 1),
+        (1, 5),
+        (5, 2),
+        (10, 1),
+    ]
+    assert sweep.networks[0].link == scenario.network.links[0][0]
+    assert sweep.default_networks == ("10ms-1Gbit",)

@@ -66,6 +66,38 @@ def test_the_slice_run_by_default_can_be_smaller_than_the_sweep(bend: Bend) -> N
     assert (sweep.default_seeds, sweep.default_variants) == ((1,), ("zero3",))
 
 
+def test_networks_to_sweep_over_are_links_with_a_name(bend: Bend) -> None:
+    """The default is the first; micro-batches likewise. Without any, there are none."""
+    more = (
+        "sweep:\n  micro_batch: [2, 4]\n  networks:\n"
+        "    - {name: near, one_way_delay: 1ms}\n"
+        "    - {name: far, one_way_delay: 90ms, bandwidth: 1Gbit, loss: 0.1%}\n"
+    )
+    sweep = load_scenario(bend(more=more)).sweep
+    assert [network.name for network in sweep.networks] == ["near", "far"]
+    assert sweep.networks[0].link == Link(one_way_delay_s=0.001, bandwidth_bps=math.inf)
+    assert sweep.networks[1].link == Link(one_way_delay_s=0.09, bandwidth_bps=1e9, loss=0.001)
+    assert (sweep.default_networks, sweep.default_micro_batch) == (("near",), (2,))
+    plain = load_scenario(bend()).sweep
+    assert (plain.networks, plain.default_networks, plain.micro_batch) == ((), (), ())
+
+
+def test_the_backend_is_nccl_unless_said(bend: Bend) -> None:
+    """gloo is the other."""
+    assert load_scenario(bend()).backend == "nccl"
+    assert load_scenario(bend("heads: 8", "heads: 8, backend: gloo")).backend == "gloo"
+
+
+def test_an_ideal_network_is_a_network(bend: Bend) -> None:
+    """No delay and no limit, inside and across: how fast it would be if nothing were in the way."""
+    path = bend("{one_way_delay: 1ms, bandwidth: 5Gbit}", "{one_way_delay: 0ms}")
+    text = Path(path).read_text().replace("11ms, bandwidth: 1Gbit", "0s, bandwidth: unlimited")
+    Path(path).write_text(text)
+    network = load_scenario(path).network
+    assert not network.one_way_delay_s().any()
+    assert np.isinf(network.bandwidth_bps()).all()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -76,6 +108,12 @@ def test_the_slice_run_by_default_can_be_smaller_than_the_sweep(bend: Bend) -> N
         ("1Gbit", "true", ':8: network.links[0].bandwidth is true; write e.g. "1.12Gbit"'),
         ("11ms", "11", ':8: network.links[0].one_way_delay "11" has no unit; write e.g. "11ms"'),
         ("11ms", ".nan", ':8: network.links[0].one_way_delay "nan" is not a time; write e.g.'),
+        (
+            "1Gbit}",
+            "1Gbit, loss: 100%}",
+            ':8: network.links[0].loss "100%" loses every packet, so that nothing can cross; write',
+        ),
+        ("heads: 8", "heads: 8, backend: mpi", ":9: workload.backend is \"mpi\"; expected 'nccl'"),
         ("11ms", "[1]", ':8: network.links[0].one_way_delay is [1]; write e.g. "11ms"'),
         ("region: B", "region: Bb", ':4: nodes[1].region "Bb" is not in regions; did you mean B?'),
         ("device: V100", "device: V10", ':3: nodes[0].device "V10" is neither under devices nor'),
@@ -106,6 +144,31 @@ def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, me
     ("more", "message"),
     [
         ("sweep: 5\n", ":10: sweep is 5; expected a mapping with layers, batch"),
+        ("sweep: {networks: []}\n", ":10: sweep.networks is []; expected at least 1"),
+        ("sweep: {networks: [x]}\n", ':10: sweep.networks[0] is "x"; expected a mapping with on'),
+        (
+            "sweep:\n  networks:\n    - {name: a, one_way_delay: 1}\n",
+            ':12: sweep.networks[0].one_way_delay "1" has no unit',
+        ),
+        (
+            "sweep:\n  networks:\n    - {name: a b, one_way_delay: 1ms}\n",
+            ':12: sweep.networks[0].name is "a b"; expected letters',
+        ),
+        (
+            "sweep:\n  networks:\n    - {name: a, one_way_delay: 1ms}\n"
+            "    - {name: a, one_way_delay: 2ms}\n",
+            ':13: sweep.networks[1] "a" is given twice; keep one of the two',
+        ),
+        (
+            "sweep:\n  networks: [{name: near, one_way_delay: 1ms}]\n"
+            "  default: {networks: [ner]}\n",
+            ':12: sweep.default.networks[0] "ner" is not in sweep.networks; did you mean near?',
+        ),
+        (
+            "sweep:\n  default: {networks: [near]}\n",
+            ':11: sweep.default.networks[0] "near" is not in sweep.networks; add it there',
+        ),
+        ("sweep: {micro_batch: [0]}\n", ":10: sweep.micro_batch[0] is 0; expected more than 0"),
         ("sweep: {seeds: [x]}\n", ':10: sweep.seeds[0] is "x"; expected a whole number'),
         ("workload: {}\n", ':10: "workload" is given twice; keep one of the two'),
         ("\tx: 1\n", ":10: not YAML: "),

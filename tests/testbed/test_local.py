@@ -16,7 +16,7 @@ from netbench.plan import Plan, build_plans, plan_hash, plan_to_json
 from netbench.records import Environment, Record, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.testbed import local
-from netbench.testbed.local import Outcome, host_cost, partition, run_plans
+from netbench.testbed.local import Outcome, check_emulable, host_cost, partition, run_plans
 
 from .test_choose import LAPTOP
 
@@ -234,3 +234,45 @@ def test_shares_are_balanced_and_keep_every_plan(plans: tuple[Plan, ...]) -> Non
     cost = [sum(map(host_cost, share)) for share in shares]
     assert max(cost) <= min(cost) + max(map(host_cost, plans))
     assert partition(plans[:1], 2) == [[plans[0]]]
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "megatron-t2",
+        "megatron-p2-zero-bubble",
+        "megatron-p2-interleaved2",
+        "dtfm-scheduled-1f1b",
+        "dtfm-random-allreduce",
+        "dtfm-random-sharded-ps",
+        "ddp",
+        "ddp-tree",
+    ],
+)
+def test_what_no_trainer_runs_is_refused_before_a_session_starts(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naming the plan, not the good one beside it, and what can run it."""
+    example = load_scenario("example-two-labs")
+    good, bad = build_plans(example, ["megatron", variant], [8], [16], [1], 2, 1)
+    with pytest.raises(TestbedError, match="--testbed sim can") as caught:
+        run((good, bad), tmp_path, monkeypatch, lambda job: pytest.fail("a session was started"))
+    assert plan_hash(bad) in str(caught.value)
+    assert plan_hash(good) not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("variant", ["megatron-random", "megatron-p2", "zero3-random"])
+def test_what_a_trainer_runs_is_not_refused(variant: str) -> None:
+    """Other placements and depths are nothing new to them."""
+    check_emulable(build_plans(load_scenario("example-two-labs"), [variant], [8], [16], [1], 2, 1))
+
+
+def test_plans_of_several_networks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session shapes the network once: the others would run on the wrong one."""
+    scenario, networks = load_scenario("gpt3-small"), ["1ms", "10ms-1Gbit"]
+    plans = build_plans(scenario, ["dtfm-scheduled"], [12], [64], [0], 2, 1, networks=networks)
+    with pytest.raises(TestbedError, match=r"2 networks \(10ms-1Gbit, 1ms\)"):
+        run(plans, tmp_path, monkeypatch, lambda job: pytest.fail("a session was started"))

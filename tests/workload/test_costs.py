@@ -15,7 +15,9 @@ from netbench.workload.costs import (
     backward_factor,
     gradient_bytes,
     layer_forward_flops,
+    layer_matrices,
     layer_parameters,
+    live_layers,
     model_parameters,
     pflop_per_iteration,
     stage_costs,
@@ -111,6 +113,37 @@ def test_a_system_without_its_own_speed_takes_the_default() -> None:
     assert alone.forward_s == pytest.approx(24 * layer_forward_flops(GPT_XL) / 100e12)
     assert alone.optimizer_s == pytest.approx(1.27, rel=0.005)
     assert shared.optimizer_s == pytest.approx(alone.optimizer_s / 64)
+
+
+def test_weight_matrices_are_the_layer_without_biases_and_norms() -> None:
+    """Four, as (rows x columns): h x 3h, h x h, h x 4h, 4h x h."""
+    h = GPT_XL.hidden
+    assert layer_matrices(GPT_XL) == (h * 3 * h, h * h, h * 4 * h, 4 * h * h)
+    assert layer_parameters(GPT_XL) - sum(layer_matrices(GPT_XL)) == 13 * h
+
+
+@pytest.mark.parametrize(
+    ("limit", "layers"), [(0, 0), (64_000_000, 0), (1_000_000_000, 18), (10**10, 24)]
+)
+def test_live_layers_fit_the_limit_with_the_embeddings(limit: int, layers: int) -> None:
+    """One more would not, unless there is none."""
+    assert live_layers(GPT_XL, limit) == layers
+    taken = 64_000_000 + layers * layer_parameters(GPT_XL)
+    assert taken <= limit or layers == 0
+    assert taken + layer_parameters(GPT_XL) > limit or layers == 24
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_tensor_parallel_ranks_share_time_parameters_and_gradients(ranks: int) -> None:
+    """Together they have the stage; an odd number of embeddings is rounded up."""
+    whole = stage_costs(GPT_XL, DEVICE, system="megatron", num_stages=2)[0]
+    part = stage_costs(GPT_XL, DEVICE, system="megatron", num_stages=2, tensor_parallel=ranks)[0]
+    assert part.num_layers == whole.num_layers
+    for name in ("forward_s", "backward_s", "optimizer_s", "parameters", "gradient_bytes"):
+        assert getattr(part, name) * ranks == pytest.approx(getattr(whole, name))
+    odd = dataclasses.replace(GPT_XL, embedding_parameters=1)
+    (stage,) = stage_costs(odd, DEVICE, system="megatron", num_stages=1, tensor_parallel=2)
+    assert stage.parameters == 12 * layer_parameters(GPT_XL) + 1
 
 
 def test_layers_that_do_not_divide_are_refused() -> None:

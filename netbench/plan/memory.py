@@ -1,0 +1,76 @@
+"""Whether a plan fits its devices' memory: an estimate, which only warns."""
+
+from __future__ import annotations
+
+from netbench.plan.build import single_device
+from netbench.plan.model import Plan
+from netbench.scenario.model import Scenario
+from netbench.workload.costs import layer_parameters, live_layers
+from netbench.workload.memory import MemoryEstimate, estimate_memory, held_layers
+
+
+def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
+    """What a rank of every stage needs, in the order of `plan.stages`."""
+    return tuple(
+        estimate_memory(
+            plan.workload,
+            system=plan.system,
+            parameters=stage.parameters,
+            held_layers=held_layers(
+                plan.schedule,
+                stage=index,
+                num_stages=plan.layout.pp,
+                num_layers=stage.num_layers,
+                num_micro_batches=plan.num_micro_batches,
+                num_chunks=plan.num_chunks,
+            ),
+            tensor_parallel=plan.layout.tp,
+            shards=plan.layout.dp if plan.system == "zero3" else 1,
+            gathered_parameters=_gathered(plan),
+        )
+        for index, stage in enumerate(plan.stages)
+    )
+
+
+def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
+    """One line if a rank of `plan` probably does not fit, about the stage that needs most."""
+    device = single_device(scenario)
+    needs = [estimate.total_bytes for estimate in plan_memory(plan)]
+    too_big = [need for need in needs if need > device.memory_bytes]
+    if not too_big:
+        return ()
+    worst = max(needs)
+    where = f"stage {needs.index(worst)}" if len(needs) > 1 else "every rank"
+    many = f" ({len(too_big)} of {len(needs)} stages do not fit)" if len(too_big) > 1 else ""
+    return (
+        f"{plan.variant} L{plan.workload.layers}: {where} needs about {worst / 1e9:.1f} GB, "
+        f"{device.name} has {device.memory_bytes / 1e9:.4g} GB{many}; use {_remedies(plan)}",
+    )
+
+
+def _gathered(plan: Plan) -> int:
+    """Parameters that a zero3 rank has gathered at the peak: the embeddings and layers within the
+    live limit, and the one layer it computes where not all are."""
+    if plan.system != "zero3":
+        return 0
+    live = live_layers(plan.workload, plan.live_parameters)
+    layers = min(live + 1, plan.workload.layers)
+    return plan.workload.embedding_parameters + layers * layer_parameters(plan.workload)
+
+
+def _remedies(plan: Plan) -> str:
+    """What would make it smaller, of this system's means."""
+    remedies = {
+        "dtfm": ["more stages", "a variant with -1f1b"],
+        "megatron": ["more stages or tensor-parallel ranks (-p<P>t<T>)"],
+        "zero3": ["more devices"],
+        "ddp": ["a system that splits the model (zero3, megatron)"],
+    }[plan.system]
+    if plan.schedule == "1f1b":
+        remedies = [text for text in remedies if "1f1b" not in text]
+    if not plan.workload.recomputation:
+        remedies.append("recomputation")
+    if plan.workload.micro_batch > 1:
+        remedies.append("a smaller micro-batch")
+    *others, last = remedies
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,138 @@
+"""Names of variants: a training system with the choices that make it one column of a table.
+
+A name is the system followed by options, so that there is a name for every layout:
+
+    megatron[-p<P>|-t<T>|-p<P>t<T>][-interleaved<V>|-zero-bubble][-random]
+    dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps]
+    zero3[-random]
+    ddp[-tree|-central-ps|-sharded-ps]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from netbench.errors import PlanError, nearest
+
+GRAMMAR = (
+    "megatron[-p<P>|-t<T>|-p<P>t<T>][-interleaved<V>|-zero-bubble][-random] (V from 2), "
+    "dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps], zero3[-random], "
+    "ddp[-tree|-central-ps|-sharded-ps]"
+)
+"""What a name can be, for messages."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """A training system with its placement, schedule and kind of data parallelism.
+
+    scheduler: key of `placement.SCHEDULERS`. schedule, data_parallel: as in `Plan`.
+    pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
+    tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
+    """
+
+    system: str
+    scheduler: str
+    schedule: str
+    data_parallel: str
+    pipeline: int | None = None
+    tensor: int = 1
+    num_chunks: int = 1
+
+
+def find_variant(name: str) -> Variant:
+    """The variant called `name`. Raises PlanError with the nearest common one and the grammar."""
+    for pattern, variant in _SYSTEMS:
+        if found := pattern.fullmatch(name):
+            return variant(found)
+    raise PlanError(f'unknown system "{name}"; {nearest(name, NAMED)} (a name is {GRAMMAR})')
+
+
+def _megatron(found: re.Match[str]) -> Variant:
+    """Without degrees the depth is the scenario's; tensor parallelism alone is one stage."""
+    pipeline, tensor, num_chunks = found["pipeline"], found["tensor"], found["chunks"]
+    interleaved, zero_bubble = num_chunks is not None, found["zero_bubble"] is not None
+    return Variant(
+        system="megatron",
+        scheduler="random" if found["random"] else "identity",
+        schedule="interleaved" if interleaved else "zero-bubble" if zero_bubble else "1f1b",
+        data_parallel="ring",
+        pipeline=int(pipeline) if pipeline else 1 if tensor else None,
+        tensor=int(tensor or 1),
+        num_chunks=int(num_chunks or 1),
+    )
+
+
+def _dtfm(found: re.Match[str]) -> Variant:
+    """`scheduled` is the identity placement: each pipeline inside one region when nodes are listed
+    by region, the manually optimised placement of the published cases 3-5."""
+    data_parallel = {None: "reduce-broadcast", "allreduce": "ring", "sharded-ps": "sharded-ps"}
+    return Variant(
+        system="dtfm",
+        scheduler="random" if found["placement"] == "random" else "identity",
+        schedule="1f1b" if found["schedule"] else "gpipe",
+        data_parallel=data_parallel[found["data_parallel"]],
+    )
+
+
+def _zero3(found: re.Match[str]) -> Variant:
+    return Variant(
+        system="zero3",
+        scheduler="random" if found["random"] else "identity",
+        schedule="none",
+        data_parallel="shard",
+        pipeline=1,
+    )
+
+
+def _ddp(found: re.Match[str]) -> Variant:
+    return Variant(
+        system="ddp",
+        scheduler="identity",
+        schedule="none",
+        data_parallel=found["data_parallel"] or "ring",
+        pipeline=1,
+    )
+
+
+_SYSTEMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Variant]], ...] = (
+    (
+        re.compile(
+            r"megatron"
+            r"(-(?=[pt])(p(?P<pipeline>[1-9]\d*))?(t(?P<tensor>[1-9]\d*))?)?"
+            r"(-interleaved(?P<chunks>[2-9]|[1-9]\d+)|(?P<zero_bubble>-zero-bubble))?"
+            r"(?P<random>-random)?",
+            re.ASCII,
+        ),
+        _megatron,
+    ),
+    (
+        re.compile(
+            r"dtfm-(?P<placement>scheduled|random)(?P<schedule>-1f1b)?"
+            r"(-(?P<data_parallel>allreduce|sharded-ps))?"
+        ),
+        _dtfm,
+    ),
+    (re.compile(r"zero3(?P<random>-random)?"), _zero3),
+    (re.compile(r"ddp(-(?P<data_parallel>tree|central-ps|sharded-ps))?"), _ddp),
+)
+
+NAMED = (
+    "dtfm-scheduled",
+    "dtfm-random",
+    "dtfm-scheduled-1f1b",
+    "megatron",
+    "megatron-random",
+    "megatron-p8",
+    "megatron-p8-random",
+    "megatron-t8",
+    "megatron-p2t4",
+    "megatron-p4t2",
+    "zero3",
+    "ddp",
+)
+"""The names that scenarios list, to suggest from."""
+
+VARIANTS: dict[str, Variant] = {name: find_variant(name) for name in NAMED}

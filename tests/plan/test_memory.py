@@ -1,0 +1,121 @@
+"""Warnings about device memory."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from netbench.plan import Plan, build_plan, build_plans, memory_warnings, plan_memory
+from netbench.scenario import Scenario, load_scenario
+
+CASE1 = load_scenario("case1")
+SMALL = load_scenario("gpt3-small")
+V100_BYTES = 16e9
+
+
+def case1(variant: str, layers: int) -> Plan:
+    return build_plan(CASE1, variant, layers, 4096, 2022, 2, 1)
+
+
+def without_recomputation(scenario: Scenario) -> Scenario:
+    return dataclasses.replace(
+        scenario, workload=dataclasses.replace(scenario.workload, recomputation=False)
+    )
+
+
+def test_published_settings_that_ran_get_no_warning() -> None:
+    """On V100s of 16 GB; none comes nearer than 41%, megatron-p8 with 40 layers."""
+    sweep = CASE1.sweep
+    plans = build_plans(CASE1, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    assert {plan.variant for plan in plans} >= {"dtfm-scheduled", "megatron-p8", "zero3"}
+    assert not any(memory_warnings(plan, CASE1) for plan in plans)
+    nearest = max(plans, key=lambda plan: max(part.total_bytes for part in plan_memory(plan)))
+    assert (nearest.variant, nearest.workload.layers) == ("megatron-p8", 40)
+
+
+@pytest.mark.parametrize(
+    ("variant", "layers", "share"),
+    [
+        ("dtfm-scheduled", 24, 0.18),
+        ("dtfm-scheduled", 40, 0.28),
+        ("megatron-p8", 24, 0.28),
+        ("megatron-p8", 40, 0.41),
+        ("megatron-t8", 40, 0.32),
+        ("zero3", 40, 0.36),
+    ],
+)
+def test_published_settings_come_this_near(variant: str, layers: int, share: float) -> None:
+    """To 16 GB, in the rank that needs most: the first stage, which has the embeddings."""
+    needs = [part.total_bytes for part in plan_memory(case1(variant, layers))]
+    assert max(needs) == needs[0]
+    assert needs[0] / V100_BYTES == pytest.approx(share, abs=0.006)
+
+
+def test_a_first_stage_is_what_its_parts_add_up_to() -> None:
+    """megatron-p8, L40: 5 layers and 64 M embeddings at 18 bytes, 8 x 5 boundaries, one layer."""
+    parameters = 5 * (12 * 2048**2 + 13 * 2048) + 64_000_000
+    boundaries = 8 * 5 * 2048 * 2048 * 2
+    layer = 2048 * 2048 * (34 + 5 * 16 * 2048 // 2048)
+    found = plan_memory(case1("megatron-p8", 40))[0].total_bytes
+    assert found == pytest.approx(18 * parameters + boundaries + layer)
+
+
+def test_zero3_gathers_up_to_the_live_limit_and_one_layer_more() -> None:
+    """18 of 40 layers stay within 1e9 parameters, a 19th is gathered to be computed."""
+    plan = case1("zero3", 40)
+    gathered = 19 * (12 * 2048**2 + 13 * 2048) + 64_000_000
+    assert plan_memory(plan)[0].gathered_bytes == 2 * gathered
+    assert plan_memory(case1("zero3", 24))[0].gathered_bytes == 2 * gathered
+    small = build_plan(SMALL, "zero3", 12, 66, 0, 1, 0)
+    assert plan_memory(small)[0].gathered_bytes == 2 * small.stages[0].parameters
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        (
+            "ddp",
+            "ddp L24: every rank needs about 23.6 GB, V100 has 16 GB; "
+            "use a system that splits the model (zero3, megatron)",
+        ),
+        (
+            "megatron-p1",
+            "megatron-p1 L24: every rank needs about 23.6 GB, V100 has 16 GB; "
+            "use more stages or tensor-parallel ranks (-p<P>t<T>)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_with_what_would_help(variant: str, message: str) -> None:
+    """1.27e9 parameters at 18 bytes are 22.9 GB, 24 boundaries 0.2 GB, a layer at work 0.5 GB."""
+    assert memory_warnings(case1(variant, 24), CASE1) == (message,)
+
+
+def test_the_worst_stage_is_named_and_the_others_counted() -> None:
+    """GPipe without recomputation keeps 256 layers of 305 MB: 78 GB in each of three stages."""
+    scenario = without_recomputation(SMALL)
+    plan = build_plan(scenario, "dtfm-scheduled", 12, 64, 0, 1, 0, micro_batch=4)
+    (warning,) = memory_warnings(plan, scenario)
+    assert warning == (
+        "dtfm-scheduled L12: stage 0 needs about 78.4 GB, V100 has 16 GB "
+        "(3 of 3 stages do not fit); use more stages, a variant with -1f1b, recomputation or "
+        "a smaller micro-batch"
+    )
+    assert not memory_warnings(build_plan(SMALL, "dtfm-scheduled", 12, 64, 0, 1, 0), SMALL)
+
+
+def test_only_the_stages_that_do_not_fit_are_counted() -> None:
+    """1F1B: the first of three holds three micro-batches of 4.9 GB, the last one."""
+    scenario = without_recomputation(SMALL)
+    plan = build_plan(scenario, "dtfm-scheduled-1f1b", 12, 64, 0, 1, 0, micro_batch=8)
+    (warning,) = memory_warnings(plan, scenario)
+    assert "stage 0 needs about 29.6 GB" in warning
+    assert "(2 of 3 stages do not fit)" in warning
+    assert "-1f1b or" not in warning.partition("; use ")[2]
+
+
+def test_a_device_of_unknown_memory_is_taken_to_suffice() -> None:
+    """A profile need not say."""
+    devices = {"V100": dataclasses.replace(CASE1.devices["V100"], memory_bytes=float("inf"))}
+    unlimited = dataclasses.replace(CASE1, devices=devices)
+    assert memory_warnings(case1("ddp", 24), unlimited) == ()

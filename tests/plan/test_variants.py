@@ -1,0 +1,122 @@
+"""Names of variants."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netbench.errors import PlanError
+from netbench.placement import SCHEDULERS
+from netbench.plan import VARIANTS, Variant, find_variant
+from netbench.plan.variants import GRAMMAR
+
+
+def variant(system: str, schedule: str, data_parallel: str, **more: object) -> Variant:
+    return Variant(
+        system=system,
+        schedule=schedule,
+        data_parallel=data_parallel,
+        **{"scheduler": "identity", **more},  # type: ignore[arg-type]
+    )
+
+
+MEGATRON = ("megatron", "1f1b", "ring")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # As before there was a grammar:
+        ("dtfm-scheduled", variant("dtfm", "gpipe", "reduce-broadcast")),
+        ("dtfm-random", variant("dtfm", "gpipe", "reduce-broadcast", scheduler="random")),
+        ("megatron", variant(*MEGATRON)),
+        ("megatron-random", variant(*MEGATRON, scheduler="random")),
+        ("megatron-p8", variant(*MEGATRON, pipeline=8)),
+        ("megatron-p8-random", variant(*MEGATRON, pipeline=8, scheduler="random")),
+        ("zero3", variant("zero3", "none", "shard", pipeline=1)),
+        # Since:
+        ("megatron-t8", variant(*MEGATRON, pipeline=1, tensor=8)),
+        ("megatron-p2t4", variant(*MEGATRON, pipeline=2, tensor=4)),
+        (
+            "megatron-p8-interleaved2",
+            variant("megatron", "interleaved", "ring", pipeline=8, num_chunks=2),
+        ),
+        ("megatron-p8-zero-bubble", variant("megatron", "zero-bubble", "ring", pipeline=8)),
+        (
+            "megatron-p4t2-interleaved12-random",
+            variant(
+                "megatron",
+                "interleaved",
+                "ring",
+                pipeline=4,
+                tensor=2,
+                num_chunks=12,
+                scheduler="random",
+            ),
+        ),
+        ("megatron-zero-bubble", variant("megatron", "zero-bubble", "ring")),
+        ("dtfm-scheduled-1f1b", variant("dtfm", "1f1b", "reduce-broadcast")),
+        ("dtfm-random-allreduce", variant("dtfm", "gpipe", "ring", scheduler="random")),
+        (
+            "dtfm-random-1f1b-sharded-ps",
+            variant("dtfm", "1f1b", "sharded-ps", scheduler="random"),
+        ),
+        ("zero3-random", variant("zero3", "none", "shard", pipeline=1, scheduler="random")),
+        ("ddp", variant("ddp", "none", "ring", pipeline=1)),
+        ("ddp-tree", variant("ddp", "none", "tree", pipeline=1)),
+        ("ddp-central-ps", variant("ddp", "none", "central-ps", pipeline=1)),
+        ("ddp-sharded-ps", variant("ddp", "none", "sharded-ps", pipeline=1)),
+    ],
+)
+def test_a_name_means(name: str, expected: Variant) -> None:
+    """System, then options."""
+    assert find_variant(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "megatron-",
+        "megatron-p",
+        "megatron-p0",
+        "megatron-p08",
+        "megatron-p٨",
+        "megatron-p8\n",
+        "megatron-t4p2",
+        "megatron-random-p8",
+        "megatron-interleaved",
+        "megatron-interleaved1",
+        "megatron-interleaved2-zero-bubble",
+        "dtfm",
+        "dtfm-scheduled-allreduce-1f1b",
+        "dtfm-scheduled-tree",
+        "ddp-random",
+        "ddp-reduce-broadcast",
+        "ZERO3",
+    ],
+)
+def test_what_is_no_name_is_refused_with_the_grammar(name: str) -> None:
+    """In one line."""
+    with pytest.raises(PlanError) as caught:
+        find_variant(name)
+    message = str(caught.value)
+    assert message.startswith(f'unknown system "{name}"; ')
+    assert message.endswith(f"(a name is {GRAMMAR})")
+    assert "\n" not in message.removeprefix(f'unknown system "{name}"')
+
+
+@given(
+    st.integers(1, 99), st.integers(2, 99), st.sampled_from(["", "-interleaved3", "-zero-bubble"])
+)
+def test_degrees_are_read_as_written(pipeline: int, tensor: int, schedule: str) -> None:
+    """Any of them."""
+    found = find_variant(f"megatron-p{pipeline}t{tensor}{schedule}")
+    assert (found.pipeline, found.tensor) == (pipeline, tensor)
+
+
+def test_named_variants_differ_from_each_other() -> None:
+    """And each names a scheduler that exists."""
+    assert len(set(VARIANTS.values())) == len(VARIANTS)
+    assert {found.scheduler for found in VARIANTS.values()} <= set(SCHEDULERS)
