@@ -25,12 +25,12 @@ RUN_TIMEOUT_S = 300.0
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One boot, three ops."""
     results = tmp_path_factory.mktemp("collective")
-    command = (
-        f"p2p all-reduce central-ps --nodes {NUM_NODES} --bytes 8MiB --delay 10ms --rate 1Gbit"
+    options = (
+        f"p2p all-reduce central-ps --nodes {NUM_NODES} --bytes 8MiB --delay 10ms --rate 1Gbit "
+        f"--iterations 2 --warmup 3 --results {results}"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "netbench.cli", "collective", *command.split()]
-        + ["--iterations", "2", "--warmup", "3", "--results", str(results)],
+        [sys.executable, "-m", "netbench.cli", "collective", *options.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -73,7 +73,7 @@ def test_an_all_reduce_is_two_rings_of_segments(run: Run) -> None:
 
 
 def test_a_server_is_slower_than_a_ring_and_says_which_part(run: Run) -> None:
-    """The parts add up to the iteration; the broadcast, down a tree of two levels, is the larger."""
+    """The parts add up to the iteration; the larger is the broadcast, a tree of two levels."""
     for record in run.records:
         if record.variant == "central-ps" and not record.warmup:
             assert sum(record.phases.values()) == pytest.approx(record.iteration_s, abs=1e-3)
