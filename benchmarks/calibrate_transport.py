@@ -1,0 +1,209 @@
+"""Derives the transport profiles from the published point-to-point transfers.
+
+    python -m benchmarks.calibrate_transport            print constants and residuals
+    python -m benchmarks.calibrate_transport --write    and write the profiles
+
+Input: results/published/p2p_under_tc.csv, and nothing else. Least squares of the relative error of
+the simulator's p2p over the network of each row. Free are, for gloo, what a connection moves at
+most and the largest window of a socket; for NCCL, what a connection moves at most (its sockets
+have gloo's window). All other figures have sources of their own, given in the profiles.
+
+The rows are the receiver's times, of a transfer that follows a barrier and a second of sleep
+(`udp_hole_punching_test/pytorch_send_recv_test.py` of the public DT-FM code). So connections were
+idle and start slowly. The sender, which is done first, waits for the receiver at the barrier, and
+leaves it one one-way delay earlier: the receiver's clock starts that much after the sender.
+
+One row is out by more than 5%: NCCL, 64 MiB, 10 ms, not limited (+5.8%). There the time is mostly
+slow start, and after a second Linux has halved a window four times (`tcp_cwnd_restart`), which
+leaves more than the first window of what 64 MiB had opened; the model goes back to the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.calibrate_v100 import TRANSFERS, gauss_newton
+from netbench.scenario.model import Link, Network
+from netbench.simulator.collectives import COLLECTIVES
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.graph import Graph, Kind
+from netbench.simulator.profile import PROFILES, TransportProfile, load_transport
+
+BASE_DELAY_S = 50e-6
+"""One way between the two machines without `tc`, seconds. Source: results/published/README.md."""
+
+NIC_BPS = 10e9
+"""Of each machine, bit/s. Source: results/published/README.md."""
+
+MTU_BYTES = 9001
+"""Of an AWS interface inside a VPC. Source: AWS EC2 User Guide, network MTU. The rows agree: at a
+limited rate the goodput is 0.993 of it, (9001 - 52) / (9001 + 14)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """One published row. delay_s: what `tc` adds, one way, on both machines."""
+
+    backend: str
+    delay_s: float
+    bandwidth_bps: float
+    size_bytes: int
+    published_s: float
+
+
+def read_transfers(path: Path = TRANSFERS) -> list[Transfer]:
+    """All rows."""
+    with path.open(newline="", encoding="utf-8") as lines:
+        return [
+            Transfer(
+                backend=row["backend"],
+                delay_s=float(row["delay_one_way_ms"] or 0) / 1e3,
+                bandwidth_bps=float(row["bandwidth_gbps"] or math.inf) * 1e9,
+                size_bytes=int(row["message_mb"]) << 20,
+                published_s=float(row["time_ms"]) / 1e3,
+            )
+            for row in csv.DictReader(lines)
+        ]
+
+
+def simulate_transfer(transfer: Transfer, transport: TransportProfile) -> float:
+    """Seconds on the receiver's clock."""
+    delay_s = BASE_DELAY_S + transfer.delay_s
+    network = Network(
+        regions=("AWS",),
+        links=((Link(one_way_delay_s=delay_s, bandwidth_bps=transfer.bandwidth_bps),),),
+        node_regions=(0, 0),
+        sharing="nic",
+        nic_bps=(NIC_BPS, NIC_BPS),
+        mtu_bytes=MTU_BYTES,
+    )
+    graph = Graph(Fabric(network, [0, 1], transport))
+    members = np.array([[0, 1]])
+    gate = graph.work(Kind.MARK, members)
+    graph.edge(gate[0, 0], gate[0, 1], delay_s)
+    done = COLLECTIVES[transfer.backend]["p2p"](graph, members, transfer.size_bytes, gate)
+    timeline = graph.run()
+    return float(timeline.end_s[done[0, 1]] - timeline.start_s[gate[0, 1]])
+
+
+def errors(transfers: Sequence[Transfer], transport: TransportProfile) -> NDArray[np.float64]:
+    """Simulated over published - 1, per transfer."""
+    return np.array([simulate_transfer(t, transport) / t.published_s - 1 for t in transfers])
+
+
+def fit(
+    transfers: Sequence[Transfer], transport: TransportProfile, names: Sequence[str]
+) -> TransportProfile:
+    """`transport` with the fields `names` fitted on `transfers`."""
+    start = np.array([getattr(transport, name) for name in names])
+
+    def fitted(factors: NDArray[np.float64]) -> TransportProfile:
+        values = dict(zip(names, (start * factors).tolist(), strict=True))
+        return dataclasses.replace(transport, **values)
+
+    best = gauss_newton(lambda x: errors(transfers, fitted(x)), np.ones(len(start)), steps=4)
+    return fitted(best)
+
+
+def fit_all(transfers: Sequence[Transfer]) -> dict[str, TransportProfile]:
+    """Backend -> profile."""
+    rows = {name: [t for t in transfers if t.backend == name] for name in ("gloo", "nccl")}
+    gloo = fit(rows["gloo"], load_transport("gloo"), ("host_bps", "max_window_bytes"))
+    nccl = dataclasses.replace(load_transport("nccl"), max_window_bytes=gloo.max_window_bytes)
+    return {"gloo": gloo, "nccl": fit(rows["nccl"], nccl, ("host_bps",))}
+
+
+def residual_table(transfers: Sequence[Transfer], profiles: dict[str, TransportProfile]) -> str:
+    """A markdown table, a row per transfer."""
+    lines = [
+        "| delay, ms | rate, Gbit/s | backend | MiB | published, ms | simulated, ms | error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for transfer in transfers:
+        simulated_s = simulate_transfer(transfer, profiles[transfer.backend])
+        lines.append(
+            f"| {transfer.delay_s * 1e3:g} | {transfer.bandwidth_bps / 1e9:g} "
+            f"| {transfer.backend} | {transfer.size_bytes >> 20} "
+            f"| {transfer.published_s * 1e3:.0f} | {simulated_s * 1e3:.1f} "
+            f"| {simulated_s / transfer.published_s - 1:+.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
+    """The YAML file of a profile. worst: largest relative error of the rows that it was fitted on."""
+    return PROFILE.format(
+        **{"gloo": GLOO_NOTES, "nccl": NCCL_NOTES}[name],
+        worst=f"{worst:.1%}",
+        host=f"{profile.host_bps / 1e9:.2f}Gbit",
+        max_window=f"{profile.max_window_bytes / 1e6:.2f}MB",
+        sockets=profile.sockets,
+        rendezvous=str(profile.rendezvous).lower(),
+        fifo=f"{profile.fifo_bytes}B",
+        window=f"{profile.window_bytes}B",
+        window_factor=f"{profile.window_factor:g}",
+    )
+
+
+GLOO_NOTES = {
+    "title": "gloo over TCP, as PyTorch uses it on the CPU.",
+    "host_note": "fitted; AWS documents 5 Gbit/s for a single flow",
+    "sockets_note": "gloo/transport/tcp: one per pair",
+    "rendezvous_note": "gloo/transport/tcp/pair.cc: bytes leave on the receiver's notification",
+    "fifo_note": "none: the receiver's tensor is the buffer",
+    "window_note": "half of tcp_rmem's default, 128 KiB",
+}
+NCCL_NOTES = {
+    "title": "NCCL over TCP sockets, on AWS.",
+    "host_note": "fitted; a NIC of 10 Gbit/s",
+    "sockets_note": "net_socket.cc on AWS (PCI vendor 0x1d0f): 2 threads with 8 each",
+    "rendezvous_note": "receivers' buffers are ready",
+    "fifo_note": "point to point: NCCL_STEPS (8) x NCCL_P2P_NET_CHUNKSIZE (128 KiB)",
+    "window_note": "half of tcp_rmem's default, 128 KiB, of each socket",
+}
+PROFILE = """\
+# {title}
+# Written by `python -m benchmarks.calibrate_transport --write`. Fitted on
+# results/published/p2p_under_tc.csv only; no row is more than {worst} off.
+header: 52B # IPv4 20, TCP 20, timestamps 12 (RFC 791, 9293, 7323)
+ethernet: 14B # beside the MTU, as `tc` counts it
+inside_node: 100Gbit # cases 1 and 2: between GPUs of a node (published notes)
+host: {host} # of payload, one connection; {host_note}
+sockets: {sockets} # {sockets_note}
+first_window_segments: 10 # per socket; RFC 6928
+max_window: {max_window} # per socket; fitted on gloo; near half of tcp_rmem's 6 MiB (Linux)
+retransmission: 200ms # Linux, TCP_RTO_MIN
+rendezvous: {rendezvous} # {rendezvous_note}
+fifo: {fifo} # {fifo_note}
+window: {window} # {window_note}
+window_factor: {window_factor} # Linux grows buffers to twice what a round trip carries (DRS)
+source: >-
+  least squares on results/published/p2p_under_tc.csv; benchmarks/calibrate_transport.py
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"write {PROFILES}/*.yaml")
+    arguments = parser.parse_args()
+    transfers = read_transfers()
+    profiles = fit_all(transfers)
+    print(residual_table(transfers, profiles), "", sep="\n")
+    for name, profile in profiles.items():
+        rows = [transfer for transfer in transfers if transfer.backend == name]
+        text = render_profile(name, profile, float(abs(errors(rows, profile)).max()))
+        print(text)
+        if arguments.write:
+            (PROFILES / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
