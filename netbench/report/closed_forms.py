@@ -5,7 +5,7 @@ is rate x (MTU - 52) / (MTU + 14). Windows are wide open, computing is free.
 
 gloo (`gloo/{allreduce,reduce,broadcast,allgather,alltoall}.cc`): a message leaves when its
 receiver has said that it is ready, so one that both ends start at once takes 2 d + tau; a ring has
-two messages under way. NCCL (ring, chain; its documentation): receivers' buffers are ready, so a
+two under way. NCCL (ring, chain; its documentation): receivers' buffers are ready, so a
 message takes d + tau, and broadcast and reduce pass small slices on as they come.
 Measured beside them: docs/collectives.md.
 """
@@ -70,12 +70,16 @@ class _Uniform:
     def ring(self, num_messages: int, message_bytes: float) -> float:
         """gloo: every rank sends and receives so many messages, two at a time.
 
-        The link is busy all the time, or waits in every pair of messages for a round trip.
+        A pair of messages takes two taus, or else a round trip and a tau: that a receiver is ready
+        is said when the message before last has come. Where the word shares a queue with data (it
+        goes to the same node in a ring of two, or `class` has one queue for all) it waits for the
+        second message to leave.
         """
-        tau = self.tau(message_bytes)
-        pairs, odd = divmod(num_messages, 2)
-        waiting = (pairs + odd) * (2 * self.d + tau) + (0.0 if odd else tau)
-        return max(2 * self.d + num_messages * tau, waiting)
+        d, tau = self.d, self.tau(message_bytes)
+        shared_queue = self.n == 2 or self.plan.network.sharing == "class"
+        pair_s = max(2 * tau + (d if shared_queue else 0.0), 2 * d + tau)
+        pairs_before, in_last_pair = (num_messages - 1) // 2, 2 - num_messages % 2
+        return pairs_before * pair_s + 2 * d + in_last_pair * tau
 
 
 def _gloo_segments(size_bytes: int, n: int) -> int:

@@ -34,31 +34,42 @@ def ideal(op: str, num_nodes: int, size: int, backend: str = "gloo", **network: 
     return found
 
 
-def ring_by_messages(num_messages: int, tau_s: float, delay_s: float) -> float:
-    """Every rank: post receive i and offer send i as soon as receive i - 2 has come."""
-    come: list[float] = []
-    link_free_s = 0.0
+def ring_by_messages(
+    num_messages: int, tau_s: float, delay_s: float, shared_queue: bool = False
+) -> float:
+    """Every rank: post receive i and offer send i as soon as receive i - 2 has come.
+
+    The word that receive i is posted takes the delay. In a shared queue it comes after the data
+    that were there before it; what arrives at the same instant comes behind it.
+    """
+    offered: list[float] = []  # when message i may leave: the receiver's word has come
+    left: list[float] = []  # when its last byte has left
     for i in range(num_messages):
-        posted_s = come[i - 2] if i >= 2 else 0.0
-        link_free_s = max(posted_s + delay_s, link_free_s) + tau_s
-        come.append(link_free_s + delay_s)
-    return come[-1]
+        posted_s = left[i - 2] + delay_s if i >= 2 else 0.0
+        queued = [left[j] for j in range(i) if offered[j] < posted_s - 1e-12]
+        word_leaves_s = max([posted_s, *queued]) if shared_queue else posted_s
+        offered.append(word_leaves_s + delay_s)
+        left.append(max(offered[i], left[i - 1] if i else 0.0) + tau_s)
+    return left[-1] + delay_s
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.005, 0.1])
 @pytest.mark.parametrize("num_nodes", [2, 3, 4, 7])
 @pytest.mark.parametrize("size", [1000, MIB, 40 * MIB])
-def test_a_ring_is_what_its_messages_add_up_to(delay_s: float, num_nodes: int, size: int) -> None:
+@pytest.mark.parametrize("sharing", ["pair", "class", "nic"])
+def test_a_ring_is_what_its_messages_add_up_to(
+    delay_s: float, num_nodes: int, size: int, sharing: str
+) -> None:
     """All-reduce in segments of at most 1 MiB, two or more per rank; all-gather in halves."""
+    network = {"one_way_delay_s": delay_s, "sharing": sharing}
+    shared = num_nodes == 2 or sharing == "class"
     per_rank = max(2, -(-size // MIB // num_nodes))
     tau_s = size / per_rank / num_nodes * 8 / (1e9 * GOODPUT)
-    once_s = ring_by_messages((num_nodes - 1) * per_rank, tau_s, delay_s)
-    assert ideal("all-reduce", num_nodes, size, one_way_delay_s=delay_s) == pytest.approx(
-        2 * once_s
-    )
+    once_s = ring_by_messages((num_nodes - 1) * per_rank, tau_s, delay_s, shared)
+    assert ideal("all-reduce", num_nodes, size, **network) == pytest.approx(2 * once_s)
     half_s = size / num_nodes / 2 * 8 / (1e9 * GOODPUT)
-    assert ideal("all-gather", num_nodes, size, one_way_delay_s=delay_s) == pytest.approx(
-        ring_by_messages(2 * (num_nodes - 1), half_s, delay_s)
+    assert ideal("all-gather", num_nodes, size, **network) == pytest.approx(
+        ring_by_messages(2 * (num_nodes - 1), half_s, delay_s, shared)
     )
 
 
