@@ -13,9 +13,9 @@ The rows are the receiver's times, of a transfer that follows a barrier and a se
 idle and start slowly. The sender, which is done first, waits for the receiver at the barrier, and
 leaves it one one-way delay earlier: the receiver's clock starts that much after the sender.
 
-One row is out by more than 5%: NCCL, 64 MiB, 10 ms, not limited (+5.8%). There the time is mostly
-slow start, and after a second Linux has halved a window four times (`tcp_cwnd_restart`), which
-leaves more than the first window of what 64 MiB had opened; the model goes back to the first.
+One row is out by more than 5%: NCCL, 64 MiB, 10 ms, not limited (+5.8%). There half of the
+time is slow start. Probably it began with more than the first window: in a second Linux halves a
+window four times (`tcp_cwnd_restart`, RTO 0.22 s), the model goes back to the first at once.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def residual_table(transfers: Sequence[Transfer], profiles: dict[str, TransportP
 
 
 def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
-    """The YAML file of a profile. worst: largest relative error of the rows that it was fitted on."""
+    """The YAML file of a profile. worst: largest relative error of its rows."""
     return PROFILE.format(
         **{"gloo": GLOO_NOTES, "nccl": NCCL_NOTES}[name],
         worst=f"{worst:.1%}",

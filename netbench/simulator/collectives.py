@@ -16,6 +16,7 @@ broadcast,reduce}.cc`; PyTorch, `ProcessGroupGloo.cpp` (its reduce-scatter is an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -34,11 +35,11 @@ doubled, `connectRings`)."""
 RING_SLICES = 2
 """Parts of it that are passed on by themselves: `ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS`."""
 
-CHUNK_BYTES = 4 << 20
-"""Slice of a chain or tree, bytes; as `netbench.plan.model.Transport.chunk_bytes`."""
+CHUNK_BYTES = 2 * (4 << 20) // 8
+"""Slice of a chain or tree, bytes: 1 of the 8 parts (`BROADCAST_CHUNKSTEPS`), in 2 channels."""
 
 MAX_SLICES = 64
-"""Of a chain or tree: longer messages have larger slices, so that there are not too many tasks."""
+"""Of a chain or tree, in tasks; see `_slices`."""
 
 MAX_RING = 64
 """Ranks of a ring that is simulated step by step."""
@@ -61,19 +62,37 @@ def nccl_p2p(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Id
     return _done(graph, members, gate, (sent[:, None], 0, 0.0), _arrivals(graph, sent, members, 1))
 
 
-def ring_all_reduce(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
+def ring_all_reduce(
+    graph: Graph,
+    members: Ids,
+    size_bytes: ArrayLike,
+    gate: Ids,
+    chunk_bytes: float = RING_CHUNK_BYTES,
+) -> Ids:
     """Every member ends with the sum of all: a reduce-scatter and an all-gather in one."""
-    return _nccl_ring(graph, members, size_bytes, gate, 2 * (members.shape[1] - 1))
+    return _nccl_ring(graph, members, size_bytes, gate, chunk_bytes, 2 * (members.shape[1] - 1))
 
 
-def ring_all_gather(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
+def ring_all_gather(
+    graph: Graph,
+    members: Ids,
+    size_bytes: ArrayLike,
+    gate: Ids,
+    chunk_bytes: float = RING_CHUNK_BYTES,
+) -> Ids:
     """Every member has size / n, and ends with all of it."""
-    return _nccl_ring(graph, members, size_bytes, gate, members.shape[1] - 1)
+    return _nccl_ring(graph, members, size_bytes, gate, chunk_bytes, members.shape[1] - 1)
 
 
-def ring_reduce_scatter(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
+def ring_reduce_scatter(
+    graph: Graph,
+    members: Ids,
+    size_bytes: ArrayLike,
+    gate: Ids,
+    chunk_bytes: float = RING_CHUNK_BYTES,
+) -> Ids:
     """Every member has size bytes, and ends with the sum of an n-th of them."""
-    return _nccl_ring(graph, members, size_bytes, gate, members.shape[1] - 1)
+    return _nccl_ring(graph, members, size_bytes, gate, chunk_bytes, members.shape[1] - 1)
 
 
 def chain_reduce(
@@ -134,14 +153,20 @@ def gloo_p2p(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Id
 
 def gloo_all_reduce(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
     """A ring reduce-scatter, then a ring all-gather; messages go from members[i] to [i - 1]."""
-    scattered = _gloo_segments(graph, members, size_bytes, gate)
-    return _gloo_segments(graph, members, size_bytes, scattered)
+    message, per_member = _gloo_segments(members, size_bytes)
+    num_messages = per_member * (members.shape[1] - 1)
+    scattered = _gloo_ring_back(graph, members, message, gate, num_messages)
+    return _gloo_ring_back(graph, members, message, scattered, num_messages)
 
 
 def gloo_reduce(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
-    """A ring reduce-scatter, then all send their part to members[0], at once."""
+    """A ring reduce-scatter, then all send their part to members[0], at once.
+
+    The ring stops two messages before it has come round, though less would do.
+    """
     n = members.shape[1]
-    scattered = _gloo_segments(graph, members, size_bytes, gate)
+    message, per_member = _gloo_segments(members, size_bytes)
+    scattered = _gloo_ring_back(graph, members, message, gate, per_member * n - 2)
     if n < 2:
         return scattered
     root, others = members[:, :1], members[:, 1:]
@@ -260,11 +285,32 @@ def _arrivals(graph: Graph, sent: Ids, members: Ids, position: int) -> tuple[Ids
     return sent[:, None], position, delay_s[:, None]
 
 
-def _num_slices(size_bytes: Floats, chunk_bytes: int) -> int:
-    return int(np.clip(np.ceil(size_bytes.max(initial=1.0) / chunk_bytes), 1, MAX_SLICES))
+def _slices(size_bytes: Floats, chunk_bytes: int) -> tuple[Floats, Ids]:
+    """Sizes of the slices of every group's message, (num_slices, num_groups, 1), and which of them
+    are passed on when they are there; the others follow the one before.
+
+    These are all where there are few. Longer messages alternate slices of chunk_bytes with long
+    ones that are passed on while they come, as the many slices are that each stands for.
+    """
+    num_chunks = math.ceil(size_bytes.max(initial=1.0) / chunk_bytes)
+    if num_chunks <= MAX_SLICES:
+        sizes = np.broadcast_to(size_bytes / num_chunks, (num_chunks, len(size_bytes)))
+        return sizes[..., None], np.arange(num_chunks)
+    count = MAX_SLICES - 1
+    short = np.minimum(chunk_bytes, size_bytes / count)
+    sizes = np.broadcast_to(short, (count, len(size_bytes))).copy()
+    sizes[1::2] = (size_bytes - short * (count // 2 + 1)) / (count // 2)
+    return sizes[..., None], np.arange(0, count, 2)
 
 
-def _nccl_ring(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids, num_steps: int) -> Ids:
+def _nccl_ring(
+    graph: Graph,
+    members: Ids,
+    size_bytes: ArrayLike,
+    gate: Ids,
+    chunk_bytes: float,
+    num_steps: int,
+) -> Ids:
     """`num_steps` steps in which every member passes an n-th on, slice by slice.
 
     Large messages go round in several passes, one after the other. All passes are one here, with
@@ -276,7 +322,7 @@ def _nccl_ring(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids, num
         return _done(graph, members, gate)
     size = np.broadcast_to(np.asarray(size_bytes, np.float64), (num_groups,))
     target = np.roll(members, -1, axis=1)
-    passes = np.maximum(1.0, np.ceil(size / n / RING_CHUNK_BYTES))
+    passes = np.maximum(1.0, np.ceil(size / n / chunk_bytes))
     lag_s = graph.delay_s(members, target) * passes[:, None]
     steps = num_steps
     if n > MAX_RING:
@@ -310,20 +356,21 @@ def _chain(
     if n < 2:
         return _done(graph, members, gate)
     size = np.broadcast_to(np.asarray(size_bytes, np.float64), (num_groups,))
-    count = _num_slices(size, chunk_bytes)
+    sizes, linked = _slices(size, chunk_bytes)
+    count = len(sizes)
     source, target = members[:, order[:-1]], members[:, order[1:]]
     delay_s = graph.delay_s(source, target)
     sent = graph.flow(
         Kind.COLLECTIVE,
         np.broadcast_to(source, (count, num_groups, n - 1)),
         target,
-        (size / count)[:, None],
+        sizes,
         label=np.arange(count)[:, None, None],
     )
     graph.edge(gate[:, order[:-1]], sent[0])
     graph.edge(gate[:, order[1:]], sent[min(1, count - 1)])  # buffers hold a slice until then
     graph.edge(sent[:-1], sent[1:])
-    graph.edge(sent[:, :, :-1], sent[:, :, 1:], delay_s[:, :-1])
+    graph.edge(sent[linked, :, :-1], sent[linked, :, 1:], delay_s[:, :-1])
     last = sent[-1]
     return _done(graph, members, gate, (last, order[:-1], 0.0), (last, order[1:], delay_s))
 
@@ -338,23 +385,24 @@ def _tree(
     above = parent[child]
     place = np.full(n, -1)  # of a member in `child`
     place[child] = np.arange(n - 1)
-    count = _num_slices(size, chunk_bytes)
+    sizes, linked = _slices(size, chunk_bytes)
     low, high = members[:, child], members[:, above]
     up_s, down_s = graph.delay_s(low, high), graph.delay_s(high, low)
-    label = np.arange(count)[:, None, None]
-    whole = (count, num_groups, n - 1)
-    slice_bytes = (size / count)[:, None]
-    up = graph.flow(Kind.COLLECTIVE, np.broadcast_to(low, whole), high, slice_bytes, label)
-    down = graph.flow(Kind.COLLECTIVE, np.broadcast_to(high, whole), low, slice_bytes, label)
+    label = np.arange(len(sizes))[:, None, None]
+    whole = (len(sizes), num_groups, n - 1)
+    up = graph.flow(Kind.COLLECTIVE, np.broadcast_to(low, whole), high, sizes, label)
+    down = graph.flow(Kind.COLLECTIVE, np.broadcast_to(high, whole), low, sizes, label)
     graph.edge(gate[:, child], up[0])
     graph.edge(gate[:, above], down[0])
     inner = above != root
-    graph.edge(up[:, :, inner], up[:, :, place[above[inner]]], up_s[:, inner])
-    graph.edge(down[:, :, place[above[inner]]], down[:, :, inner], down_s[:, place[above[inner]]])
-    summed = graph.work(Kind.MARK, np.broadcast_to(members[:, root], whole[:2]))
+    over = place[above[inner]]  # the link above: of the parent to its own
+    some_up, some_down = up[linked], down[linked]
+    graph.edge(some_up[:, :, inner], some_up[:, :, over], up_s[:, inner])
+    graph.edge(some_down[:, :, over], some_down[:, :, inner], down_s[:, over])
+    summed = graph.work(Kind.MARK, np.broadcast_to(members[:, root], some_up.shape[:2]))
     graph.edge(gate[:, root], summed)
-    graph.edge(up[:, :, ~inner], summed[:, :, None], up_s[:, ~inner])
-    graph.edge(summed[:, :, None], down[:, :, ~inner])
+    graph.edge(some_up[:, :, ~inner], summed[:, :, None], up_s[:, ~inner])
+    graph.edge(summed[:, :, None], some_down[:, :, ~inner])
     graph.edge(up[:-1], up[1:])
     graph.edge(down[:-1], down[1:])
     return [
@@ -379,14 +427,20 @@ def _all_to_all(
     return _done(graph, members, gate, (sent, a, 0.0), (sent, b, graph.delay_s(source, target)))
 
 
-def _gloo_segments(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
-    """A pass round gloo's ring, against the order of the members: at least two segments each."""
+def _gloo_segments(members: Ids, size_bytes: ArrayLike) -> tuple[Floats, int]:
+    """Bytes of a message of the ring, (num_groups,), and how many each member's part has."""
     n = members.shape[1]
     size = np.broadcast_to(np.asarray(size_bytes, np.float64), members.shape[:1])
-    segments = np.ceil(size.max(initial=1.0) / GLOO_SEGMENT_BYTES)
-    per_member = int(max(2, np.ceil(segments / n)))
-    message = size / (per_member * n)
-    done = _gloo_ring(graph, members[:, ::-1], message, gate[:, ::-1], per_member * (n - 1))
+    wanted = math.ceil(size.max(initial=1.0) / GLOO_SEGMENT_BYTES)
+    per_member = max(2, math.ceil(wanted / n))
+    return size / (per_member * n), per_member
+
+
+def _gloo_ring_back(
+    graph: Graph, members: Ids, message_bytes: ArrayLike, gate: Ids, num_messages: int
+) -> Ids:
+    """`_gloo_ring` from every member to the one before."""
+    done = _gloo_ring(graph, members[:, ::-1], message_bytes, gate[:, ::-1], num_messages)
     return done[:, ::-1]
 
 
