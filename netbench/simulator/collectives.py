@@ -314,8 +314,9 @@ def _nccl_ring(
     """`num_steps` steps in which every member passes an n-th on, slice by slice.
 
     Large messages go round in several passes, one after the other. All passes are one here, with
-    all their bytes and as many times the delays: the time is the same, since every pass is. So are
-    several steps of a long ring; they have the mean delay round the ring.
+    all their bytes and as many delays: the time is the same, since every pass takes the same. So
+    are several steps of a long ring. What is merged goes over many hops, so all delays but one are
+    the mean of the ring.
     """
     num_groups, n = members.shape
     if n < 2:
@@ -323,13 +324,10 @@ def _nccl_ring(
     size = np.broadcast_to(np.asarray(size_bytes, np.float64), (num_groups,))
     target = np.roll(members, -1, axis=1)
     passes = np.maximum(1.0, np.ceil(size / n / chunk_bytes))
-    lag_s = graph.delay_s(members, target) * passes[:, None]
-    steps = num_steps
-    if n > MAX_RING:
-        steps = min(MERGED_STEPS, num_steps)
-        lag_s = np.broadcast_to(lag_s.mean(axis=1, keepdims=True), lag_s.shape)
+    steps = num_steps if n <= MAX_RING else min(MERGED_STEPS, num_steps)
     merged = num_steps / steps
-    lag_s = lag_s * merged
+    delay_s = graph.delay_s(members, target)
+    lag_s = delay_s + (passes * merged - 1)[:, None] * delay_s.mean(axis=1, keepdims=True)
     count = steps * RING_SLICES
     sent = graph.flow(
         Kind.COLLECTIVE,
