@@ -1,0 +1,103 @@
+"""A collective plan takes, in the simulator, what its algorithm takes on paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from netbench.plan.collective import BACKENDS, OPS, CollectivePlan, uniform_network
+from netbench.simulator.benchmark import simulate_collective
+from netbench.simulator.profile import TransportProfile, load_transport
+
+GOODPUT = (1500 - 52) / (1500 + 14)
+FREE = TransportProfile(host_bps=math.inf, first_window_segments=10**9, max_window_bytes=math.inf)
+MIB = 1 << 20
+
+
+def plan(
+    op: str = "p2p",
+    n: int = 2,
+    size: int = 64 * MIB,
+    *,
+    d: float = 5e-3,
+    rate: float = 1e9,
+    backend: str = "nccl",
+    scale: float = 1.0,
+) -> CollectivePlan:
+    return CollectivePlan(
+        op=op,
+        num_nodes=n,
+        payload_bytes=size,
+        backend=backend,
+        network=uniform_network(n, one_way_delay_s=d, bandwidth_bps=rate),
+        iterations=3,
+        warmup_iterations=1,
+        scale=scale,
+    )
+
+
+def wire_s(size: float, rate: float = 1e9) -> float:
+    return size * 8 / (rate * GOODPUT)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n", [2, 8])
+def test_an_op_takes_the_time_of_the_bytes_that_a_node_sends(op: str, backend: str, n: int) -> None:
+    """Most bytes that one node sends in one go, where steps are long and latency small."""
+    binomial = math.ceil(math.log2(n))  # levels of gloo's tree, whole messages
+    ring = (n - 1) / n
+    reduce = 1 if backend == "nccl" else 1 + 1 / n  # gloo: a ring, then a gather
+    units = {
+        "p2p": 1,
+        "all-reduce": 2 * ring,
+        "broadcast": 1 if backend == "nccl" else binomial,
+        "reduce": reduce,
+        "all-gather": ring,
+        "reduce-scatter": ring if backend == "nccl" else 2 * ring,
+        "central-ps": reduce + (1 if backend == "nccl" else binomial),
+        "sharded-ps": ring + 1 / n,
+    }[op]
+    took_s = simulate_collective(plan(op, n, 512 * MIB, d=1e-4, backend=backend), FREE)
+    assert took_s == pytest.approx(wire_s(units * 512 * MIB), rel=0.03)
+
+
+def test_a_transfer_over_an_open_connection_is_not_slow_again() -> None:
+    """The first window of 16 sockets is a tenth of what 100 ms at 1 Gbit/s carry; the iteration
+    before has opened it."""
+    took_s = simulate_collective(plan(d=50e-3), load_transport("nccl"))
+    assert took_s == pytest.approx(wire_s(64 * MIB) + 50e-3, rel=1e-3)
+
+
+def test_the_profile_is_the_backend_s_own_unless_another_is_given() -> None:
+    fast = plan(rate=100e9, size=512 * MIB, d=50e-6)
+    for backend in BACKENDS:
+        profile = load_transport(backend)
+        took_s = simulate_collective(dataclasses.replace(fast, backend=backend))
+        assert took_s == pytest.approx(512 * MIB * 8 / profile.host_bps, rel=0.01)
+        assert took_s == simulate_collective(dataclasses.replace(fast, backend=backend), profile)
+    assert simulate_collective(fast, FREE) == pytest.approx(wire_s(512 * MIB, 100e9), rel=0.01)
+
+
+def test_gloo_over_a_long_link_carries_a_window_per_round_trip() -> None:
+    """Published: 2.26 and 1.22 Gbit/s over 5 and 10 ms one way, 3 MB per round trip."""
+    for d, published_bps in ((5e-3, 2.26e9), (10e-3, 1.22e9)):
+        both = [
+            simulate_collective(plan(d=d, rate=10e9, size=size * MIB, backend="gloo"))
+            for size in (64, 128)
+        ]
+        assert 64 * MIB * 8 / (both[1] - both[0]) == pytest.approx(published_bps, rel=0.1)
+
+
+def test_the_scale_of_an_emulation_does_not_change_the_time() -> None:
+    """Bytes and rates are divided by it there: the time is that of the whole."""
+    assert simulate_collective(plan(scale=1.0)) == simulate_collective(plan(scale=1000.0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_payload_is_rounded_up_to_an_element_per_rank(backend: str) -> None:
+    small = dataclasses.replace(plan("all-reduce", 8, backend=backend), payload_bytes=1)
+    rounded = dataclasses.replace(small, payload_bytes=32)
+    assert simulate_collective(small) == simulate_collective(rounded)
