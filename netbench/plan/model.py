@@ -60,7 +60,8 @@ class Plan:
 
     num_chunks: model chunks per rank; chunk c of stage s is the (c * pp + s)-th part of the model,
     and costs 1 / num_chunks of the stage. bucket_bytes: gradients that ddp all-reduces together.
-    backend: the library whose semantics hold, nccl or gloo. network_name: of the scenario's
+    collective_s: what a zero3 or ddp collective costs beside its bytes (launch, the framework's
+    hooks). backend: the library whose semantics hold, nccl or gloo. network_name: of the scenario's
     `sweep.networks`, "" = the scenario's own network.
     """
 
@@ -90,5 +91,6 @@ class Plan:
     live_parameters: int = 0
     num_chunks: int = field(default=1, metadata=LATER)
     bucket_bytes: int = field(default=0, metadata=LATER)
+    collective_s: float = field(default=0.0, metadata=LATER)
     backend: str = field(default="nccl", metadata=LATER)
     network_name: str = field(default="", metadata=LATER)

@@ -16,14 +16,19 @@ from netbench.simulator.profile import TransportProfile
 class Fabric:
     """Resources and paths, made as they are asked for.
 
-    node_of_rank: (num_ranks,), indices into the network's nodes.
-    delay_s: (num_paths,), one-way, seconds. bandwidth_bps: (num_paths,), of the slowest resource.
+    node_of_rank: (num_ranks,), indices into the network's nodes. burst_bytes: what a connection
+    typically carries at once: its own queue adds so much to the round trip that TCP sees.
     """
 
     def __init__(
-        self, network: Network, node_of_rank: ArrayLike, transport: TransportProfile
+        self,
+        network: Network,
+        node_of_rank: ArrayLike,
+        transport: TransportProfile,
+        burst_bytes: float = 0.0,
     ) -> None:
         self.transport = transport
+        self._burst_bytes = burst_bytes
         self._network = network
         self._node = np.asarray(node_of_rank, dtype=np.int64)
         self._num_ranks = len(self._node)
@@ -38,12 +43,23 @@ class Fabric:
 
     @property
     def delay_s(self) -> NDArray[np.float64]:
+        """One-way, seconds, (num_paths,)."""
         return np.asarray(self._delay_s)
+
+    @property
+    def rate(self) -> NDArray[np.float64]:
+        """What each path carries when it is alone, payload bytes/s, (num_paths,)."""
+        capacity = np.append(self._capacity, math.inf)  # NONE is the last
+        rate: NDArray[np.float64] = capacity[self._hop_matrix()].min(axis=-1)
+        return rate
+
+    def _hop_matrix(self) -> NDArray[np.int64]:
+        return np.asarray(self._hops, dtype=np.int64).reshape(-1, kernel.MAX_HOPS)
 
     def paths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int64]:
         """Path indices from ranks to ranks, in the shape of the arguments."""
         keys = source * self._num_ranks + target
-        index = self._index[keys]
+        index: NDArray[np.int64] = self._index[keys]
         if (index == kernel.NONE).any():
             for key in np.unique(keys[index == kernel.NONE]):
                 self._index[key] = self._make(*divmod(int(key), self._num_ranks))
@@ -55,9 +71,9 @@ class Fabric:
         transport, rtt_s = self.transport, np.asarray(self._rtt_s)
         return kernel.Network(
             capacity=np.asarray(self._capacity, dtype=np.float64),
-            hops=np.asarray(self._hops, dtype=np.int64).reshape(-1, kernel.MAX_HOPS),
+            hops=self._hop_matrix(),
             rtt_s=rtt_s,
-            idle_s=rtt_s + transport.retransmission_s,
+            idle_s=rtt_s + self._burst_bytes / self.rate + transport.retransmission_s,
             first_window=np.where(
                 rtt_s > 0,
                 transport.first_window_segments
@@ -66,6 +82,24 @@ class Fabric:
                 np.inf,
             ),
         )
+
+    def copy_s(
+        self, source: NDArray[np.int64], target: NDArray[np.int64], size: float
+    ) -> NDArray[np.float64]:
+        """Seconds a process needs to move `size` bytes between its buffers and its sockets."""
+        inside = self._node[source] == self._node[target]
+        return np.where(inside, 0.0, 8 * size / self.transport.host_bps)
+
+    def buffered_bytes(
+        self, source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Bytes that one end of a connection holds; unlimited inside a node."""
+        transport = self.transport
+        paths = self.paths(source, target)
+        rtt_s = np.asarray(self._rtt_s)[paths]
+        window = np.where(rtt_s > 0, self.rate[paths] * rtt_s * transport.window_factor, 0.0)
+        held = transport.fifo_bytes + transport.window_bytes + window
+        return np.where(self._node[source] == self._node[target], math.inf, held)
 
     def _make(self, source: int, target: int) -> int:
         network, transport = self._network, self.transport
@@ -78,7 +112,7 @@ class Fabric:
             link = network.link(a, b)
             delay_s = link.one_way_delay_s
             rtt_s = delay_s + network.link(b, a).one_way_delay_s
-            limits["host", source, target] = transport.host_bps / self._goodput
+            limits["host", source, target] = self._host_bps(rtt_s) / self._goodput
             if network.sharing == "class":
                 limits["class", a, delay_s, link.bandwidth_bps] = link.bandwidth_bps
             else:
@@ -91,6 +125,14 @@ class Fabric:
         self._delay_s.append(delay_s)
         self._rtt_s.append(rtt_s)
         return len(self._hops) - 1
+
+    def _host_bps(self, rtt_s: float) -> float:
+        """Payload that a connection carries at most: its host's, or a window per round trip."""
+        transport = self.transport
+        if rtt_s == 0:
+            return transport.host_bps
+        window_bytes = transport.max_window_bytes * transport.sockets
+        return min(transport.host_bps, 8 * window_bytes / rtt_s)
 
     def _resource(self, key: tuple[object, ...], bps: float) -> int:
         if key not in self._keys:

@@ -107,14 +107,13 @@ class Graph:
         before, after, lag_s = (
             np.concatenate(parts) for parts in zip(*(self._edges or [empty]), strict=True)
         )
-        order = np.argsort(before, kind="stable")
+        after_start, order = kernel.by_key(before, self._num_tasks)
         before, after, lag_s = before[order], after[order], lag_s[order]
-        count = np.bincount(before, minlength=self._num_tasks)
         tasks = kernel.Tasks(
             amount=amount,
             path=path.astype(np.int64),
             num_before=np.bincount(after, minlength=self._num_tasks).astype(np.int64),
-            after_start=np.concatenate([[0], np.cumsum(count)]).astype(np.int64),
+            after_start=after_start,
             after=after,
             lag_s=lag_s,
         )

@@ -4,9 +4,10 @@ A task either works for a time or moves bytes across resources (links, NICs, cla
 shares by max-min fairness with every flow that crosses them at that moment. Between events all
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
 
-A connection that is new, or was idle for longer than its retransmission timeout, starts slowly as
-TCP does: it sends its window, waits for the round trip to end, and doubles the window, until one
-fills the round trip (first window: RFC 6928; after idleness: RFC 2861, on by default in Linux).
+A connection starts slowly, as TCP does: it sends its window, waits for the round trip to end, and
+doubles the window, until one fills the round trip (first window: RFC 6928). From then on a window
+grows by what is sent, while that is more than half of it, and is halved for every retransmission
+timeout that the connection is idle (RFC 2861; on by default in Linux).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Network(NamedTuple):
     """What flows cross.
 
     capacity: (num_resources,), bytes/s. hops: (num_paths, MAX_HOPS), resource indices, NONE where
-    there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idleness after which a
-    connection starts slowly. first_window: (num_paths,), bytes; inf = never slow.
+    there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idleness that halves a
+    connection's window. first_window: (num_paths,), bytes; inf = never slow.
     """
 
     capacity: Floats
@@ -109,13 +110,11 @@ def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
         resources=np.zeros(num_resources, np.int64),
         flows=np.zeros(num_tasks, np.int64),
     )
-    return _run(tasks, network, flows, scratch)  # type: ignore[no-any-return]
+    return _run(tasks, network, flows, scratch)
 
 
 @njit(cache=True)
-def _run(
-    tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch
-) -> tuple[Floats, Floats]:
+def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tuple[Floats, Floats]:
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
     start, end = np.full(num_tasks, np.nan), np.full(num_tasks, np.nan)
     waiting, ready = tasks.num_before.copy(), np.zeros(num_tasks)
@@ -123,24 +122,48 @@ def _run(
     round_s = np.zeros(len(window))
     used_s = np.full(len(window), -np.inf)
     dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
-    num_dirty, count, num_shares = 0, num_tasks, 0
-    events = [(0.0, task, _READY, task, 0) for task in range(num_tasks) if waiting[task] == 0]
-    heapq.heapify(events)
+    num_dirty = num_shares = count = num_now = 0
+    now = 0.0
+    ready_now = np.zeros(num_tasks, np.int64)  # a stack: what may start without waiting
+    for task in range(num_tasks):
+        if waiting[task] == 0:
+            ready_now[num_now] = task
+            num_now += 1
+    events = [(0.0, 0, _READY, 0, 0)]  # time, order, kind, task, version
+    events.pop()
 
-    while len(events) > 0:
-        now, _, kind, task, version = heapq.heappop(events)
+    while True:
+        if num_now > 0:
+            num_now -= 1
+            kind, task, version = _READY, ready_now[num_now], 0
+        else:
+            if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
+                num_shares += 1
+                count = _share(
+                    now, num_shares, dirty, num_dirty, tasks, network, flows, scratch, events, count
+                )
+                is_dirty[dirty[:num_dirty]] = False
+                num_dirty = 0
+            if len(events) == 0:
+                return start, end
+            now, _, kind, task, version = heapq.heappop(events)
         path = tasks.path[task]
         finished = kind == _WORKED
         if kind == _READY:
             start[task] = now
-            if path == NONE or tasks.amount[task] <= 0.0:
-                work_s = tasks.amount[task] if path == NONE else 0.0
-                heapq.heappush(events, (now + work_s, count, _WORKED, task, 0))
+            if tasks.amount[task] <= 0.0:
+                finished = True
+            elif path == NONE:
+                heapq.heappush(events, (now + tasks.amount[task], count, _WORKED, task, 0))
                 count += 1
                 continue
-            if now - used_s[path] > network.idle_s[path]:
-                window[path] = granted[path] = network.first_window[path]
-                round_s[path] = now
+            else:
+                timeouts = (now - used_s[path]) // network.idle_s[path]
+                if timeouts > 0:
+                    halved = window[path] / 2.0 ** min(timeouts, 99.0)
+                    window[path] = max(halved, network.first_window[path])
+                    granted[path] = window[path]
+                    round_s[path] = now
         elif kind == _SENT:
             if version != flows.version[task]:
                 continue  # its rate changed, another event is on its way
@@ -149,6 +172,8 @@ def _run(
             granted[path] -= flows.chunk[task]
             used_s[path] = now
             finished = flows.left[task] <= 0.0
+            if granted[path] == np.inf and 2.0 * tasks.amount[task] > window[path]:
+                window[path] += tasks.amount[task]  # every byte acknowledged adds one
         if finished:
             end[task] = now
             for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
@@ -156,38 +181,33 @@ def _run(
                 ready[later] = max(ready[later], now + tasks.lag_s[edge])
                 waiting[later] -= 1
                 if waiting[later] == 0:
-                    heapq.heappush(events, (ready[later], count, _READY, later, 0))
-                    count += 1
-        elif kind != _WORKED:
-            round_ends_s = round_s[path] + network.rtt_s[path]
-            if granted[path] < np.inf and now >= round_ends_s:
-                if granted[path] <= window[path] / 2.0:
-                    window[path] *= 2.0
-                granted[path], round_s[path] = window[path], now
-            if granted[path] <= 0.0:
-                heapq.heappush(events, (round_ends_s, count, _ROUND, task, 0))
-                count += 1
-            else:
-                if window[path] >= _fastest(network, path) * network.rtt_s[path]:
-                    granted[path] = np.inf
-                flows.chunk[task] = min(flows.left[task], granted[path])
-                flows.until[task] = flows.chunk[task]
-                flows.since[task] = now
-                flows.rate[task] = 0.0
-                flows.version[task] += 1
-                if network.hops[path, 0] == NONE:
-                    heapq.heappush(events, (now, count, _SENT, task, flows.version[task]))
-                    count += 1
-                else:
-                    num_dirty = _enter(task, path, network, flows, dirty, is_dirty, num_dirty)
-        if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
-            num_shares += 1
-            count = _share(
-                now, num_shares, dirty, num_dirty, tasks, network, flows, scratch, events, count
-            )
-            is_dirty[dirty[:num_dirty]] = False
-            num_dirty = 0
-    return start, end
+                    if ready[later] <= now:
+                        ready_now[num_now] = later
+                        num_now += 1
+                    else:
+                        heapq.heappush(events, (ready[later], count, _READY, later, 0))
+                        count += 1
+            continue
+        round_ends_s = round_s[path] + network.rtt_s[path]
+        if granted[path] < np.inf and now >= round_ends_s:
+            if granted[path] <= window[path] / 2.0:  # only a window that was used grows
+                window[path] *= 2.0
+            granted[path], round_s[path] = window[path], now
+        if granted[path] <= 0.0:
+            heapq.heappush(events, (round_ends_s, count, _ROUND, task, 0))
+            count += 1
+            continue
+        if window[path] >= _fastest(network, path) * network.rtt_s[path]:
+            granted[path] = np.inf
+        flows.chunk[task] = min(flows.left[task], granted[path])
+        flows.until[task] = flows.chunk[task]
+        flows.since[task], flows.rate[task] = now, 0.0
+        flows.version[task] += 1
+        if network.hops[path, 0] == NONE:
+            heapq.heappush(events, (now, count, _SENT, task, flows.version[task]))
+            count += 1
+        else:
+            num_dirty = _enter(task, path, network, flows, dirty, is_dirty, num_dirty)
 
 
 @njit(cache=True)
@@ -326,9 +346,22 @@ def _share(
                     flows.rate[task], flows.since[task] = fair, now
                     flows.version[task] += 1
                     wait_s = max(0.0, flows.until[task]) / fair
-                    heapq.heappush(
-                        events, (now + wait_s, count, _SENT, task, flows.version[task])
-                    )
+                    heapq.heappush(events, (now + wait_s, count, _SENT, task, flows.version[task]))
                     count += 1
             slot = flows.following[slot]
     return count
+
+
+@njit(cache=True)
+def by_key(keys: Integers, num_keys: int) -> tuple[Integers, Integers]:
+    """Sort by small keys: where each key starts, (num_keys + 1,), and the order, stable."""
+    starts = np.zeros(num_keys + 1, np.int64)
+    for key in keys:
+        starts[key + 1] += 1
+    for key in range(num_keys):
+        starts[key + 1] += starts[key]
+    place, order = starts[:-1].copy(), np.zeros(len(keys), np.int64)
+    for index, key in enumerate(keys):
+        order[place[key]] = index
+        place[key] += 1
+    return starts, order

@@ -1,0 +1,403 @@
+"""From a plan to the time of an iteration, without executing anything.
+
+An iteration repeats itself: GPipe rounds, micro-batches of a full 1F1B pipeline, micro-steps. So a
+plan is simulated once per distinct part, and each part counts as often as it occurs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netbench.errors import PlanError
+from netbench.plan.model import Plan
+from netbench.simulator import collectives, schedules
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.graph import Graph, Ids, Kind, Timeline
+from netbench.simulator.pipeline import Lanes, add_pipelines
+from netbench.simulator.profile import TransportProfile, load_transport
+from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
+
+STEADY = (24, 40)
+"""A pipeline of up to 8 stages repeats itself after this many micro-batches: what the second adds
+to the first, every further micro-batch costs. Deeper pipelines take proportionally more."""
+
+REDUCE_BUCKET_PARAMETERS = 500_000_000
+"""DeepSpeed's documented default of `reduce_bucket_size`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A stretch of simulated time and how often an iteration repeats it.
+
+    name: what it is, for a person. from_s, to_s: within the timeline, seconds.
+    """
+
+    name: str
+    timeline: Timeline
+    from_s: float
+    to_s: float
+    repeat: float
+
+    @property
+    def total_s(self) -> float:
+        return self.repeat * (self.to_s - self.from_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulation:
+    """What an iteration of `plan` takes, and why.
+
+    iteration_s: seconds. phases: seconds of the iteration by name, as the trainers report them.
+    parts: in order of time; their totals sum to iteration_s. fabric: the paths of the timelines.
+    """
+
+    plan: Plan
+    parts: tuple[Part, ...]
+    phases: dict[str, float]
+    fabric: Fabric
+
+    @property
+    def iteration_s(self) -> float:
+        return sum(part.total_s for part in self.parts)
+
+
+def simulate(plan: Plan, transport: TransportProfile | None = None) -> Simulation:
+    """Simulate one iteration of `plan` at full size; iterations do not differ.
+
+    transport: None = the profile of the plan's backend. Raises PlanError for a plan that the
+    simulator has no rules for.
+    """
+    transport = transport or load_transport(plan.backend)
+    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
+    fabric = Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
+    if plan.schedule == "gpipe":
+        return _gpipe(plan, fabric)
+    if plan.schedule in ("1f1b", "interleaved", "zero-bubble"):
+        return _one_f_one_b(plan, fabric)
+    if plan.system == "zero3":
+        return _zero3(plan, fabric)
+    if plan.system == "ddp":
+        return _ddp(plan, fabric)
+    raise PlanError(f"no simulation for schedule {plan.schedule!r} of system {plan.system!r}")
+
+
+def rank_lanes(plan: Plan) -> Ids:
+    """(num_lanes, pp): the ranks of each pipeline, one lane per tensor-parallel index.
+
+    dtfm counts stages first, megatron tensor indices, then pipelines, then stages.
+    """
+    layout = plan.layout
+    if plan.system == "dtfm":
+        return np.arange(layout.num_ranks).reshape(layout.dp, layout.pp)
+    return np.arange(layout.num_ranks).reshape(layout.pp, layout.dp * layout.tp).T.copy()
+
+
+def _gpipe(plan: Plan, fabric: Fabric) -> Simulation:
+    """A round is forward, barrier, backward; gradients are synchronised after the last."""
+    graph, ranks = Graph(fabric), rank_lanes(plan)
+    forward, backward = schedules.gpipe(plan.layout.pp, plan.num_micro_batches)
+    lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan)
+    start = graph.work(Kind.MARK, ranks)
+    turn = _barrier(
+        graph, ranks, add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
+    )
+    ends = add_pipelines(graph, lanes, backward, {"backward": seconds["backward"]}, turn)
+    done = _synchronise(graph, plan, ranks, ends)
+    timeline = graph.run()
+    turn_s, round_s, end_s = (float(timeline.end_s[ids].max()) for ids in (turn, ends, done))
+    round_part = Part(
+        name="round", timeline=timeline, from_s=0.0, to_s=round_s, repeat=plan.num_rounds
+    )
+    sync = Part(name="synchronise", timeline=timeline, from_s=round_s, to_s=end_s, repeat=1)
+    phases = {
+        "forward_s": plan.num_rounds * turn_s,
+        "backward_s": plan.num_rounds * (round_s - turn_s),
+        **_sync_phases(plan, end_s - round_s),
+    }
+    return Simulation(plan=plan, parts=(round_part, sync), phases=phases, fabric=fabric)
+
+
+def _one_f_one_b(plan: Plan, fabric: Fabric) -> Simulation:
+    """Two passes with few micro-batches show what a further one costs."""
+    few, many = (max(1, math.ceil(plan.layout.pp / 8)) * count for count in STEADY)
+    if plan.num_micro_batches <= many:
+        timeline, ready_s, end_s = _pass(plan, fabric, plan.num_micro_batches)
+        parts = [Part(name="pipeline", timeline=timeline, from_s=0.0, to_s=ready_s, repeat=1)]
+    else:
+        _, few_s, _ = _pass(plan, fabric, few)
+        timeline, ready_s, end_s = _pass(plan, fabric, many)
+        middle_s = (few_s + ready_s) / 2
+        repeat = 1 + (plan.num_micro_batches - many) / (many - few)
+        before_s = middle_s - (ready_s - few_s)
+        parts = [
+            Part(name="fill", timeline=timeline, from_s=0.0, to_s=before_s, repeat=1),
+            Part(name="steady", timeline=timeline, from_s=before_s, to_s=middle_s, repeat=repeat),
+            Part(name="drain", timeline=timeline, from_s=middle_s, to_s=ready_s, repeat=1),
+        ]
+    pipeline_s = sum(part.total_s for part in parts)
+    parts.append(Part(name="synchronise", timeline=timeline, from_s=ready_s, to_s=end_s, repeat=1))
+    phases = {"pipeline_s": pipeline_s, **_sync_phases(plan, end_s - ready_s)}
+    return Simulation(plan=plan, parts=tuple(parts), phases=phases, fabric=fabric)
+
+
+def _pass(plan: Plan, fabric: Fabric, num_micro_batches: int) -> tuple[Timeline, float, float]:
+    """Timeline of one pass, and when its pipelines and its synchronisation end, seconds."""
+    graph, ranks = Graph(fabric), rank_lanes(plan)
+    start = graph.work(Kind.MARK, ranks)
+    lanes = _lanes(plan, ranks, num_micro_batches, blocking=plan.system == "megatron")
+    make: dict[str, Callable[[], list[schedules.Program]]] = {
+        "1f1b": lambda: schedules.one_forward_one_backward(plan.layout.pp, num_micro_batches),
+        "zero-bubble": lambda: schedules.zero_bubble(plan.layout.pp, num_micro_batches),
+        "interleaved": lambda: schedules.interleaved(
+            plan.layout.pp, num_micro_batches, plan.num_chunks
+        ),
+    }
+    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan), start)
+    done = _synchronise(graph, plan, ranks, ends)
+    timeline = graph.run()
+    if np.isnan(timeline.end_s).any():
+        raise PlanError(f"schedule {plan.schedule} of {plan.variant} waits for itself")
+    return timeline, float(timeline.end_s[ends].max()), float(timeline.end_s[done].max())
+
+
+def _lanes(
+    plan: Plan, ranks: Ids, num_micro_batches: int | None = None, *, blocking: bool
+) -> Lanes:
+    """Tensor-parallel ranks send a part each of a boundary tensor and gather it inside."""
+    return Lanes(
+        ranks=ranks,
+        num_micro_batches=num_micro_batches or plan.num_micro_batches,
+        message_bytes=plan.activation_bytes / plan.layout.tp,
+        blocking=blocking,
+    )
+
+
+def _seconds(plan: Plan) -> dict[str, NDArray[np.float64]]:
+    """Compute of one micro-batch by kind of work, (num_virtual_stages,), seconds.
+
+    Zero-bubble's gradients of weights are as much work as a forward pass.
+    """
+    chunks = plan.num_chunks
+    forward = np.tile([stage.forward_s / chunks for stage in plan.stages], chunks)
+    backward = np.tile([stage.backward_s / chunks for stage in plan.stages], chunks)
+    tensor_s = _tensor_parallel_s(plan) if plan.layout.tp > 1 else 0.0
+    passes = 2 if plan.workload.recomputation else 1
+    seconds = {"forward": forward + tensor_s, "backward": backward + passes * tensor_s}
+    if plan.schedule == "zero-bubble":
+        seconds["backward"] = seconds["backward"] - forward
+        seconds["weight"] = forward
+    return seconds
+
+
+def _tensor_parallel_s(plan: Plan) -> float:
+    """All-reduces of a chunk's forward pass, seconds: two per layer, of the boundary tensor, in
+    all tensor-parallel groups at once. Source: Megatron-LM (Shoeybi et al. 2019), section 3."""
+    layout = plan.layout
+    groups = np.arange(layout.num_ranks).reshape(-1, layout.tp)
+    layers = plan.stages[0].num_layers / plan.num_chunks
+    return (
+        2
+        * layers
+        * _alone_s(
+            _fabric_like(plan), groups, float(plan.activation_bytes), collectives.ring_all_reduce
+        )
+    )
+
+
+def _fabric_like(plan: Plan) -> Fabric:
+    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
+    return Fabric(plan.network, nodes, load_transport(plan.backend))
+
+
+def _alone_s(
+    fabric: Fabric, groups: Ids, size_bytes: float, collective: collectives.Collective
+) -> float:
+    """Seconds of a collective in all `groups` at once, with warm connections."""
+    graph = Graph(fabric)
+    gate = graph.work(Kind.MARK, groups)
+    first = collective(graph, groups, size_bytes, gate)
+    ready = graph.work(Kind.MARK, 0)
+    graph.edge(first, ready)
+    second = collective(graph, groups, size_bytes, np.broadcast_to(ready, groups.shape))
+    timeline = graph.run()
+    return float(timeline.end_s[second].max() - timeline.end_s[ready].max())
+
+
+def _barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
+    """gloo's dissemination barrier: in step k a rank waits for rank - 2^k, whose word takes a round
+    trip, for the receiver's notification goes first."""
+    order = np.argsort(ranks.ravel())
+    tasks, index = ends.ravel()[order], np.arange(order.size)
+    for step in range(math.ceil(math.log2(max(1, order.size)))):
+        source = (index - (1 << step)) % order.size
+        later = graph.work(Kind.MARK, index)
+        graph.edge(tasks, later)
+        graph.edge(
+            tasks[source], later, graph.delay_s(source, index) + graph.delay_s(index, source)
+        )
+        tasks = later
+    return tasks[ranks]
+
+
+def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
+    """Data parallelism of every stage, once its members are ready, and the update."""
+    num_lanes, depth = ranks.shape
+    lane = np.arange(num_lanes).reshape(plan.layout.dp, plan.layout.tp)
+    members = ranks[lane].transpose(2, 1, 0).reshape(-1, plan.layout.dp)  # (pp * tp, dp)
+    gate = ends[lane].transpose(2, 1, 0).reshape(-1, plan.layout.dp)
+    stage = np.repeat(np.arange(depth), plan.layout.tp)
+    gradients = np.asarray([float(s.gradient_bytes) for s in plan.stages])[stage]
+    update_s = np.asarray([s.optimizer_s for s in plan.stages])[stage]
+    if plan.data_parallel == "reduce-broadcast":
+        reduced = collectives.chain_reduce(graph, members, gradients, gate)
+        update = graph.work(Kind.OPTIMIZER, members[:, 0], update_s)
+        graph.edge(reduced[:, 0], update)
+        turn = graph.work(Kind.MARK, members)
+        graph.edge(reduced, turn)
+        graph.edge(update, turn[:, 0])
+        return collectives.chain_broadcast(graph, members, gradients, turn)
+    algorithms: dict[str, collectives.Collective] = {
+        "ring": collectives.ring_all_reduce,
+        "tree": collectives.tree_all_reduce,
+        "central-ps": collectives.central_ps,
+        "sharded-ps": collectives.sharded_ps,
+    }
+    done = algorithms[plan.data_parallel](graph, members, gradients, gate)
+    update = graph.work(Kind.OPTIMIZER, members, update_s[:, None])
+    graph.edge(done, update)
+    return update
+
+
+def _sync_phases(plan: Plan, total_s: float) -> dict[str, float]:
+    optimizer_s = max(stage.optimizer_s for stage in plan.stages)
+    return {"sync_s": max(0.0, total_s - optimizer_s), "optimizer_s": optimizer_s}
+
+
+def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
+    """ZeRO-3 under DeepSpeed's live limit, seen from one rank: all do the same.
+
+    Parameters within the limit are gathered once per iteration. Those of the layers beyond it are
+    gathered matrix by matrix in every forward pass and again in every backward pass, the next
+    layer's while this one is computed. Gradients are scattered in buckets, beside the compute that
+    follows. One communicator: its collectives come one after the other.
+    """
+    workload, stage = plan.workload, plan.stages[0]
+    element = DTYPE_BYTES[workload.dtype]
+    ring = np.arange(plan.layout.num_ranks)[None]
+    cost: dict[tuple[Callable[..., Ids], float], float] = {}
+
+    def alone_s(collective: collectives.Collective, parameters: float) -> float:
+        key = (collective, parameters)
+        if key not in cost:
+            cost[key] = _alone_s(fabric, ring, parameters * element, collective)
+            cost[key] += plan.collective_s
+        return cost[key]
+
+    live = live_layers(workload, plan.live_parameters)
+    gather_s = sum(alone_s(collectives.ring_all_gather, size) for size in layer_matrices(workload))
+    layer_s = stage.forward_s / workload.layers, stage.backward_s / workload.layers
+    bucket = REDUCE_BUCKET_PARAMETERS
+    graph = Graph(fabric)
+    compute: Ids = graph.work(Kind.MARK, 0)
+    talk: Ids = compute
+    gate: Ids = compute
+    pending = 0.0
+
+    def communicate(seconds: float, ready: Ids) -> Ids:
+        nonlocal talk
+        task = graph.work(Kind.COLLECTIVE, 0, seconds)
+        graph.edge(talk, task)
+        graph.edge(ready, task)
+        talk = task
+        return task
+
+    order = [(layer, False) for layer in range(workload.layers)]
+    order += [(layer, True) for layer in reversed(range(workload.layers))]
+    for layer, backward in order:
+        gathered = communicate(gather_s, gate) if layer >= live else gate
+        gate = compute  # the next gather starts with this layer's compute
+        task = graph.work(Kind.BACKWARD if backward else Kind.FORWARD, 0, layer_s[backward])
+        graph.edge(compute, task)
+        graph.edge(gathered, task)
+        compute = task
+        if backward:
+            pending += layer_parameters(workload) + (
+                workload.embedding_parameters if layer == 0 else 0
+            )
+            if pending >= bucket or layer == 0:
+                scattered = min(pending, bucket) if layer else pending
+                communicate(alone_s(collectives.ring_reduce_scatter, scattered), compute)
+                pending -= scattered
+    timeline = graph.run()
+    step_s = float(timeline.end_s.max())
+    once = Graph(fabric)
+    kept = min(stage.parameters, live * layer_parameters(workload) + workload.embedding_parameters)
+    gather = once.work(Kind.COLLECTIVE, 0, alone_s(collectives.ring_all_gather, kept))
+    update = once.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
+    once.edge(gather, update)
+    rest = once.run()
+    rest_s = float(rest.end_s.max())
+    steps = plan.num_micro_batches
+    computed_s = steps * (stage.forward_s + stage.backward_s)
+    parts = (
+        Part(name="micro-step", timeline=timeline, from_s=0.0, to_s=step_s, repeat=steps),
+        Part(name="gather, update", timeline=rest, from_s=0.0, to_s=rest_s, repeat=1),
+    )
+    phases = {
+        "forward_s": steps * stage.forward_s,
+        "backward_s": steps * stage.backward_s,
+        "sync_s": steps * step_s - computed_s + rest_s - stage.optimizer_s,
+        "optimizer_s": stage.optimizer_s,
+    }
+    return Simulation(plan=plan, parts=parts, phases=phases, fabric=fabric)
+
+
+def _ddp(plan: Plan, fabric: Fabric) -> Simulation:
+    """Gradient accumulation; the last backward pass hands over a bucket as soon as it is full,
+    and one communicator reduces bucket after bucket while the pass goes on."""
+    stage, steps = plan.stages[0], plan.num_micro_batches
+    ring = np.arange(plan.layout.num_ranks)[None]
+    algorithms: dict[str, collectives.Collective] = {
+        "ring": collectives.ring_all_reduce,
+        "tree": collectives.tree_all_reduce,
+        "central-ps": collectives.central_ps,
+        "sharded-ps": collectives.sharded_ps,
+    }
+    size = float(plan.bucket_bytes or stage.gradient_bytes)
+    count = max(1, math.ceil(stage.gradient_bytes / size))
+    algorithm = algorithms[plan.data_parallel]
+    full_s = _alone_s(fabric, ring, min(size, stage.gradient_bytes), algorithm)
+    last_s = _alone_s(fabric, ring, stage.gradient_bytes - (count - 1) * size, algorithm)
+    micro = Graph(fabric)
+    forward = micro.work(Kind.FORWARD, 0, stage.forward_s)
+    micro.edge(forward, micro.work(Kind.BACKWARD, 0, stage.backward_s))
+    last = Graph(fabric)
+    forward = last.work(Kind.FORWARD, 0, stage.forward_s)
+    pieces = last.work(Kind.BACKWARD, 0, stage.backward_s / count, np.arange(count))
+    seconds = np.where(np.arange(count) < count - 1, full_s, last_s) + plan.collective_s
+    buckets = last.work(Kind.COLLECTIVE, 0, seconds, np.arange(count))
+    update = last.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
+    for before, after in ((forward, pieces[:1]), (pieces[:-1], pieces[1:]), (pieces, buckets)):
+        last.edge(before, after)
+    last.edge(buckets[:-1], buckets[1:])
+    last.edge(buckets[-1], update)
+    timelines = micro.run(), last.run()
+    ends_s = [float(timeline.end_s.max()) for timeline in timelines]
+    parts = (
+        Part(
+            name="micro-batch", timeline=timelines[0], from_s=0.0, to_s=ends_s[0], repeat=steps - 1
+        ),
+        Part(name="last, synchronise", timeline=timelines[1], from_s=0.0, to_s=ends_s[1], repeat=1),
+    )
+    phases = {
+        "forward_s": steps * stage.forward_s,
+        "backward_s": steps * stage.backward_s,
+        "sync_s": ends_s[1] - stage.forward_s - stage.backward_s - stage.optimizer_s,
+        "optimizer_s": stage.optimizer_s,
+    }
+    return Simulation(plan=plan, parts=parts, phases=phases, fabric=fabric)
