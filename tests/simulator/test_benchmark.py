@@ -101,3 +101,33 @@ def test_the_payload_is_rounded_up_to_an_element_per_rank(backend: str) -> None:
     small = dataclasses.replace(plan("all-reduce", 8, backend=backend), payload_bytes=1)
     rounded = dataclasses.replace(small, payload_bytes=32)
     assert simulate_collective(small) == simulate_collective(rounded)
+
+
+MEASURED_MS = {  # (MiB, one-way ms): docs/collectives.md, 4 nodes, 1 Gbit/s per pair
+    (4, 5): (45.1, 95.2, 85.2, 66.4, 47.6, 95.2, 146.5, 66.4),
+    (16, 5): (150.3, 242.9, 295.7, 185.4, 115.3, 242.9, 476.0, 160.6),
+    (4, 20): (75.1, 275.2, 130.2, 186.4, 137.6, 275.2, 296.5, 186.4),
+    (16, 20): (180.3, 602.9, 340.7, 425.3, 190.3, 602.9, 746.0, 265.5),
+}
+
+
+@pytest.mark.parametrize(("mib", "delay_ms"), MEASURED_MS)
+def test_gloo_takes_as_long_as_the_real_one_did_on_the_local_testbed(
+    mib: int, delay_ms: int
+) -> None:
+    """There windows are wide open, connections warm, and the clock stands while hosts compute."""
+    for op, measured_ms in zip(OPS, MEASURED_MS[mib, delay_ms], strict=True):
+        simulated_s = simulate_collective(
+            plan(op, 4, mib * MIB, d=delay_ms / 1e3, backend="gloo"), FREE
+        )
+        assert simulated_s == pytest.approx(measured_ms / 1e3, rel=0.005), op
+
+
+@pytest.mark.parametrize(
+    ("op", "measured_s"), [("broadcast", 0.4353), ("all-gather", 0.1153), ("sharded-ps", 0.2301)]
+)
+def test_gloo_shares_a_nic_as_the_real_one_did(op: str, measured_s: float) -> None:
+    """docs/collectives.md: 4 nodes, 16 MiB, 5 ms, 1 Gbit/s per NIC."""
+    network = uniform_network(4, one_way_delay_s=5e-3, bandwidth_bps=1e9, sharing="nic")
+    shared = dataclasses.replace(plan(op, 4, 16 * MIB, backend="gloo"), network=network)
+    assert simulate_collective(shared, FREE) == pytest.approx(measured_s, rel=0.005)
