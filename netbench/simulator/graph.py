@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,25 +79,23 @@ class Graph:
     ) -> Ids:
         """Tasks that move `size` bytes from rank `source` to rank `target`; each ends when its
         last byte leaves, so what needs the bytes waits a one-way delay longer (`delay`)."""
-        source, target = np.broadcast_arrays(source, target)
-        path = self.fabric.paths(source, target)
+        path = self.fabric.paths(np.asarray(source), np.asarray(target))
         return self._add(kind, source, target, label, size, path)
 
     def edge(self, before: ArrayLike, after: ArrayLike, lag_s: ArrayLike = 0.0) -> None:
         """`after` starts `lag_s` seconds after `before` ended, or later. Arguments broadcast."""
-        before, after, lag_s = np.broadcast_arrays(before, after, lag_s)
+        shape = _common_shape(before, after, lag_s)
         self._edges.append(
             (
-                before.ravel().astype(np.int64),
-                after.ravel().astype(np.int64),
-                lag_s.ravel().astype(np.float64),
+                _filled(before, shape, np.int64),
+                _filled(after, shape, np.int64),
+                _filled(lag_s, shape, np.float64),
             )
         )
 
     def delay_s(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
         """One-way delays between ranks, seconds."""
-        source, target = np.broadcast_arrays(source, target)
-        paths = self.fabric.paths(source, target)
+        paths = self.fabric.paths(np.asarray(source), np.asarray(target))
         return self.fabric.delay_s[paths]
 
     def run(self) -> Timeline:
@@ -141,10 +141,22 @@ class Graph:
         amount: ArrayLike,
         path: ArrayLike,
     ) -> Ids:
-        columns = np.broadcast_arrays(int(kind), rank, peer, label, amount, path)
+        columns = (int(kind), rank, peer, label, amount, path)
+        shape = _common_shape(*columns)
         for parts, column in zip(self._tasks.values(), columns, strict=True):
-            parts.append(column.ravel().astype(np.float64))
-        size = columns[0].size
-        ids = np.arange(self._num_tasks, self._num_tasks + size).reshape(columns[0].shape)
+            parts.append(_filled(column, shape, np.float64))
+        size = math.prod(shape)
+        ids = np.arange(self._num_tasks, self._num_tasks + size).reshape(shape)
         self._num_tasks += size
         return ids
+
+
+def _common_shape(*arrays: ArrayLike) -> tuple[int, ...]:
+    return np.broadcast_shapes(*(np.shape(array) for array in arrays))
+
+
+def _filled(values: ArrayLike, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
+    """`values` broadcast to `shape`, flat. Much less overhead than `numpy.broadcast_arrays`."""
+    array = np.empty(shape, dtype)
+    array[...] = values
+    return array.ravel()

@@ -26,7 +26,10 @@ MAX_HOPS = 4
 """Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
 
 NONE = -1
-_READY, _WORKED, _SENT, _ROUND = 0, 1, 2, 3  # kinds of event
+_READY, _WORKED, _SENT, _ROUND = 0, 1, 2, 3
+"""Kinds of event. An event is (time, key); a key holds task, kind and, in its last bits, which
+version of a flow's rate it was made for. So ties are broken by task, and nothing else."""
+_VERSIONS = 1 << 20
 
 
 class Network(NamedTuple):
@@ -84,7 +87,6 @@ class _Scratch(NamedTuple):
     resource_mark: Integers
     flow_mark: Integers
     resources: Integers
-    flows: Integers
 
 
 def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
@@ -108,7 +110,6 @@ def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
         resource_mark=np.zeros(num_resources, np.int64),
         flow_mark=np.zeros(num_tasks, np.int64),
         resources=np.zeros(num_resources, np.int64),
-        flows=np.zeros(num_tasks, np.int64),
     )
     return _run(tasks, network, flows, scratch)
 
@@ -120,16 +121,16 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
     waiting, ready = tasks.num_before.copy(), np.zeros(num_tasks)
     window, granted = network.first_window.copy(), network.first_window.copy()
     round_s = np.zeros(len(window))
-    used_s = np.full(len(window), -np.inf)
+    used_s = np.full(len(window), -1.0)  # never
     dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
-    num_dirty = num_shares = count = num_now = 0
+    num_dirty = num_shares = num_now = 0
     now = 0.0
     ready_now = np.zeros(num_tasks, np.int64)  # a stack: what may start without waiting
     for task in range(num_tasks):
         if waiting[task] == 0:
             ready_now[num_now] = task
             num_now += 1
-    events = [(0.0, 0, _READY, 0, 0)]  # time, order, kind, task, version
+    events = [(0.0, 0)]
     events.pop()
 
     while True:
@@ -138,15 +139,27 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
             kind, task, version = _READY, ready_now[num_now], 0
         else:
             if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
-                num_shares += 1
-                count = _share(
-                    now, num_shares, dirty, num_dirty, tasks, network, flows, scratch, events, count
-                )
-                is_dirty[dirty[:num_dirty]] = False
+                num_shared = 0
+                for index in range(num_dirty):
+                    is_dirty[dirty[index]] = False
+                    task = _only_flow(dirty[index], tasks, network, flows)
+                    if task == NONE:
+                        dirty[num_shared] = dirty[index]
+                        num_shared += 1
+                    else:
+                        _set_rate(task, _fastest(network, tasks.path[task]), now, flows, events)
                 num_dirty = 0
+                if num_shared > 0:
+                    num_shares += 1
+                    _share(
+                        now, num_shares, dirty, num_shared, tasks, network, flows, scratch, events
+                    )
             if len(events) == 0:
                 return start, end
-            now, _, kind, task, version = heapq.heappop(events)
+            now, key = heapq.heappop(events)
+            version = key % _VERSIONS
+            kind = key // _VERSIONS % 4
+            task = key // (_VERSIONS * 4)
         path = tasks.path[task]
         finished = kind == _WORKED
         if kind == _READY:
@@ -154,9 +167,10 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
             if tasks.amount[task] <= 0.0:
                 finished = True
             elif path == NONE:
-                heapq.heappush(events, (now + tasks.amount[task], count, _WORKED, task, 0))
-                count += 1
+                heapq.heappush(events, (now + tasks.amount[task], _key(task, _WORKED, 0)))
                 continue
+            elif used_s[path] < 0.0:
+                round_s[path] = now
             else:
                 timeouts = (now - used_s[path]) // network.idle_s[path]
                 if timeouts > 0:
@@ -165,7 +179,7 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
                     granted[path] = window[path]
                     round_s[path] = now
         elif kind == _SENT:
-            if version != flows.version[task]:
+            if version != flows.version[task] % _VERSIONS:
                 continue  # its rate changed, another event is on its way
             num_dirty = _leave(task, path, network, flows, dirty, is_dirty, num_dirty)
             flows.left[task] -= flows.chunk[task]
@@ -185,8 +199,7 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
                         ready_now[num_now] = later
                         num_now += 1
                     else:
-                        heapq.heappush(events, (ready[later], count, _READY, later, 0))
-                        count += 1
+                        heapq.heappush(events, (ready[later], _key(later, _READY, 0)))
             continue
         round_ends_s = round_s[path] + network.rtt_s[path]
         if granted[path] < np.inf and now >= round_ends_s:
@@ -194,8 +207,7 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
                 window[path] *= 2.0
             granted[path], round_s[path] = window[path], now
         if granted[path] <= 0.0:
-            heapq.heappush(events, (round_ends_s, count, _ROUND, task, 0))
-            count += 1
+            heapq.heappush(events, (round_ends_s, _key(task, _ROUND, 0)))
             continue
         if window[path] >= _fastest(network, path) * network.rtt_s[path]:
             granted[path] = np.inf
@@ -204,13 +216,17 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
         flows.since[task], flows.rate[task] = now, 0.0
         flows.version[task] += 1
         if network.hops[path, 0] == NONE:
-            heapq.heappush(events, (now, count, _SENT, task, flows.version[task]))
-            count += 1
+            heapq.heappush(events, (now, _key(task, _SENT, flows.version[task])))
         else:
             num_dirty = _enter(task, path, network, flows, dirty, is_dirty, num_dirty)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
+def _key(task: int, kind: int, version: int) -> int:
+    return (task * 4 + kind) * _VERSIONS + version % _VERSIONS
+
+
+@njit(cache=True, inline="always")
 def _fastest(network: Network, path: int) -> float:
     """The most that a path can carry, bytes/s."""
     least = np.inf
@@ -220,7 +236,7 @@ def _fastest(network: Network, path: int) -> float:
     return least
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _enter(
     task: int,
     path: int,
@@ -248,7 +264,7 @@ def _enter(
     return num_dirty
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _leave(
     task: int,
     path: int,
@@ -278,6 +294,34 @@ def _leave(
     return num_dirty
 
 
+@njit(cache=True, inline="always")
+def _only_flow(resource: int, tasks: Tasks, network: Network, flows: _Flows) -> int:
+    """The flow that has `resource` and all its other ones to itself, or NONE."""
+    slot = flows.head[resource]
+    if slot == NONE:
+        return NONE
+    task = slot // MAX_HOPS
+    for hop in range(MAX_HOPS):
+        other = network.hops[tasks.path[task], hop]
+        if other == NONE:
+            break
+        first = flows.head[other]
+        if first // MAX_HOPS != task or flows.following[first] != NONE:
+            return NONE
+    return task
+
+
+@njit(cache=True, inline="always")
+def _set_rate(task: int, rate: float, now: float, flows: _Flows, events: Any) -> None:
+    """A flow goes on at another rate from now: when it will have sent what it may."""
+    if flows.rate[task] != rate:
+        flows.until[task] -= flows.rate[task] * (now - flows.since[task])
+        flows.rate[task], flows.since[task] = rate, now
+        flows.version[task] += 1
+        wait_s = max(0.0, flows.until[task]) / rate
+        heapq.heappush(events, (now + wait_s, _key(task, _SENT, flows.version[task])))
+
+
 @njit(cache=True)
 def _share(
     now: float,
@@ -289,16 +333,45 @@ def _share(
     flows: _Flows,
     scratch: _Scratch,
     events: Any,
-    count: int,
-) -> int:
+) -> None:
     """Max-min rates for all flows that `dirty` resources reach, by progressive filling: the
     resource with the least room per flow is full first and fixes its flows' rate."""
-    num_resources = num_flows = 0
-    for index in range(num_dirty):
-        scratch.resource_mark[dirty[index]] = mark
-        scratch.resources[num_resources] = dirty[index]
-        num_resources += 1
-    index = 0
+    for start in range(num_dirty):
+        if scratch.resource_mark[dirty[start]] == mark:
+            continue  # reached from one before
+        num_resources, num_open = _gather(dirty[start], mark, tasks, network, flows, scratch)
+        while num_open > 0:
+            tightest, fair = NONE, np.inf
+            for index in range(num_resources):
+                resource = scratch.resources[index]
+                if scratch.users[resource] > 0:
+                    even = scratch.room[resource] / scratch.users[resource]
+                    if tightest == NONE or even < fair:
+                        tightest, fair = resource, even
+            slot = flows.head[tightest]
+            while slot != NONE:
+                task = slot // MAX_HOPS
+                if scratch.flow_mark[task] == mark:
+                    scratch.flow_mark[task] = -mark
+                    num_open -= 1
+                    for hop in range(MAX_HOPS):
+                        resource = network.hops[tasks.path[task], hop]
+                        if resource == NONE:
+                            break
+                        scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
+                        scratch.users[resource] -= 1
+                    _set_rate(task, fair, now, flows, events)
+                slot = flows.following[slot]
+
+
+@njit(cache=True)
+def _gather(
+    first: int, mark: int, tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch
+) -> tuple[int, int]:
+    """Mark the resources and flows that `first` is connected with; how many of each."""
+    scratch.resource_mark[first] = mark
+    scratch.resources[0] = first
+    num_resources, num_flows, index = 1, 0, 0
     while index < num_resources:  # the list grows while it is walked
         resource = scratch.resources[index]
         scratch.room[resource], scratch.users[resource] = network.capacity[resource], 0
@@ -308,7 +381,6 @@ def _share(
             scratch.users[resource] += 1
             if scratch.flow_mark[task] != mark:
                 scratch.flow_mark[task] = mark
-                scratch.flows[num_flows] = task
                 num_flows += 1
                 for hop in range(MAX_HOPS):
                     other = network.hops[tasks.path[task], hop]
@@ -320,36 +392,7 @@ def _share(
                         num_resources += 1
             slot = flows.following[slot]
         index += 1
-    num_open = num_flows
-    while num_open > 0:
-        tightest, fair = NONE, np.inf
-        for index in range(num_resources):
-            resource = scratch.resources[index]
-            if scratch.users[resource] > 0:
-                even = scratch.room[resource] / scratch.users[resource]
-                if tightest == NONE or even < fair:
-                    tightest, fair = resource, even
-        slot = flows.head[tightest]
-        while slot != NONE:
-            task = slot // MAX_HOPS
-            if scratch.flow_mark[task] == mark:
-                scratch.flow_mark[task] = -mark
-                num_open -= 1
-                for hop in range(MAX_HOPS):
-                    resource = network.hops[tasks.path[task], hop]
-                    if resource == NONE:
-                        break
-                    scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
-                    scratch.users[resource] -= 1
-                if flows.rate[task] != fair:
-                    flows.until[task] -= flows.rate[task] * (now - flows.since[task])
-                    flows.rate[task], flows.since[task] = fair, now
-                    flows.version[task] += 1
-                    wait_s = max(0.0, flows.until[task]) / fair
-                    heapq.heappush(events, (now + wait_s, count, _SENT, task, flows.version[task]))
-                    count += 1
-            slot = flows.following[slot]
-    return count
+    return num_resources, num_flows
 
 
 @njit(cache=True)

@@ -110,45 +110,38 @@ def _channel(
     copy_s = graph.fabric.copy_s(senders, receivers, size)
     buffered = graph.fabric.buffered_bytes(senders, receivers)
     issue = graph.work(Kind.MARK, senders, 0.0, label)
-    out = graph.work(Kind.SEND, senders, copy_s, label)
     post = graph.work(Kind.MARK, receivers, 0.0, label)
-    into = graph.work(Kind.RECEIVE, receivers, copy_s, label)
-    sent = graph.work(Kind.MARK, senders, 0.0, label)
-    received = graph.work(Kind.MARK, receivers, 0.0, label)
-    graph.edge(issue, out)
-    graph.edge(out, sent)
-    graph.edge(post, into)
-    graph.edge(into, received)
+    sent = graph.work(Kind.SEND, senders, 0.0, label)
+    received = graph.work(Kind.RECEIVE, receivers, 0.0, label)
+    graph.edge(issue, sent, copy_s)
+    graph.edge(post, received, copy_s)
 
     ahead, part = np.divmod(np.minimum(buffered, MAX_AHEAD * size), size)
-    free = ahead >= min(count, MAX_AHEAD)
-    for lane in np.flatnonzero(free):
-        flow = graph.flow(Kind.TRANSFER, senders[lane], receivers[lane], size, label[:, 0])
-        graph.edge(issue[:, lane], flow)
-        graph.edge(flow[:-1], flow[1:])
-        graph.edge(flow, received[:, lane], delay_s[lane])
-        if lanes.blocking:
-            graph.edge(flow, sent[:, lane], delay_s[lane])
-    for lane in np.flatnonzero(~free):
-        # Bytes of message m up to `part` wait for the receiver to ask for m - ahead - 1, the rest
-        # for m - ahead; when all but `part` have left, the send of m + ahead is done.
-        cuts = np.sort([part[lane], size - part[lane]])
-        first, middle, last = (
-            graph.flow(Kind.TRANSFER, senders[lane], receivers[lane], piece, label[:, 0])
-            for piece in (cuts[0], cuts[1] - cuts[0], size - cuts[1])
-        )
-        graph.edge(issue[:, lane], first)
-        graph.edge(first, middle)
-        graph.edge(middle, last)
+    ahead = np.minimum(ahead, min(count, MAX_AHEAD)).astype(np.int64)
+    for skip, early in set(zip(ahead.tolist(), (part <= size / 2).tolist(), strict=True)):
+        alike = np.flatnonzero((ahead == skip) & ((part <= size / 2) == early))
+        ends = (senders[alike], receivers[alike])
+        starts, asked, lag_s = issue[:, alike], post[:, alike], delay_s[alike]
+        if skip == min(count, MAX_AHEAD):
+            first = last = graph.flow(Kind.TRANSFER, *ends, size, label)
+        else:
+            # Bytes of message m up to `part` wait for the receiver to ask for m - skip - 1, the
+            # rest for m - skip; when all but `part` have left, the send of m + skip is done.
+            cuts = np.sort([part[alike], size - part[alike]], axis=0)
+            first, middle, last = (
+                graph.flow(Kind.TRANSFER, *ends, piece, label)
+                for piece in (cuts[0], cuts[1] - cuts[0], size - cuts[1])
+            )
+            graph.edge(first, middle)
+            graph.edge(middle, last)
+            graph.edge(asked[: count - skip], (middle if early else last)[skip:], lag_s)
+            graph.edge(asked[: max(0, count - skip - 1)], first[skip + 1 :], lag_s)
+            graph.edge((middle if early else first)[: count - skip], sent[skip:, alike])
+        graph.edge(starts, first)
         graph.edge(last[:-1], first[1:])
-        graph.edge(last, received[:, lane], delay_s[lane])
+        graph.edge(last, received[:, alike], lag_s)
         if lanes.blocking:
-            graph.edge(last, sent[:, lane], delay_s[lane])
-        skip, early = int(ahead[lane]), part[lane] <= size / 2
-        asked, gated = post[:, lane], middle if early else last
-        graph.edge(asked[: count - skip], gated[skip:], delay_s[lane])
-        graph.edge(asked[: max(0, count - skip - 1)], first[skip + 1 :], delay_s[lane])
-        graph.edge((middle if early else first)[: count - skip], sent[skip:, lane])
+            graph.edge(last, sent[:, alike], lag_s)
     place = {message: index for index, message in enumerate(messages)}
     return _Channel(place=place, issue=issue, sent=sent, post=post, received=received)
 
@@ -165,13 +158,6 @@ def _chains(
     for exchanges, else one of its work and one of its communicator's operations."""
     work: tuple[list[Ids], list[Ids]] = ([], [])
     talk = work if lanes.blocking else ([], [])
-    marks = graph.work(
-        Kind.MARK,
-        lanes.ranks[:, stage],
-        0.0,
-        np.full((2 * sum(isinstance(step, Exchange) for step in program), 1), -1),
-    )
-    num_marks = 0
     edges: list[tuple[Ids, Ids]] = []
     for step in program:
         if isinstance(step, Work):
@@ -179,16 +165,16 @@ def _chains(
             work[0].append(task)
             work[1].append(task)
             continue
-        begin, end = marks[num_marks], marks[num_marks + 1]
-        num_marks += 2
+        begins = [channel.issue[place] for channel, place in (channels[m] for m in step.sends)]
+        begins += [channel.post[place] for channel, place in (channels[m] for m in step.receives)]
+        ends = [channel.sent[place] for channel, place in (channels[m] for m in step.sends)]
+        ends += [channel.received[place] for channel, place in (channels[m] for m in step.receives)]
+        begin, end = begins[0], ends[0]
+        if len(begins) > 1:
+            begin, end = graph.work(Kind.MARK, lanes.ranks[:, [stage, stage]].T)
+            edges += [(begin, other) for other in begins] + [(other, end) for other in ends]
         talk[0].append(begin)
         talk[1].append(end)
-        for message in step.sends:
-            channel, place = channels[message]
-            edges += [(begin, channel.issue[place]), (channel.sent[place], end)]
-        for message in step.receives:
-            channel, place = channels[message]
-            edges += [(begin, channel.post[place]), (channel.received[place], end)]
     if edges:
         graph.edge(np.stack([a for a, _ in edges]), np.stack([b for _, b in edges]))
     sequences = [work] if lanes.blocking else [work, talk]

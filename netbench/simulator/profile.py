@@ -5,6 +5,7 @@ The built-in ones are `profiles/*.yaml`, every figure with its source.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def list_transports() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PROFILES.glob("*.yaml")))
 
 
+@functools.cache
 def load_transport(name: str) -> TransportProfile:
     """The built-in profile called `name`. Raises ScenarioError suggesting the nearest."""
     known = list_transports()
