@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -16,7 +14,8 @@ from rich.console import Console
 
 from netbench import units
 from netbench.commands.live import live
-from netbench.errors import PlanError, TestbedError, UsageError, nearest
+from netbench.commands.simulation import simulator_environment
+from netbench.errors import PlanError, UsageError
 from netbench.plan.collective import (
     BACKENDS,
     OPS,
@@ -32,13 +31,12 @@ from netbench.report.collective import collective_grid
 from netbench.report.grid import rich_table
 from netbench.scenario import load_scenario
 from netbench.scenario.model import SHARING, Network
-from netbench.testbed.choose import REQUESTS, choose
+from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
-from netbench.testbed.local import Outcome, machine_name, run_plans
+from netbench.testbed.local import Outcome, run_plans
 from netbench.testbed.shim import ensure_shim
 
-TESTBEDS = ("sim", *REQUESTS)
 EXIT_NOT_TRUSTWORTHY = 3
 MTU_RANGE = (576, 65_535)
 """Bytes: what every IPv4 node must take, and the longest packet."""
@@ -88,7 +86,7 @@ SIZES = Quantity("SIZE,...", parse_sizes)
 )
 @click.option("--scenario", help="Take the network of a scenario's first nodes instead.")
 @click.option("--backend", default="gloo", show_default=True, type=click.Choice(BACKENDS))
-@click.option("--testbed", default="local", show_default=True, help=" | ".join(TESTBEDS))
+@click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option("--iterations", default=5, show_default=True, help="Measured iterations.")
 @click.option("--warmup", default=2, show_default=True, help="Warm-up iterations, recorded apart.")
 @click.option(
@@ -123,15 +121,14 @@ def command(
 
     Exit code 3: finished, but the network or the machine was outside tolerance.
     """
-    if testbed not in TESTBEDS:
-        raise UsageError(f'unknown testbed "{testbed}"; {nearest(testbed, TESTBEDS)}')
-    if backend == "nccl" and testbed != "sim":
+    check_request(testbed)
+    if backend == "nccl" and testbed != SIMULATOR:
         raise UsageError(
             f"nccl needs GPUs, and --testbed {testbed} has none; "
             "use --testbed sim or --backend gloo"
         )
     network = _network(nodes, delay, rate, scenario, sharing, mtu)
-    if testbed == "sim":
+    if testbed == SIMULATOR:
         iterations, warmup = 1, 0  # a simulated iteration repeats to the bit
     plans = [
         CollectivePlan(
@@ -149,7 +146,7 @@ def command(
     ]
     console = Console(highlight=False)
     console.print(_describe(plans[0]), soft_wrap=True)
-    outcome = (_simulate if testbed == "sim" else _run)(console, plans, testbed, results)
+    outcome = (_simulate if testbed == SIMULATOR else _run)(console, plans, testbed, results)
     console.print(rich_table(collective_grid(read_run(outcome.path))))
     console.print(
         "median, min, max: of n iterations without warm-ups, from the common start to the last "
@@ -244,16 +241,9 @@ def _simulate(
     console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path
 ) -> Outcome:
     """One iteration of each plan in the simulator."""
-    try:
-        simulate_collective = importlib.import_module("netbench.simulator").simulate_collective
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise TestbedError(
-            f"this netbench cannot simulate collectives ({error}); use --testbed local"
-        ) from None
-    versions = {"python": platform.python_version()}
-    environment = Environment(
-        kernel="none", mode="sim", scale=1.0, versions=versions, machine=machine_name()
-    )
+    from netbench.simulator import simulate_collective  # numba: only when asked for
+
+    environment = simulator_environment()
     times_s = [simulate_collective(plan) for plan in plans]
     with _open_store(results, plans, environment) as store:
         for plan, iteration_s in zip(plans, times_s, strict=True):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +22,8 @@ from netbench.plan import Plan
 from netbench.plan.collective import Experiment
 from netbench.records import Record
 from netbench.units import format_bytes
+
+Item = TypeVar("Item")
 
 STEPS = {
     "nodes": "building nodes",
@@ -79,8 +82,30 @@ class Live:
 def _setting(plan: Experiment) -> str:
     """What tells a plan from others of its variant in a run."""
     if isinstance(plan, Plan):
-        return f"L{plan.workload.layers} B{plan.workload.batch} seed {plan.seed}"
+        workload = plan.workload
+        network = f" {plan.network_name}" if plan.network_name else ""
+        micro_batch = f" m{workload.micro_batch}" if workload.micro_batch > 1 else ""
+        return f"L{workload.layers} B{workload.batch}{micro_batch}{network} seed {plan.seed}"
     return format_bytes(plan.payload_bytes)
+
+
+def track(console: Console, items: Iterable[Item], total: int, description: str) -> Iterator[Item]:
+    """Pass `items` on, with a bar on a terminal; it goes when they end."""
+    if not console.is_terminal:
+        yield from items
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(description, total=total)
+        for item in items:
+            yield item
+            progress.advance(task)
 
 
 @contextmanager

@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from netbench.commands.live import live
+from netbench.commands.simulation import check_pictures, simulate_plans, write_pictures
 from netbench.errors import UsageError
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
+from netbench.plan.memory import memory_warnings
 from netbench.records import Environment, RunStore, find_run, read_run
 from netbench.report.emulated import render_run
 from netbench.scenario import Scenario, load_scenario
-from netbench.testbed.choose import REQUESTS, check_request, choose
+from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.local import Outcome, run_plans
 from netbench.testbed.shim import ensure_shim
 
 NEWEST = "newest"
+EVERY = "all"
+ITERATIONS, WARMUP = 2, 1
+"""Of a plan on a local testbed, where nothing else is asked for."""
+
 EXIT_NOT_TRUSTWORTHY = 3
 
 
@@ -48,10 +56,16 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @click.option("--systems", help="Comma-separated, e.g. dtfm-random,zero3.  [default: the slice]")
 @click.option("--layers", type=NumberList(), help="Model depths, e.g. 24,32.")
 @click.option("--batch", type=NumberList(), help="Global batch sizes, in sequences.")
+@click.option("--micro-batch", type=NumberList(), help="Micro-batch sizes, in sequences.")
+@click.option("--networks", help="Of the scenario's sweep, by name, or all.")
 @click.option("--seeds", type=NumberList(), help="Seeds of random placements.")
 @click.option("--all", "whole_sweep", is_flag=True, help="The scenario's full sweep.")
-@click.option("--iterations", default=2, show_default=True, help="Measured iterations per plan.")
-@click.option("--warmup", default=1, show_default=True, help="Warm-up iterations, recorded apart.")
+@click.option(
+    "--iterations", type=int, help="Measured iterations per plan.  [default: 2; sim: always 1]"
+)
+@click.option(
+    "--warmup", type=int, help="Warm-up iterations, recorded apart.  [default: 1; sim: always 0]"
+)
 @click.option("--scale", type=float, help="Divide bytes and bandwidths by this.  [default: auto]")
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option("--ssh", is_flag=True, help="Reach nodes through a real sshd each.")
@@ -63,41 +77,45 @@ class NumberList(click.ParamType[tuple[int, ...]]):
     help="Continue a run folder, or the scenario's newest run.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plans and stop.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="sim: write a Perfetto trace of the first plan.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="sim: draw the first plan's timeline; {plan} in a name: every plan's.",
+)
 def command(
     scenario: str,
-    systems: str | None,
-    layers: tuple[int, ...] | None,
-    batch: tuple[int, ...] | None,
-    seeds: tuple[int, ...] | None,
-    whole_sweep: bool,
-    iterations: int,
-    warmup: int,
-    scale: float | None,
     testbed: str,
     ssh: bool,
     results: Path,
     resume: str | None,
     dry_run: bool,
+    trace: Path | None,
+    plot: Path | None,
+    **wanted: Any,
 ) -> int:
     """Run SCENARIO (a name, or the path of a YAML file) and print its table.
 
     Exit code 3: finished, but the network or the machine was outside tolerance.
     """
     check_request(testbed)
+    asked, simulated = Wanted(**wanted), testbed == SIMULATOR
+    _check_options(simulated, ssh, asked.scale, trace, plot)
     loaded = load_scenario(scenario)
     resumed = _run_to_resume(resume, results, loaded.name)
     if resumed is None:
-        plans = _plans(
-            loaded, systems, layers, batch, seeds, whole_sweep, iterations, warmup, scale
-        )
-    elif systems or layers or batch or seeds or whole_sweep or scale:
+        plans = asked.plans(loaded, simulated)
+    elif asked.selects:
         raise UsageError(
-            "--resume continues the plans of the run it is given; leave out "
-            "--systems, --layers, --batch, --seeds, --all and --scale, or start a new run"
+            "--resume continues the plans of the run it is given; leave out --systems, --layers, "
+            "--batch, --micro-batch, --networks, --seeds, --all and --scale, or start a new run"
         )
     else:
-        recorded = read_run(resumed).plans.values()
-        plans = tuple(plan_from_json(json.dumps(plan)) for plan in recorded)
+        plans = _recorded_plans(resumed, simulated)
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
@@ -106,35 +124,93 @@ def command(
     outcome = _run(console, loaded, plans, testbed, ssh, results, resumed)
     console.print(render_run(read_run(outcome.path)))
     console.print(f"records: {outcome.path}", soft_wrap=True)
+    if trace or plot:
+        write_pictures(console, plans, trace, plot)
     for reason in outcome.reasons:
         console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
     return 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
 
 
-def _plans(
-    scenario: Scenario,
-    systems: str | None,
-    layers: Sequence[int] | None,
-    batch: Sequence[int] | None,
-    seeds: Sequence[int] | None,
-    whole_sweep: bool,
-    iterations: int,
-    warmup: int,
-    scale: float | None,
-) -> tuple[Plan, ...]:
-    """What was asked for; what was not comes from the scenario's default slice or full sweep."""
-    sweep = scenario.sweep
-    variants = tuple(systems.split(",")) if systems else ()
-    return build_plans(
-        scenario,
-        variants or (sweep.variants if whole_sweep else sweep.default_variants),
-        layers or (sweep.layers if whole_sweep else sweep.default_layers),
-        batch or (sweep.batch if whole_sweep else sweep.default_batch),
-        seeds or (sweep.seeds if whole_sweep else sweep.default_seeds),
-        iterations=iterations + warmup,
-        warmup_iterations=warmup,
-        scale=scale,
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What of a scenario was asked for; None: the default slice, or with `--all` the sweep."""
+
+    systems: str | None
+    layers: tuple[int, ...] | None
+    batch: tuple[int, ...] | None
+    micro_batch: tuple[int, ...] | None
+    networks: str | None
+    seeds: tuple[int, ...] | None
+    whole_sweep: bool
+    iterations: int | None
+    warmup: int | None
+    scale: float | None
+
+    @property
+    def selects(self) -> bool:
+        """Whether anything but the number of iterations was asked for."""
+        chosen = (self.systems, self.layers, self.batch, self.micro_batch, self.networks)
+        return any(chosen) or bool(self.seeds or self.whole_sweep or self.scale)
+
+    def plans(self, scenario: Scenario, simulated: bool) -> tuple[Plan, ...]:
+        """A simulated iteration repeats to the bit: one of each, without warm-up, at scale 1."""
+        sweep, every = scenario.sweep, self.whole_sweep
+        warmup = WARMUP if self.warmup is None else self.warmup
+        iterations = ITERATIONS if self.iterations is None else self.iterations
+        return build_plans(
+            scenario,
+            (self.systems.split(",") if self.systems else ())
+            or (sweep.variants if every else sweep.default_variants),
+            self.layers or (sweep.layers if every else sweep.default_layers),
+            self.batch or (sweep.batch if every else sweep.default_batch),
+            self.seeds or (sweep.seeds if every else sweep.default_seeds),
+            iterations=1 if simulated else iterations + warmup,
+            warmup_iterations=0 if simulated else warmup,
+            scale=1.0 if simulated else self.scale,
+            networks=self._networks(scenario),
+            micro_batch=self.micro_batch
+            or (sweep.micro_batch if every else sweep.default_micro_batch),
+        )
+
+    def _networks(self, scenario: Scenario) -> tuple[str, ...]:
+        names = tuple(network.name for network in scenario.sweep.networks)
+        if self.networks is None:
+            return names if self.whole_sweep else scenario.sweep.default_networks
+        if self.networks != EVERY:
+            return tuple(self.networks.split(","))
+        if not names:
+            raise UsageError(
+                f"scenario {scenario.name} has one network, its sweep names no others; "
+                "leave out --networks"
+            )
+        return names
+
+
+def _check_options(
+    simulated: bool, ssh: bool, scale: float | None, trace: Path | None, plot: Path | None
+) -> None:
+    """Raises UsageError for options that the testbed cannot serve."""
+    if simulated and (ssh or scale is not None):
+        raise UsageError(
+            "--testbed sim starts no ranks and simulates at full size; leave out --ssh and --scale"
+        )
+    if not simulated and (trace or plot):
+        raise UsageError(
+            "--trace and --plot show where a simulated iteration goes; add --testbed sim"
+        )
+    check_pictures(trace, plot)
+
+
+def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
+    """Of a run to continue. Raises UsageError where that would mix sources in it."""
+    run = read_run(resumed)
+    if simulated != (run.sessions[0].environment.mode == "sim"):
+        was = "emulated" if simulated else "simulated"
+        now = "local" if simulated else SIMULATOR
+        raise UsageError(
+            f"{resumed} was {was}; continue it with --testbed {now}, or name another with --resume"
+        )
+    return tuple(plan_from_json(json.dumps(plan)) for plan in run.plans.values())
 
 
 def _run_to_resume(resume: str | None, results: Path, scenario: str) -> Path | None:
@@ -158,15 +234,9 @@ def _run(
     resumed: Path | None,
 ) -> Outcome:
     """Choose a testbed, run what is not finished, keep it."""
-    if testbed in ("local", "local:guest"):
-        ensure_kernel()
-    host, shim = probe_host(), ensure_shim()
-    choice = choose(testbed, host, len(plans[0].device_nodes))
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
-    console.print(f"testbed: {choice.mode} ({choice.reason})")
-    console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
-    for plan in plans:
-        console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
+    for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
+        console.print(f"[yellow]memory[/yellow]: {warning}", soft_wrap=True)
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
     if resumed is not None:
@@ -178,6 +248,16 @@ def _run(
             store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
         return store
 
+    if testbed == SIMULATOR:
+        return simulate_plans(console, plans, open_store, finished)
+    if testbed in ("local", "local:guest"):
+        ensure_kernel()
+    host, shim = probe_host(), ensure_shim()
+    choice = choose(testbed, host, len(plans[0].device_nodes))
+    console.print(f"testbed: {choice.mode} ({choice.reason})")
+    console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
+    for plan in plans:
+        console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
     with live(console, plans, num_finished) as observer:
         return run_plans(
             plans,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ MODE_WORDS = {
     "native": "the host's own",
     "guest-virtual": "guest in virtual time",
     "guest-real": "guest in real time",
+    "sim": "simulated at full size",
 }
+"""A mode of `records.MODES` in a caption."""
 
 ALARM = "NOT TRUSTWORTHY"
 """How the line begins that says so; printed in bold."""
@@ -32,12 +34,17 @@ ALARM = "NOT TRUSTWORTHY"
 class Comparison:
     """One variant in one setting. published, found: None where there are no times (yet).
 
+    setting: layers, batch, and what else varies in the run, e.g. `L12 B64 m4 10ms-1Gbit`.
+    network: of the scenario's sweep, "" = its own. micro_batch: sequences.
     seeds: those run. num_warmups: iterations dropped. pflop: work of one iteration.
     """
 
+    setting: str
     variant: str
     layers: int
     batch: int
+    micro_batch: int
+    network: str
     seeds: tuple[int, ...]
     num_warmups: int
     pflop: float
@@ -53,13 +60,49 @@ class Comparison:
 
 
 def compare(run: Run) -> tuple[Comparison, ...]:
-    """Every setting and variant of a run, by layers and batch, in the order they were planned."""
-    groups: dict[tuple[int, int, str], list[Record]] = {}
-    order = list(run.plans)
-    for record in sorted(run.records, key=lambda record: order.index(record.plan_hash)):
-        groups.setdefault((record.layers, record.batch, record.variant), []).append(record)
-    settings = sorted(groups, key=lambda key: key[:2])
-    return tuple(_comparison(run, groups[key]) for key in settings)
+    """Every setting and variant of a run: by network as planned, layers, batch and micro-batch, in
+    the order they were planned."""
+    order = {plan_hash: index for index, plan_hash in enumerate(run.plans)}
+    settings = {plan_hash: _Setting.read(run, plan_hash) for plan_hash in order}
+    groups: dict[tuple[_Setting, str], list[Record]] = {}
+    for record in sorted(run.records, key=lambda record: order[record.plan_hash]):
+        groups.setdefault((settings[record.plan_hash], record.variant), []).append(record)
+    networks = list(dict.fromkeys(setting.network for setting, _ in groups))
+    names_micro_batch, names_network = _varies_micro_batch(groups), len(networks) > 1
+    return tuple(
+        _comparison(run, groups[key], key[0], key[0].name(names_micro_batch, names_network))
+        for key in sorted(groups, key=lambda key: (networks.index(key[0].network), key[0].sizes))
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Setting:
+    """What tells runs of a variant apart, beside the seed. sizes: layers, batch, micro-batch."""
+
+    network: str
+    sizes: tuple[int, int, int]
+
+    @classmethod
+    def read(cls, run: Run, plan_hash: str) -> _Setting:
+        workload = _workload(run, plan_hash)
+        return cls(
+            network=str(run.plans[plan_hash].get("network_name", "")),
+            sizes=(workload.layers, workload.batch, workload.micro_batch),
+        )
+
+    def name(self, with_micro_batch: bool, with_network: bool) -> str:
+        layers, batch, micro_batch = self.sizes
+        words = [setting_name(layers, batch)]
+        words += [f"m{micro_batch}"] if with_micro_batch else []
+        words += [self.network or "own"] if with_network else []
+        return " ".join(words)
+
+
+def _varies_micro_batch(groups: Iterable[tuple[_Setting, str]]) -> bool:
+    """Whether a variant ran with several micro-batches in one setting: zero3 has one of its own
+    beside everybody else's, which is no reason to name it."""
+    seen = [(setting.network, setting.sizes[:2], variant) for setting, variant in groups]
+    return len(set(seen)) < len(seen)
 
 
 def render_run(run: Run) -> Group:
@@ -80,14 +123,15 @@ def run_markdown(run: Run) -> str:
 def run_csv(run: Run) -> str:
     """The comparison as CSV: a row per variant and setting, seconds unrounded."""
     head = (
-        "run_id", "source", "scenario", "variant", "layers", "batch", "pflop",
+        "run_id", "source", "scenario", "network", "variant", "layers", "batch", "micro_batch",
+        "pflop",
         "published_mean_s", "published_min_s", "published_max_s", "published_n",
         "mean_s", "min_s", "max_s", "n", "error",
     )  # fmt: skip
     shared = (run.run_id, run_source(run), _scenario(run))
     rows = [
-        (*shared, row.variant, str(row.layers), str(row.batch), repr(row.pflop),
-         *_sample_texts(row.published), *_sample_texts(row.found),
+        (*shared, row.network, row.variant, str(row.layers), str(row.batch), str(row.micro_batch),
+         repr(row.pflop), *_sample_texts(row.published), *_sample_texts(row.found),
          "" if row.error is None else repr(row.error))
         for row in compare(run)
     ]  # fmt: skip
@@ -114,13 +158,7 @@ def comparison_grid(run: Run) -> Grid:
 def caption(run: Run) -> list[str]:
     """What a reader must know of the figures: where from, how many, and whether to trust them."""
     rows = compare(run)
-    seeds = ", ".join(str(seed) for seed in sorted({seed for row in rows for seed in row.seeds}))
-    dropped = sum(row.num_warmups for row in rows)
-    lines = [
-        f"{run_source(run)}: run {run.run_id}; mean over iterations and seeds ({seeds}) ± half "
-        f"their range, n iterations; {dropped} of {len(run.records)} iterations dropped as "
-        "warm-ups.",
-    ]
+    lines = [f"{run_source(run)}: run {run.run_id}; {_statistics(run, rows)}", *_constant(rows)]
     if any(row.published for row in rows):
         lines.append(
             "published: mean over seeds ± half their range, n seeds "
@@ -133,7 +171,32 @@ def caption(run: Run) -> list[str]:
     return [*lines, *versions, _trust(run)]
 
 
-def _comparison(run: Run, records: Sequence[Record]) -> Comparison:
+def _statistics(run: Run, rows: Sequence[Comparison]) -> str:
+    """What the mean is of."""
+    seeds = ", ".join(str(seed) for seed in sorted({seed for row in rows for seed in row.seeds}))
+    if run_source(run) == "simulated":
+        return (
+            f"mean over seeds ({seeds}) ± half their range, n placements; one iteration each, "
+            "without warm-ups, for a simulated one repeats to the bit."
+        )
+    dropped = sum(row.num_warmups for row in rows)
+    return (
+        f"mean over iterations and seeds ({seeds}) ± half their range, n iterations; {dropped} of "
+        f"{len(run.records)} iterations dropped as warm-ups."
+    )
+
+
+def _constant(rows: Sequence[Comparison]) -> list[str]:
+    """The network of the sweep, where the settings do not name it because all have the same."""
+    networks = {row.network for row in rows}
+    if len(networks) != 1 or networks == {""}:
+        return []
+    sizes = sorted({row.micro_batch for row in rows})
+    words = f"micro-batches of {sizes[0]}" if len(sizes) == 1 else "micro-batches as planned"
+    return [f"network: {networks.pop()} of the scenario's sweep; {words}."]
+
+
+def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: str) -> Comparison:
     """records: all of one variant in one setting; at least one."""
     first = records[0]
     workload = _workload(run, first.plan_hash)
@@ -142,14 +205,17 @@ def _comparison(run: Run, records: Sequence[Record]) -> Comparison:
         if not record.warmup:
             by_plan.setdefault(record.plan_hash, []).append(record.iteration_s)
     return Comparison(
+        setting=name,
         variant=first.variant,
         layers=first.layers,
         batch=first.batch,
+        micro_batch=workload.micro_batch,
+        network=setting.network,
         seeds=tuple(sorted({record.seed for record in records})),
         num_warmups=sum(record.warmup for record in records),
         pflop=pflop_per_iteration(workload),
         published=sample(first.scenario, first.variant, first.layers, first.batch)
-        if _is_published_model(workload)
+        if _is_published_model(workload) and not setting.network
         else None,
         found=_pool(list(by_plan.values())) if by_plan else None,
     )
@@ -189,7 +255,7 @@ def _has_other_model(run: Run) -> bool:
 
 
 def _texts(row: Comparison, has_published: bool) -> tuple[str, ...]:
-    labels = (setting_name(row.layers, row.batch), row.variant)
+    labels = (row.setting, row.variant)
     found, pflops = _time_and_num(row.found), _pflops(row, row.found)
     if not has_published:
         return (*labels, *found, pflops)
@@ -226,6 +292,8 @@ def _scenario(run: Run) -> str:
 
 
 def _place(environment: Environment) -> str:
+    if environment.mode == "sim":
+        return f"{MODE_WORDS[environment.mode]}, by {environment.machine}."
     return (
         f"scale {environment.scale:g} (bytes and bandwidths are divided by it); kernel "
         f"{environment.kernel}, {MODE_WORDS[environment.mode]}; {environment.machine}."
@@ -251,6 +319,8 @@ def _trust(run: Run) -> str:
         return f"{ALARM}: {'; '.join(dict.fromkeys(reasons)) or 'no reason was recorded'}."
     if not run.verdicts:
         return f"no verdict: the run has not finished. {_probed(run)}"
+    if run_source(run) == "simulated":
+        return "a simulation: no network was shaped, so none was verified."
     return f"trustworthy: {_probed(run)}"
 
 

@@ -11,7 +11,7 @@ from netbench.errors import UsageError
 from netbench.records import Run
 from netbench.report.emulated import Comparison, compare, run_source
 from netbench.report.published import Sample
-from netbench.report.tables import setting_name, spread_text
+from netbench.report.tables import spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,10 +66,10 @@ def plot_run(run: Run, path: Path) -> None:
 
 def _panels(run: Run) -> list[list[Comparison]]:
     """Comparisons with times, by setting."""
-    panels: dict[tuple[int, int], list[Comparison]] = {}
+    panels: dict[str, list[Comparison]] = {}
     for row in compare(run):
         if row.found:
-            panels.setdefault((row.layers, row.batch), []).append(row)
+            panels.setdefault(row.setting, []).append(row)
     if not panels:
         raise UsageError(f"{run.path}: no iteration but warm-ups is recorded, nothing to plot")
     return list(panels.values())
@@ -92,7 +92,7 @@ def _draw(axis: Axes, rows: Sequence[Comparison], source: str) -> None:
     axis.set_xlim(0, longest_s * ROOM)
     axis.set_yticks(places, [row.variant for row in rows], color=INK)
     axis.set_ylim(len(rows) - 0.4, -0.6)
-    axis.set_title(setting_name(rows[0].layers, rows[0].batch), color=MUTED, fontsize=10)
+    axis.set_title(rows[0].setting, color=MUTED, fontsize=10)
     axis.set_axisbelow(True)
     axis.grid(axis="x", color=GRID)
     axis.tick_params(length=0, labelcolor=INK)

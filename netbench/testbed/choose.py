@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from netbench.errors import TestbedError, UsageError, nearest
 from netbench.testbed.host import Host
 
-REQUESTS = ("local", "local:native", "local:guest", "local:guest-real")
-"""What `--testbed` accepts. local: the best of the others for this machine and run."""
+SIMULATOR = "sim"
+REQUESTS = ("local", "local:native", "local:guest", "local:guest-real", SIMULATOR)
+"""What `--testbed` accepts. local: the best of the `local:` ones for this machine and run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """mode: one of `launch.MODES`. reason: one line for the person who waits."""
+    """mode: one of `records.MODES`. reason: one line for the person who waits."""
 
     mode: str
     reason: str
@@ -28,6 +29,8 @@ def check_request(request: str) -> None:
 def choose(request: str, host: Host, num_ranks: int) -> Choice:
     """The testbed for `num_ranks` ranks on `host`. Raises TestbedError with what to install."""
     check_request(request)
+    if request == SIMULATOR:
+        return Choice(mode="sim", reason="no ranks are started, no network is shaped")
     if request == "local:native":
         return _native(host)
     if request == "local:guest":

@@ -1,0 +1,107 @@
+"""`netbench run --testbed sim`: the same plans, records and table, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from netbench.commands.live import track
+from netbench.errors import UsageError
+from netbench.plan import Plan, plan_hash
+from netbench.records import Environment, Record, RunStore
+from netbench.testbed.local import Outcome, machine_name
+
+PLACEHOLDER = "{plan}"
+"""In the name of a trace or picture: replaced by the plan's."""
+
+
+def simulate_plans(
+    console: Console,
+    plans: Sequence[Plan],
+    open_store: Callable[[Environment], RunStore],
+    finished: Mapping[str, Sequence[int]],
+) -> Outcome:
+    """One record of each plan that is not finished, over all cores."""
+    from netbench.simulator.parallel import time_plans  # numba: only when asked for
+
+    todo = [plan for plan in plans if not finished.get(plan_hash(plan))]
+    timings = time_plans(todo)
+    with open_store(simulator_environment()) as store:
+        results = zip(todo, timings, strict=True)
+        for plan, timing in track(console, results, len(todo), "simulated plans"):
+            store.append_iteration(
+                Record(
+                    run_id=store.run_id,
+                    plan_hash=plan_hash(plan),
+                    scenario=plan.scenario,
+                    variant=plan.variant,
+                    system=plan.system,
+                    layers=plan.workload.layers,
+                    batch=plan.workload.batch,
+                    seed=plan.seed,
+                    iteration=0,
+                    warmup=False,
+                    iteration_s=timing.iteration_s,
+                    phases=timing.phases,
+                    source="simulated",
+                )
+            )
+        store.append_verdict(trustworthy=True)
+        return Outcome(path=store.path, reasons=())
+
+
+def simulator_environment() -> Environment:
+    """Where a simulation runs, for its records."""
+    from netbench.simulator.parallel import library_versions
+
+    return Environment(
+        kernel="none",
+        mode="sim",
+        scale=1.0,
+        versions=library_versions(),
+        machine=machine_name(),
+    )
+
+
+def check_pictures(*paths: Path | None) -> None:
+    """Raises UsageError where one cannot be written, before anything is simulated."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def write_pictures(
+    console: Console, plans: Sequence[Plan], trace: Path | None, plot: Path | None
+) -> None:
+    """Write the trace and the timeline of the first plan; of every plan to names with `{plan}`."""
+    from netbench.simulator import simulate
+
+    for plan in plans:
+        wanted = [
+            (kind, Path(str(path).replace(PLACEHOLDER, plan_name(plan))))
+            for kind, path in (("trace", trace), ("picture", plot))
+            if path is not None and (PLACEHOLDER in str(path) or plan is plans[0])
+        ]
+        if not wanted:
+            continue
+        simulation = simulate(plan)
+        for kind, path in wanted:
+            if kind == "trace":
+                from netbench.simulator.trace import write_trace
+
+                write_trace(simulation, path)
+            else:
+                from netbench.report.timeline import plot_timeline
+
+                plot_timeline(simulation, path)
+            console.print(f"{kind} of {plan_name(plan)}: {path}", soft_wrap=True)
+
+
+def plan_name(plan: Plan) -> str:
+    """What tells a plan from others of its run, as part of a file's name."""
+    model = plan.workload
+    words = [plan.variant, f"L{model.layers}", f"B{model.batch}", f"m{model.micro_batch}"]
+    words += [plan.network_name] if plan.network_name else []
+    return "-".join([*words, str(plan.seed)])
