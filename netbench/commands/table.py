@@ -12,7 +12,10 @@ from netbench.errors import RecordError, UsageError
 from netbench.records import find_run, read_run
 
 if TYPE_CHECKING:
-    from netbench.records import Run
+    from netbench.records import Record, Run
+
+COLLECTIVE = "collective"
+"""The system of a record of `netbench collective`, and how its runs are named."""
 
 EXIT_OUT_OF_DATE = 1
 DIFF_LINES = 20
@@ -58,6 +61,9 @@ def table(
         return
     run = read_run(path)
     _check_scenario(run, name)
+    if {record.system for record in run.records} == {COLLECTIVE}:
+        _print_collectives(run, form, plot)
+        return
     _print_run(run, form)
     if plot:
         from netbench.report.plots import plot_run  # matplotlib: only when asked for
@@ -100,11 +106,33 @@ def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
 
 
 def _check_scenario(run: Run, name: str) -> None:
-    found = {record.scenario for record in run.records}
+    found = {_recorded_as(record) for record in run.records}
     if not found:
         raise RecordError(f"{run.path}: no iteration is recorded; continue with --resume")
     if found != {name}:
         raise UsageError(f"{run.path}: a run of {', '.join(sorted(found))}, not of {name}")
+
+
+def _recorded_as(record: Record) -> str:
+    """What a run is found by: collectives on a scenario's network are no runs of the scenario."""
+    return f"{COLLECTIVE}-{record.scenario}" if record.system == COLLECTIVE else record.scenario
+
+
+def _print_collectives(run: Run, form: str, plot: Path | None) -> None:
+    from netbench.report.collective import collective_grid
+    from netbench.report.grid import csv_text, markdown, rich_table
+
+    if plot:
+        raise UsageError(f"{run.path}: a run of collectives has no picture; leave out --plot")
+    grid = collective_grid(run)
+    if form != "rich":
+        click.echo(markdown(grid) if form == "markdown" else csv_text(grid))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(rich_table(grid))
+    console.print(f"records: {run.path}", soft_wrap=True)
 
 
 def _print_run(run: Run, form: str) -> None:
