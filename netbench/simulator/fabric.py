@@ -80,7 +80,7 @@ class Fabric:
             capacity=np.asarray(self._capacity, dtype=np.float64),
             hops=self._hop_matrix(),
             rtt_s=rtt_s,
-            idle_s=(lambda T,e: rtt_s+float(e[0])*T+np.maximum(transport.retransmission_s,float(e[1])*T))(self._burst_bytes/self.rate,__import__('os').environ.get('RT','1,0').split(',')),
+            idle_s=rtt_s + self._burst_bytes / self.rate + transport.retransmission_s,
             first_window=np.where(
                 rtt_s > 0,
                 transport.first_window_segments
