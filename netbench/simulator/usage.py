@@ -1,0 +1,170 @@
+"""How busy links, NICs and connections are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netbench.plan.model import Plan
+from netbench.simulator import collectives, kernel
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.graph import Graph, Kind, Timeline
+from netbench.simulator.simulate import Part, Simulation
+from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkUse:
+    """Something that flows share, over one iteration.
+
+    kind: host (what one connection moves at most), pair, class, egress, ingress, inside.
+    name: of nodes, for a person. payload_bytes: per iteration. capacity_bps: of payload, bit/s.
+    utilisation: share of the iteration for which it would be full.
+    """
+
+    kind: str
+    name: str
+    payload_bytes: float
+    capacity_bps: float
+    utilisation: float
+
+
+def links(simulation: Simulation) -> tuple[LinkUse, ...]:
+    """Everything that carries bytes in an iteration, busiest first."""
+    fabric, plan = simulation.fabric, simulation.plan
+    by_path = _timeline_bytes(simulation)
+    for timeline, times in _other_traffic(plan, fabric):
+        by_path = _longer(by_path, times * _path_bytes(timeline, timeline.amount))
+    network = fabric.network()
+    hops = network.hops[: len(by_path)]
+    used = hops != kernel.NONE
+    carried = np.bincount(
+        hops[used],
+        weights=np.broadcast_to(by_path[:, None], hops.shape)[used],
+        minlength=len(network.capacity),
+    )
+    utilisation = carried / network.capacity / simulation.iteration_s
+    order = np.argsort(-utilisation, kind="stable")
+    return tuple(
+        LinkUse(
+            kind=str(fabric.resources[index][0]),
+            name=_name(plan, fabric.resources[index]),
+            payload_bytes=float(carried[index]),
+            capacity_bps=float(8 * network.capacity[index]),
+            utilisation=float(utilisation[index]),
+        )
+        for index in order[: int((carried > 0).sum())]
+    )
+
+
+def _timeline_bytes(simulation: Simulation) -> Floats:
+    """Payload of an iteration by path: what the parts' timelines move in their time.
+
+    A part that begins with its timeline starts again when it is over: what of the collectives after
+    it falls into it does so the last time only (see `explain._stretches`).
+    """
+    total: Floats = np.zeros(0)
+    for part in simulation.parts:
+        timeline = part.timeline
+        size = np.where(timeline.path >= 0, timeline.amount, 0.0) * _share_inside(part)
+        again = part.from_s == 0 and part.repeat > 1 and part.to_s < np.nanmax(timeline.end_s)
+        last = np.where(timeline.kind == Kind.COLLECTIVE, 1.0, part.repeat)
+        total = _longer(total, _path_bytes(timeline, size * (last if again else part.repeat)))
+    return total
+
+
+def _share_inside(part: Part) -> Floats:
+    """How much of every task happens inside a part, 0 to 1, taking its pace as even."""
+    start_s, end_s = part.timeline.start_s, part.timeline.end_s
+    inside_s = np.minimum(end_s, part.to_s) - np.maximum(start_s, part.from_s)
+    moment = (part.from_s < end_s) & (end_s <= part.to_s)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(end_s > start_s, inside_s / (end_s - start_s), moment)
+    return np.clip(np.nan_to_num(share), 0.0, 1.0)
+
+
+def _path_bytes(timeline: Timeline, size: Floats) -> Floats:
+    flows = timeline.path >= 0
+    return np.bincount(timeline.path[flows], weights=size[flows])
+
+
+def _longer(a: Floats, b: Floats) -> Floats:
+    """The sum, of arrays that may differ in length."""
+    total: Floats = np.zeros(max(len(a), len(b)))
+    total[: len(a)] += a
+    total[: len(b)] += b
+    return total
+
+
+def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
+    """Collectives that parts hold as a time only: a timeline of one, and how often it occurs.
+
+    Its size is that of everything it moves in an iteration, or in one pass of a layer.
+    """
+    ranks = np.arange(plan.layout.num_ranks)
+    found: list[tuple[collectives.Collective, NDArray[np.int64], float, float]] = []
+    steps = plan.num_rounds * plan.num_micro_batches
+    if plan.system == "zero3":
+        gathered, scattered = _zero3_bytes(plan)
+        found.append((collectives.ring_all_gather, ranks[None], gathered, 1.0))
+        found.append((collectives.ring_reduce_scatter, ranks[None], scattered, 1.0))
+    elif plan.system == "ddp":
+        algorithms: dict[str, Callable[..., NDArray[np.int64]]] = {
+            "ring": collectives.ring_all_reduce,
+            "tree": collectives.tree_all_reduce,
+            "central-ps": collectives.central_ps,
+            "sharded-ps": collectives.sharded_ps,
+        }
+        size = float(plan.stages[0].gradient_bytes)
+        found.append((algorithms[plan.data_parallel], ranks[None], size, 1.0))
+    elif plan.layout.tp > 1:
+        passes = 3 if plan.workload.recomputation else 2
+        times = 2.0 * passes * plan.stages[0].num_layers * steps
+        groups = ranks.reshape(-1, plan.layout.tp)
+        found.append((collectives.ring_all_reduce, groups, float(plan.activation_bytes), times))
+    timelines = []
+    for collective, groups, size, times in found:
+        graph = Graph(fabric)
+        collective(graph, groups, size, graph.work(Kind.MARK, groups))
+        timelines.append((graph.run(), times))
+    return timelines
+
+
+def _zero3_bytes(plan: Plan) -> tuple[float, float]:
+    """Parameters that are gathered and gradients that are scattered in an iteration, bytes: the
+    live ones once, those of other layers in every forward and backward pass; all, every step."""
+    workload, steps = plan.workload, plan.num_micro_batches
+    live = live_layers(workload, plan.live_parameters)
+    total = workload.layers * layer_parameters(workload) + workload.embedding_parameters
+    kept = min(total, live * layer_parameters(workload) + workload.embedding_parameters)
+    again = 2 * (workload.layers - live) * sum(layer_matrices(workload))
+    element = DTYPE_BYTES[workload.dtype]
+    return float(element * (kept + steps * again)), float(element * steps * total)
+
+
+def _name(plan: Plan, resource: tuple[object, ...]) -> str:
+    kind, *which = resource
+    names, network = plan.node_names, plan.network
+    if kind in ("host", "inside"):
+        ranks = [int(str(rank)) for rank in which]
+        source, target = (names[plan.device_nodes[plan.placement[rank]]] for rank in ranks)
+        if kind == "inside":
+            return f"{source}, rank {ranks[0]} -> {ranks[1]}"
+        return f"{source} -> {target}"
+    node = int(str(which[0]))
+    if kind == "pair":
+        return f"{names[node]} -> {names[int(str(which[1]))]}"
+    if kind == "class":
+        found = network.links[network.node_regions[node]]
+        same = [
+            region
+            for region, link in zip(network.regions, found, strict=True)
+            if (link.one_way_delay_s, link.bandwidth_bps) == tuple(which[1:])
+        ]
+        return f"{names[node]} -> {', '.join(same)}"
+    return names[node]
