@@ -93,15 +93,16 @@ def _map_figure(scenario: Scenario) -> Figure:
     network = scenario.network
     points = _positions(len(network.regions))
     half_width = 2.6
-    half_height = max(abs(float(y)) for _, y in points) + RADIUS + 0.3
+    heights, margin = [float(y) for _, y in points], RADIUS + 0.3
+    low, high = min(heights) - margin, max(heights) + margin
     width, header = 8.4, 0.95
-    height = header + width * half_height / half_width
+    height = header + width * (high - low) / (2 * half_width)
     figure = _figure(scenario, width, height)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1 - header / height))
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.set_xlim(-half_width, half_width)
-    axes.set_ylim(-half_height, half_height)
+    axes.set_ylim(low, high)
     for a in range(len(points)):
         for b in range(a + 1, len(points)):
             _draw_pair(axes, network, points, a, b)
@@ -123,8 +124,11 @@ def _positions(num_regions: int) -> list[Point]:
 
 def _draw_pair(axes: Axes, network: Network, points: list[Point], a: int, b: int) -> None:
     there, back = network.links[a][b], network.links[b][a]
-    # Opposite corners of four cross in the centre: their labels sit nearer to one end.
-    share = 0.3 if len(points) == 4 and b - a == 2 else 0.5
+    # Opposite corners of four cross in the centre: their labels sit nearer to one end. Two
+    # directions have theirs one above the other, or, on a slope, each nearer to its source.
+    crossing = len(points) == 4 and b - a == 2
+    level = abs(points[b][1] - points[a][1]) < RADIUS
+    share = 0.3 if crossing else 0.5 if there == back or level else 0.36
     if there == back:
         _draw_edge(axes, points[a], points[b], there, bend=0.0, share=share)
     else:

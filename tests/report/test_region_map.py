@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
 from netbench.errors import UsageError
 from netbench.report.region_map import plot_regions, region_figure
@@ -126,3 +127,13 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path, name: st
     """Naming it."""
     with pytest.raises(UsageError, match="the picture cannot be written"):
         plot_regions(load_scenario("case3"), tmp_path / name)
+
+
+def test_a_map_is_as_high_as_what_is_in_it() -> None:
+    """A triangle has its corners at the top and at the bottom of its axes, not a margin lower."""
+    (axes,) = region_figure(load_scenario("fluidstack3")).axes
+    circles = [patch for patch in axes.patches if isinstance(patch, Circle)]
+    centres = [circle.get_center()[1] for circle in circles]
+    bottom, top = axes.get_ylim()
+    assert len(circles) == 3
+    assert min(centres) - bottom == pytest.approx(top - max(centres))
