@@ -68,9 +68,10 @@ def build_plan(
     micro_batches = _micro_batches(workload, layout.dp)
     _check_chunks(variant, layout.pp, layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
+    device = single_device(scenario)
     stages = stage_costs(
         workload,
-        single_device(scenario),
+        device,
         system=chosen.system,
         num_stages=layout.pp,
         tensor_parallel=layout.tp,
@@ -102,6 +103,7 @@ def build_plan(
         live_parameters=ZERO3_LIVE_PARAMETERS if chosen.system == "zero3" else 0,
         num_chunks=chosen.num_chunks,
         bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
+        collective_s=_collective_s(device, chosen.system),
         backend=scenario.backend,
         network_name=network,
     )
@@ -229,6 +231,13 @@ def _check_sizes(
             f"{warmup_iterations} of {iterations} iterations are warm-up; "
             "expected at least one iteration that is not"
         )
+
+
+def _collective_s(device: DeviceProfile, system: str) -> float:
+    """Only zero3 and ddp call collectives often enough for the host's share to be known."""
+    if system not in ("zero3", "ddp"):
+        return 0.0
+    return device.collective_s.get(system, device.collective_s.get("default", 0.0))
 
 
 def _network(scenario: Scenario, name: str) -> Network:

@@ -30,12 +30,16 @@ def load_device_profile(name: str) -> DeviceProfile:
 
 def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
     """The profile a form describes; a single value holds for every system."""
-    flops, update = form.flops, form.optimizer_per_parameter
-    updates = update if isinstance(update, dict) else {"default": update or 0.0}
+    flops = form.flops
     return DeviceProfile(
         name=name,
         flops=flops if isinstance(flops, dict) else {"default": flops},
-        optimizer_s_per_parameter=updates,
+        optimizer_s_per_parameter=_per_system(form.optimizer_per_parameter),
+        collective_s=_per_system(form.collective),
         memory_bytes=math.inf if form.memory is None else form.memory,
         source=form.source,
     )
+
+
+def _per_system(seconds: dict[str, float] | float | None) -> dict[str, float]:
+    return seconds if isinstance(seconds, dict) else {"default": seconds or 0.0}

@@ -95,12 +95,15 @@ class DeviceProfile:
 
     flops: achieved FLOP/s per system (`dtfm`, `megatron`, `zero3`), or under `default`.
     optimizer_s_per_parameter: seconds per parameter the device updates, per system or `default`.
+    collective_s: seconds that a zero3 or ddp collective costs the host beside its bytes (launch,
+    the framework's hooks), per system or `default`.
     memory_bytes: device memory. source: where the figures come from.
     """
 
     name: str
     flops: dict[str, float]
     optimizer_s_per_parameter: dict[str, float] = field(default_factory=dict)
+    collective_s: dict[str, float] = field(default_factory=dict)
     memory_bytes: float = math.inf
     source: str = ""
 

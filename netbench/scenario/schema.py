@@ -181,7 +181,7 @@ FlopsForm = Annotated[
     Annotated[Flops, Tag("form:all systems")] | Annotated[dict[str, Flops], Tag("form:per system")],
     Discriminator(_per_system_form),
 ]
-UpdateForm = Annotated[
+SecondsForm = Annotated[
     Annotated[Seconds, Tag("form:all systems")]
     | Annotated[dict[str, Seconds], Tag("form:per system")],
     Discriminator(_per_system_form),
@@ -192,7 +192,8 @@ class DeviceForm(Section):
     """A device profile: achieved speeds, for all systems alike or per system."""
 
     flops: FlopsForm = Field(examples=["55TFLOPS"])
-    optimizer_per_parameter: UpdateForm | None = Field(default=None, examples=["0.5ns"])
+    optimizer_per_parameter: SecondsForm | None = Field(default=None, examples=["0.5ns"])
+    collective: SecondsForm | None = Field(default=None, examples=["20ms"])
     memory: Bytes | None = Field(default=None, examples=["16GB"])
     source: str = ""
 
