@@ -191,7 +191,7 @@ def losses(simulation: Simulation) -> tuple[Loss, ...]:
             continue
         share = lost_s / iteration_s
         what = _SENTENCES[group](simulation, mean, places)
-        text = f"{_text(lost_s)} of {_text(iteration_s)} ({share:.0%}): {what}"
+        text = f"{_text(lost_s)} of {_text(iteration_s)} ({share:.{share < 0.01:d}%}): {what}"
         found.append(Loss(group=group, seconds=lost_s, share=share, text=text))
     return tuple(sorted(found, key=lambda loss: -loss.seconds)[:NUM_LOSSES])
 
@@ -200,7 +200,8 @@ def activity(simulation: Simulation, max_rows: int = 24) -> dict[str, dict[str, 
     """What ranks do, for a picture: name -> kind -> (num_stretches, 2), from and to in seconds.
 
     The time is that of the parts one after the other, each once. Kinds: forward, backward,
-    optimizer, collective (bytes that a rank sends), waiting for compute, waiting for network.
+    optimizer, collective (bytes that a rank sends or gets), waiting for compute, waiting for
+    network.
     At most `max_rows` ranks: whole pipelines, of every region first.
     """
     shown = _shown_ranks(simulation.plan, max_rows)
@@ -213,7 +214,7 @@ def activity(simulation: Simulation, max_rows: int = 24) -> dict[str, dict[str, 
         for kind in (*WORK, Kind.COLLECTIVE):
             found = np.flatnonzero((timeline.kind == kind) & (timeline.end_s > timeline.start_s))
             for rank in shown:
-                mine = found[timeline.rank[found] == rank]
+                mine = found[(timeline.rank[found] == rank) | (timeline.peer[found] == rank)]
                 stretches = np.stack([timeline.start_s[mine], timeline.end_s[mine]], axis=1)
                 rows[names[rank]].setdefault(kind.name.lower(), []).append(stretches + offset_s)
         waits = trail.waits(parts[0].from_s, parts[-1].to_s, restart=False)
@@ -249,11 +250,13 @@ def timelines(simulation: Simulation) -> Iterator[tuple[Trail, float, tuple[Part
 
 
 def rank_name(plan: Plan, rank: int) -> str:
-    """Node and rank, for a person."""
+    """Node, region (where there are several), rank and stage, for a person."""
     if plan.schedule == "none":
         return "every rank"
-    stage = int(np.argwhere(rank_lanes(plan) == rank)[0][1])
-    return f"{plan.node_names[_nodes(plan)[rank]]} (rank {rank}, stage {stage})"
+    node = int(_nodes(plan)[rank])
+    region = plan.network.regions[plan.network.node_regions[node]]
+    where = f"{region} " if len(set(plan.network.node_regions)) > 1 else ""
+    return f"{where}{plan.node_names[node]} (rank {rank}, stage {_stage_of(plan)[rank]})"
 
 
 def _stretches(simulation: Simulation) -> Iterator[tuple[Part, Trail, float, bool]]:
@@ -403,7 +406,7 @@ def _bubble_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
 
 def _message_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
     causes = {"bytes": Cause.TRANSFER, "delay": Cause.DELAY, "hosts' copies": Cause.COPY}
-    order = sorted(causes, key=lambda name: -mean[causes[name]])
+    order = sorted((n for n in causes if mean[causes[n]] > 0), key=lambda n: -mean[causes[n]])
     split = ", ".join(f"{name} {_text(float(mean[causes[name]]))}" for name in order)
     text = f"activations and gradients between stages ({split})"
     if causes[order[0]] is Cause.COPY:
@@ -417,11 +420,10 @@ def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> st
     if mean[Cause.TENSOR_PARALLEL] > mean[list(GROUPS["collective"])].sum() / 2:
         return f"all-reduces inside every layer between {plan.layout.tp} tensor-parallel ranks"
     if plan.schedule == "none":
-        what = "parameters and gradients" if plan.system == "zero3" else "gradients"
-        return (
-            f"{what} of {plan.layout.dp} ranks ({plan.data_parallel}); "
-            f"the slowest hop goes {_slowest_hop(simulation)}"
-        )
+        what = f"gradients of {plan.layout.dp} ranks ({plan.data_parallel})"
+        if plan.system == "zero3":
+            what = f"parameters and gradients round a ring of {plan.layout.dp} ranks"
+        return f"{what}, whose slowest hop goes {_slowest_hop(simulation)}"
     causes = [Cause.COLLECTIVE, Cause.COLLECTIVE_DELAY]
     where, seconds, stage, most_s = _busiest_link(simulation, places[causes])
     return (

@@ -76,11 +76,13 @@ class Fabric:
     def network(self) -> kernel.Network:
         """What the kernel needs of it."""
         transport, rtt_s = self.transport, np.asarray(self._rtt_s)
+        # RFC 6298, with a round trip that varies by what the connection itself has queued.
+        queue_s = self._burst_bytes / self.rate
         return kernel.Network(
             capacity=np.asarray(self._capacity, dtype=np.float64),
             hops=self._hop_matrix(),
             rtt_s=rtt_s,
-            idle_s=rtt_s + self._burst_bytes / self.rate + transport.retransmission_s,
+            idle_s=rtt_s + queue_s + np.maximum(transport.retransmission_s, 4 * queue_s),
             first_window=np.where(
                 rtt_s > 0,
                 transport.first_window_segments

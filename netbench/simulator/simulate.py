@@ -262,7 +262,7 @@ def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
         graph.edge(update, turn[:, 0])
         return collectives.chain_broadcast(graph, members, gradients, turn)
     algorithms: dict[str, collectives.Collective] = {
-        "ring": collectives.ring_all_reduce,
+        "ring": lambda g, m, z, t: collectives.ring_all_reduce(g, m, z, t, chunk_bytes=math.inf),
         "tree": collectives.tree_all_reduce,
         "central-ps": collectives.central_ps,
         "sharded-ps": collectives.sharded_ps,

@@ -1,0 +1,80 @@
+"""How poor a network may get before a plan loses more than it is allowed to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+PRECISION = 1e-3
+"""Relative width of the interval in which a search ends: three digits."""
+
+FINEST = 1e-9
+"""Absolute width in which a search beside zero ends: a nanosecond."""
+
+DIP = 0.005
+"""A share that falls by more of itself on a better network is told. Schedules of the same work are
+a little uneven; what is smaller moves no limit that anybody would notice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dip:
+    """A better network on which the share is lower: `worse` and `better` are two points next to
+    each other, with their shares."""
+
+    worse: float
+    worse_share: float
+    better: float
+    better_share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """value: the worst point from which on every better one that was tried keeps the wanted share;
+    None if even the best does not. unbounded: the worst point tried keeps it. best_share: at the
+    best point. dips: where the share is not monotone.
+    """
+
+    value: float | None
+    unbounded: bool
+    best_share: float
+    dips: tuple[Dip, ...]
+
+
+def find_limit(
+    points: Sequence[float],
+    shares: Sequence[float],
+    wanted: float,
+    share_of: Callable[[float], float],
+) -> Limit:
+    """Narrow the last crossing of `wanted` among `points`, which go from worst to best.
+
+    shares: at `points`. share_of: the share at a point between two of them.
+    """
+    dips = tuple(
+        Dip(worse=points[i], worse_share=shares[i], better=points[i + 1], better_share=after)
+        for i, after in enumerate(shares[1:])
+        if after < shares[i] * (1 - DIP)
+    )
+    failing = [i for i, share in enumerate(shares) if share < wanted]
+    value: float | None
+    if not failing:
+        value = points[0]
+    elif failing[-1] == len(points) - 1:
+        value = None
+    else:
+        value = _bisect(points[failing[-1]], points[failing[-1] + 1], wanted, share_of)
+    return Limit(value=value, unbounded=not failing, best_share=shares[-1], dips=dips)
+
+
+def _bisect(fails: float, holds: float, wanted: float, share_of: Callable[[float], float]) -> float:
+    """A point that holds, as near as `PRECISION` to one that does not."""
+    while math.isfinite(holds) and abs(holds - fails) > max(
+        FINEST if holds == 0 else 0.0, PRECISION * min(holds, fails)
+    ):
+        middle = (holds + fails) / 2 if holds == 0 else math.sqrt(holds * fails)
+        if share_of(middle) < wanted:
+            fails = middle
+        else:
+            holds = middle
+    return holds

@@ -1,0 +1,217 @@
+"""A simulated iteration as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+A process per rank with its compute, what its communicator is busy with, and the bytes it sends;
+arrows go from a message's bytes to the operation that receives it. Every part is drawn once,
+`args.repeat` says how often it occurs. Format: Trace Event Format (Google, 2016), microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netbench.errors import UsageError
+from netbench.plan import plan_hash
+from netbench.simulator.explain import rank_name, timelines
+from netbench.simulator.graph import Ids, Kind, Timeline
+from netbench.simulator.simulate import Part, Simulation
+from netbench.simulator.trail import NONE, WORK
+
+Floats = NDArray[np.float64]
+Event = dict[str, Any]
+
+COMPUTE, COMMUNICATOR, NETWORK = 1, 10, 1000
+"""Threads of a rank: their first number. The last two have as many as things happen at once."""
+
+THREADS = {COMPUTE: "compute", COMMUNICATOR: "communicator", NETWORK: "network"}
+
+
+def write_trace(simulation: Simulation, path: Path) -> None:
+    """Write the trace to `path`, compressed if it ends in `.gz`.
+
+    Raises UsageError if the file cannot be written.
+    """
+    try:
+        with _open(path) as file:
+            about = {"plan": plan_hash(simulation.plan), "iteration_s": simulation.iteration_s}
+            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
+            for index, event in enumerate(trace_events(simulation)):
+                file.write((",\n" if index else "\n") + json.dumps(event, separators=(",", ":")))
+            file.write("\n]}\n")
+    except OSError as error:
+        raise UsageError(f"{path}: the trace cannot be written: {error.strerror}") from None
+
+
+def trace_events(simulation: Simulation) -> Iterator[Event]:
+    """The events of the trace: names of processes and threads, slices, arrows."""
+    yield from _names(simulation)
+    num_arrows, overview = 0, simulation.plan.layout.num_ranks
+    named = set[tuple[int, int]]()
+    for trail, offset_s, parts in timelines(simulation):
+        for part in parts:
+            yield {
+                "ph": "X", "name": part.name, "cat": "part", "pid": overview,
+                "tid": COMPUTE, "ts": _us(offset_s + part.from_s),
+                "dur": _us(part.to_s - part.from_s), "args": {"repeat": part.repeat},
+            }  # fmt: skip
+        slices = _Slices(trail.timeline, parts, offset_s)
+        threads = slices.threads()
+        for rank, thread in sorted(threads - named):
+            first = max(number for number in THREADS if number <= thread)
+            name = THREADS[first] + (f" {thread - first + 1}" if thread > first else "")
+            yield _named("thread_name", rank, thread, name=name)
+            yield _named("thread_sort_index", rank, thread, sort_index=thread)
+        named |= threads
+        yield from slices.events()
+        for arrow in slices.arrows(num_arrows):
+            yield arrow
+            num_arrows += arrow["ph"] == "f"
+
+
+class _Slices:
+    """The tasks of a timeline that are drawn, each on a thread of its rank.
+
+    tasks: (num_slices,). begin_s: an operation of the communicator begins when it is called.
+    """
+
+    def __init__(self, timeline: Timeline, parts: tuple[Part, ...], offset_s: float) -> None:
+        self.timeline, self.parts, self.offset_s = timeline, parts, offset_s
+        self.begin_s = _begins(timeline)
+        operation = np.isin(timeline.kind, (Kind.SEND, Kind.RECEIVE))
+        lasts = timeline.end_s > self.begin_s
+        self.tasks: Ids = np.flatnonzero(np.isfinite(timeline.end_s) & (lasts | operation))
+        self.thread = self._thread()
+
+    def _thread(self) -> Ids:
+        """(num_tasks,), NONE for those that are not drawn."""
+        thread = np.full(len(self.timeline.kind), NONE)
+        kind, rank = self.timeline.kind[self.tasks], self.timeline.rank[self.tasks]
+        work = np.isin(kind, WORK)
+        operation = np.isin(kind, (Kind.SEND, Kind.RECEIVE))
+        thread[self.tasks[work]] = COMPUTE
+        for first, chosen in ((COMMUNICATOR, operation), (NETWORK, ~work & ~operation)):
+            some = self.tasks[chosen]
+            order = np.lexsort((self.begin_s[some], rank[chosen]))
+            some = some[order]
+            lanes = _lanes(self.timeline.rank[some], self.begin_s[some], self.timeline.end_s[some])
+            thread[some] = first + lanes
+        return thread
+
+    def threads(self) -> set[tuple[int, int]]:
+        """(rank, thread) of every slice."""
+        pairs = np.stack([self.timeline.rank[self.tasks], self.thread[self.tasks]], axis=1)
+        return {(rank, thread) for rank, thread in np.unique(pairs, axis=0).tolist()}
+
+    def events(self) -> Iterator[Event]:
+        """Complete events, one per slice."""
+        timeline = self.timeline
+        starts = np.array([part.from_s for part in self.parts])
+        middle_s = (self.begin_s + timeline.end_s) / 2
+        part_of = np.maximum(np.searchsorted(starts, middle_s, side="right") - 1, 0)
+        for task in self.tasks.tolist():
+            kind, part = Kind(timeline.kind[task]), self.parts[part_of[task]]
+            args: Event = {"part": part.name, "repeat": part.repeat}
+            label, peer = int(timeline.label[task]), int(timeline.peer[task])
+            if label != NONE:
+                args["step" if kind is Kind.COLLECTIVE else "micro_batch"] = label
+            if timeline.path[task] != NONE:
+                args["bytes"] = round(float(timeline.amount[task]), 1)
+            begin_us = _us(self.offset_s + float(self.begin_s[task]))
+            end_us = _us(self.offset_s + float(timeline.end_s[task]))
+            yield {
+                "ph": "X",
+                "name": kind.name.lower() + (f" to rank {peer}" if peer != NONE else ""),
+                "cat": kind.name.lower(),
+                "pid": int(timeline.rank[task]),
+                "tid": int(self.thread[task]),
+                "ts": begin_us,
+                "dur": round(end_us - begin_us, 3),
+                "args": args,
+            }
+
+    def arrows(self, first_id: int) -> Iterator[Event]:
+        """From the bytes of a message to the operation that receives it."""
+        timeline, thread = self.timeline, self.thread
+        before, after = timeline.before, timeline.after
+        found = np.flatnonzero(
+            (timeline.kind[before] == Kind.TRANSFER)
+            & (timeline.kind[after] == Kind.RECEIVE)
+            & (thread[before] != NONE)
+            & (thread[after] != NONE)
+        )
+        for number, edge in enumerate(found.tolist(), first_id):
+            source, target = int(before[edge]), int(after[edge])
+            arrival_s = timeline.end_s[source] + timeline.lag_s[edge]
+            moments = (self.begin_s[source], max(arrival_s, self.begin_s[target]))
+            for phase, task, moment_s in zip("sf", (source, target), moments, strict=True):
+                event: Event = {
+                    "ph": phase, "id": number, "name": "message", "cat": "message",
+                    "pid": int(timeline.rank[task]), "tid": int(thread[task]),
+                    "ts": _us(self.offset_s + float(moment_s)),
+                }  # fmt: skip
+                yield event | ({"bp": "e"} if phase == "f" else {})
+
+
+def _begins(timeline: Timeline) -> Floats:
+    """When tasks begin: an operation when it is called, by the mark that its copy counts from."""
+    begin_s = timeline.start_s.copy()
+    before, after = timeline.before, timeline.after
+    called = (
+        (timeline.kind[before] == Kind.MARK)
+        & np.isin(timeline.kind[after], (Kind.SEND, Kind.RECEIVE))
+        & (timeline.rank[before] == timeline.rank[after])
+    )
+    np.minimum.at(begin_s, after[called], timeline.end_s[before[called]])
+    return begin_s
+
+
+def _lanes(rank: Ids, begin_s: Floats, end_s: Floats) -> Ids:
+    """The lowest lane of its rank that is free, for slices in order of rank and time."""
+    lanes = np.zeros(len(rank), np.int64)
+    current, free, busy = NONE, list[int](), list[tuple[float, int]]()
+    for index, (whose, from_s, to_s) in enumerate(
+        zip(rank.tolist(), begin_s.tolist(), end_s.tolist(), strict=True)
+    ):
+        if whose != current:
+            current, free, busy, num_lanes = whose, [], [], 0
+        while busy and busy[0][0] <= from_s:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, num_lanes = num_lanes, num_lanes + 1
+        heapq.heappush(busy, (to_s, lane))
+        lanes[index] = lane
+    return lanes
+
+
+def _names(simulation: Simulation) -> Iterator[Event]:
+    plan = simulation.plan
+    alone = plan.schedule == "none"
+    for rank in range(1 if alone else plan.layout.num_ranks):
+        yield _named("process_name", rank, 0, name=rank_name(plan, rank))
+        yield _named("process_sort_index", rank, 0, sort_index=rank)
+    yield _named("process_name", plan.layout.num_ranks, 0, name="parts of the iteration")
+    yield _named("process_sort_index", plan.layout.num_ranks, 0, sort_index=-1)
+
+
+def _named(what: str, process: int, thread: int, **args: object) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
+
+
+def _us(seconds: float) -> float:
+    """Microseconds, to the nanosecond."""
+    return round(seconds * 1e6, 3)
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, "wt", encoding="utf-8"))
+    return path.open("w", encoding="utf-8")
