@@ -23,6 +23,8 @@ from netbench.errors import NetbenchError
 LAZY: dict[str, tuple[str, str, str]] = {
     "run": ("netbench.commands.run", "command", "Run a scenario and print its table."),
     "collective": ("netbench.commands.collective", "command", "Time a collective on a network."),
+    "sweep": ("netbench.commands.sweep", "command", "Simulate a scenario on a grid of networks."),
+    "require": ("netbench.commands.require", "command", "Find how poor a network may be."),
     "explain": ("netbench.commands.explain", "command", "Say where an iteration's time goes."),
     "table": ("netbench.commands.table", "table", "Print a run's table again."),
     "scenario": ("netbench.commands.scenario", "scenario", "List, show and check scenarios."),

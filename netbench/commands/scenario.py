@@ -11,7 +11,7 @@ from rich.table import Table
 
 from netbench.plan import build_plans
 from netbench.scenario import Scenario, list_scenarios, load_scenario
-from netbench.scenario.model import Link
+from netbench.scenario.model import Link, Sweep
 from netbench.units import (
     format_bandwidth,
     format_bytes,
@@ -61,6 +61,9 @@ def show(name_or_file: str, plot: Path | None) -> None:
     console.print(f"[dim]{_link_caption(found)}[/dim]", highlight=False)
     console.print()
     console.print(_settings_table(found))
+    if found.sweep.networks:
+        console.print()
+        console.print(_network_table(found.sweep))
     if plot is not None:
         from netbench.report.region_map import plot_regions  # matplotlib: only when asked for
 
@@ -78,7 +81,17 @@ def validate(files: tuple[str, ...]) -> None:
     for file in files:
         found = load_scenario(file)
         sweep = found.sweep
-        plans = build_plans(found, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 1, 0)
+        plans = build_plans(
+            found,
+            sweep.variants,
+            sweep.layers,
+            sweep.batch,
+            sweep.seeds,
+            1,
+            0,
+            networks=[network.name for network in sweep.networks],
+            micro_batch=sweep.micro_batch,
+        )
         click.echo(
             f"{file}: good (nodes: {len(found.nodes)}, devices: {found.num_devices}, "
             f"regions: {len(found.network.regions)}, plans: {len(plans)})"
@@ -173,12 +186,27 @@ def _settings_table(found: Scenario) -> Table:
     for name, default, whole in (
         ("layers", sweep.default_layers, sweep.layers),
         ("batch", sweep.default_batch, sweep.batch),
+        ("micro-batch", sweep.default_micro_batch, sweep.micro_batch),
         ("systems", sweep.default_variants, sweep.variants),
         ("seeds", sweep.default_seeds, sweep.seeds),
     ):
+        if not whole:
+            continue
         others = [value for value in whole if value not in default]
         more = f" [dim](--all: also {_joined(others)})[/dim]" if others else ""
         table.add_row(name, f"{_joined(default)}{more}")
+    return table
+
+
+def _network_table(sweep: Sweep) -> Table:
+    """Networks that take the place of every link, a row each."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("network")
+    table.add_column("every link", justify="right")
+    table.add_column("")
+    for network in sweep.networks:
+        used = "" if network.name in sweep.default_networks else "[dim]--all, --networks[/dim]"
+        table.add_row(network.name, _written(network.link).replace("\n", ", "), used)
     return table
 
 

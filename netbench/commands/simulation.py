@@ -76,7 +76,9 @@ def write_pictures(
     console: Console, plans: Sequence[Plan], trace: Path | None, plot: Path | None
 ) -> None:
     """Write the trace and the timeline of the first plan; of every plan to names with `{plan}`."""
+    from netbench.commands.explain import plot_simulation
     from netbench.simulator import simulate
+    from netbench.simulator.trace import write_trace
 
     for plan in plans:
         wanted = [
@@ -89,13 +91,9 @@ def write_pictures(
         simulation = simulate(plan)
         for kind, path in wanted:
             if kind == "trace":
-                from netbench.simulator.trace import write_trace
-
                 write_trace(simulation, path)
             else:
-                from netbench.report.timeline import plot_timeline
-
-                plot_timeline(simulation, path)
+                plot_simulation(simulation, path)
             console.print(f"{kind} of {plan_name(plan)}: {path}", soft_wrap=True)
 
 

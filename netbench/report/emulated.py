@@ -268,12 +268,15 @@ def _time_and_num(times: Sample | None) -> tuple[str, str]:
     return ("-", "0") if times is None else (spread_text(times), str(times.num))
 
 
-def _pflops(row: Comparison, times: Sample | None) -> str:
+def pflops_text(pflops: float) -> str:
     """Three decimals, as published; three digits where that leaves fewer than two."""
+    return f"{pflops:.3f}" if pflops >= 0.01 else f"{pflops:.3g}"
+
+
+def _pflops(row: Comparison, times: Sample | None) -> str:
     if times is None:
         return "-"
-    pflops = row.pflop / times.mean_s
-    return f"{pflops:.3f}" if pflops >= 0.01 else f"{pflops:.3g}"
+    return pflops_text(row.pflop / times.mean_s)
 
 
 def _sample_texts(times: Sample | None) -> tuple[str, str, str, str]:

@@ -19,8 +19,7 @@ a little uneven; what is smaller moves no limit that anybody would notice."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dip:
-    """A better network on which the share is lower: `worse` and `better` are two points next to
-    each other, with their shares."""
+    """Better and better networks on which the share falls, from `worse` to `better`."""
 
     worse: float
     worse_share: float
@@ -51,11 +50,6 @@ def find_limit(
 
     shares: at `points`. share_of: the share at a point between two of them.
     """
-    dips = tuple(
-        Dip(worse=points[i], worse_share=shares[i], better=points[i + 1], better_share=after)
-        for i, after in enumerate(shares[1:])
-        if after < shares[i] * (1 - DIP)
-    )
     failing = [i for i, share in enumerate(shares) if share < wanted]
     value: float | None
     if not failing:
@@ -64,7 +58,9 @@ def find_limit(
         value = None
     else:
         value = _bisect(points[failing[-1]], points[failing[-1] + 1], wanted, share_of)
-    return Limit(value=value, unbounded=not failing, best_share=shares[-1], dips=dips)
+    return Limit(
+        value=value, unbounded=not failing, best_share=shares[-1], dips=_dips(points, shares)
+    )
 
 
 def _bisect(fails: float, holds: float, wanted: float, share_of: Callable[[float], float]) -> float:
@@ -78,3 +74,23 @@ def _bisect(fails: float, holds: float, wanted: float, share_of: Callable[[float
         else:
             holds = middle
     return holds
+
+
+def _dips(points: Sequence[float], shares: Sequence[float]) -> tuple[Dip, ...]:
+    """Where shares fall from point to point, as long as they do."""
+    found: list[Dip] = []
+    first = 0
+    for i in range(1, len(points) + 1):
+        if i < len(points) and shares[i] < shares[i - 1]:
+            continue
+        if shares[i - 1] < shares[first] * (1 - DIP):
+            found.append(
+                Dip(
+                    worse=points[first],
+                    worse_share=shares[first],
+                    better=points[i - 1],
+                    better_share=shares[i - 1],
+                )
+            )
+        first = i
+    return tuple(found)

@@ -1,0 +1,280 @@
+"""What `netbench sweep` found: tables for a terminal, CSV, and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from netbench.errors import UsageError
+from netbench.report.emulated import pflops_text
+from netbench.report.grid import Grid
+from netbench.report.plots import GRID, INK, MUTED, PAPER
+from netbench.report.published import Sample
+from netbench.report.tables import spread_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_COLUMNS = 8
+"""Of values across a terminal; more go down it."""
+
+MAX_LINES = 8
+"""In a picture, to be told apart."""
+
+COLORS = (
+    "#1f77b4", "#d1602b", "#2a8f5c", "#8a5fb5", "#b8912d", "#c2417c", "#2f9aa8", "#66727f",
+)  # fmt: skip
+
+LABEL_GAP = 0.045
+"""Between two labels at the ends of lines, of the height of the panel."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """What is varied. title: with unit, for a head. key: for CSV. values, texts: as computed with,
+    as written. geometric: values grow by a factor."""
+
+    title: str
+    key: str
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    geometric: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A system at a point of the grid. at: index into each axis' values.
+
+    iteration_s, bound_s: seconds; bound_s if only compute took time. pflop: work of an iteration.
+    problem: why there is no time (NaN).
+    """
+
+    at: tuple[int, ...]
+    system: str
+    iteration_s: float = math.nan
+    bound_s: float = math.nan
+    pflop: float = math.nan
+    problem: str = ""
+
+    @property
+    def pflops(self) -> float:
+        return self.pflop / self.iteration_s
+
+    @property
+    def efficiency(self) -> float:
+        return self.bound_s / self.iteration_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """title: of the scenario. setting: what is the same at all points, in words."""
+
+    title: str
+    setting: str
+    axes: tuple[Axis, ...]
+    systems: tuple[str, ...]
+    points: tuple[Point, ...]
+
+
+METRICS: tuple[tuple[str, Callable[[Point], str]], ...] = (
+    ("seconds", lambda point: seconds_text(point.iteration_s)),
+    ("PFLOPS", lambda point: pflops_text(point.pflops)),
+    ("efficiency", lambda point: f"{point.efficiency:.1%}"),
+)
+"""Figures of a point, as written."""
+
+
+def sweep_grids(sweep: Sweep) -> list[tuple[str, Grid]]:
+    """Tables with their titles: one per figure where systems, or the values of the last variable,
+    stand side by side; else one with all figures."""
+    columns = _columns(sweep)
+    if len(columns) == 1:
+        rows = [
+            (*_row_texts(sweep, point.at, sweep.axes), *(_cell(point, show) for _, show in METRICS))
+            for point in sweep.points
+        ]
+        head = (*(axis.title for axis in sweep.axes), *(name for name, _ in METRICS))
+        return [("", Grid(head=head, rows=tuple(rows), num_labels=len(sweep.axes)))]
+    by_column = len(sweep.systems) > 1
+    axes = sweep.axes if by_column else sweep.axes[:-1]
+    grids = []
+    for name, show in METRICS:
+        cells: dict[tuple[int, ...], list[str]] = {}
+        for point in sweep.points:
+            cells.setdefault(point.at[: len(axes)], []).append(_cell(point, show))
+        found = [(*_row_texts(sweep, at, axes), *texts) for at, texts in cells.items()]
+        head = (*(axis.title for axis in axes), *columns)
+        title = name if by_column else f"{name}, by {sweep.axes[-1].title}"
+        grids.append((title, Grid(head=head, rows=tuple(found), num_labels=len(axes))))
+    return grids
+
+
+def sweep_csv_grid(sweep: Sweep) -> Grid:
+    """A row per point, unrounded, in SI units."""
+    head = ("iteration_s", "bound_s", "pflops", "efficiency", "problem")
+    rows = [
+        (
+            *(repr(axis.values[i]) for axis, i in zip(sweep.axes, point.at, strict=True)),
+            point.system,
+            *("" if point.problem else repr(value) for value in _figures(point)),
+            point.problem,
+        )
+        for point in sweep.points
+    ]
+    return Grid(head=(*(axis.key for axis in sweep.axes), "system", *head), rows=tuple(rows))
+
+
+def plot_sweep(sweep: Sweep, path: Path) -> None:
+    """Seconds over the first variable, a line per system and value of the others; compute alone is
+    dotted. The suffix of `path` picks the format. Raises UsageError for more lines than can be
+    told apart, for nothing to draw, and for a file that cannot be written.
+    """
+    lines = _lines(sweep)
+    check_lines(len(lines))
+    if not lines:
+        raise UsageError("no point of the sweep has a time; there is nothing to draw")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.6, 5.2), facecolor=PAPER)
+    figure.set_layout_engine("constrained", h_pad=0.12, w_pad=0.12)
+    axis = figure.subplots()
+    _scale(axis, sweep.axes[0], lines)
+    for color, points in zip(COLORS, lines.values(), strict=False):
+        x = [sweep.axes[0].values[point.at[0]] for point in points]
+        axis.plot(x, [p.bound_s for p in points], color=color, lw=1.2, ls=(0, (1, 2)))
+        axis.plot(x, [p.iteration_s for p in points], color=color, lw=2, marker="o", ms=4)
+    axis.set_axisbelow(True)
+    axis.grid(color=GRID, which="major")
+    axis.tick_params(length=0, which="both", labelcolor=INK)
+    axis.spines[:].set_visible(False)
+    axis.set_xlabel(sweep.axes[0].title, color=INK)
+    axis.set_ylabel("seconds per iteration", color=INK)
+    _label_ends(axis, sweep.axes[0], lines)
+    figure.suptitle(sweep.title, color=INK, fontweight="bold")
+    axis.set_title(f"{sweep.setting}; dotted: compute alone", color=MUTED, fontsize=9.5)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+
+
+def check_lines(num_lines: int) -> None:
+    """Raises UsageError if a picture would have more lines than can be told apart."""
+    if num_lines > MAX_LINES:
+        raise UsageError(
+            f"a picture of this sweep would have {num_lines} lines; give at most {MAX_LINES} "
+            "systems times values of the variables after the first, or leave out --plot"
+        )
+
+
+def _columns(sweep: Sweep) -> tuple[str, ...]:
+    """What stands side by side: systems, or the last variable of several, if there is room."""
+    if len(sweep.systems) > 1:
+        return sweep.systems
+    if len(sweep.axes) > 1 and len(sweep.axes[-1].texts) <= MAX_COLUMNS:
+        return sweep.axes[-1].texts
+    return sweep.systems
+
+
+def _row_texts(sweep: Sweep, at: Sequence[int], axes: Sequence[Axis]) -> list[str]:
+    return [axis.texts[index] for axis, index in zip(axes, at, strict=True)]
+
+
+def _cell(point: Point, show: Callable[[Point], str]) -> str:
+    return "-" if point.problem else show(point)
+
+
+def seconds_text(time_s: float) -> str:
+    """As in the other tables."""
+    return spread_text(Sample(mean_s=time_s, min_s=time_s, max_s=time_s, num=1))
+
+
+def _figures(point: Point) -> tuple[float, ...]:
+    return (point.iteration_s, point.bound_s, point.pflops, point.efficiency)
+
+
+def _lines(sweep: Sweep) -> dict[str, list[Point]]:
+    """Points with times, by the name of their line."""
+    lines: dict[str, list[Point]] = {}
+    for point in sweep.points:
+        others = _row_texts(sweep, point.at[1:], sweep.axes[1:])
+        system = [point.system] if len(sweep.systems) > 1 or not others else []
+        if not point.problem:
+            lines.setdefault(" ".join([*system, *others]), []).append(point)
+    return lines
+
+
+def _scale(axis: Axes, across: Axis, lines: dict[str, list[Point]]) -> None:
+    """Logarithmic where the values grow by a factor; a zero beside them keeps its place."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+    positive = [value for value in across.values if value > 0]
+    if across.geometric and len(positive) == len(across.values):
+        axis.set_xscale("log")
+    elif across.geometric and positive:
+        axis.set_xscale("symlog", linthresh=min(positive))
+    step = max(1, math.ceil(len(across.values) / 10))
+    ticks = dict(zip(across.values[::step], across.texts[::step], strict=True))
+    axis.xaxis.set_major_locator(FixedLocator(list(ticks)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
+    axis.xaxis.set_minor_locator(NullLocator())
+    if across.geometric:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        times = [t for line in lines.values() for p in line for t in (p.iteration_s, p.bound_s)]
+        if max(times) < 20 * min(times):
+            axis.yaxis.set_major_locator(FixedLocator(_round_ticks(min(times), max(times))))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_ylim(bottom=0)
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten around low .. high."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+
+
+def _label_ends(axis: Axes, across: Axis, lines: dict[str, list[Point]]) -> None:
+    """Names at the right ends of lines, moved apart where they would meet."""
+    axis.autoscale_view()
+    to_panel = axis.transScale + axis.transLimits
+    ends = []
+    for color, (name, points) in zip(COLORS, lines.items(), strict=False):
+        x, y = across.values[points[-1].at[0]], points[-1].iteration_s
+        ends.append((*to_panel.transform((x, y)), name, color))
+    ends.sort(key=lambda end: end[1])
+    for (x, _, name, color), height in zip(ends, _apart([end[1] for end in ends]), strict=True):
+        axis.annotate(
+            name,
+            (x, height),
+            xycoords="axes fraction",
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=color,
+            annotation_clip=False,
+        )
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Ascending heights, `LABEL_GAP` apart at least; those that meet stand around their mean."""
+    groups: list[list[float]] = []
+    for height in heights:
+        groups.append([height])
+        while len(groups) > 1 and _stack(groups[-1])[0] < _stack(groups[-2])[-1] + LABEL_GAP:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [height for group in groups for height in _stack(group)]
+
+
+def _stack(group: Sequence[float]) -> list[float]:
+    """A group's heights, `LABEL_GAP` apart around their mean."""
+    middle, first = sum(group) / len(group), (1 - len(group)) / 2
+    return [middle + (first + i) * LABEL_GAP for i in range(len(group))]
