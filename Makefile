@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 COVERAGE_PERCENT := 85
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages guest-kernel run test check bench reproduce-table clean
+.PHONY: help setup packages guest-kernel run test check bench simulate reproduce-table clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -37,7 +37,14 @@ lint: setup
 bench: setup packages guest-kernel ## ratios against peers, as one markdown table
 	$(BIN)/python -m benchmarks
 
-reproduce-table: setup ## regenerate results/README.md from published data and recorded runs
+simulate: setup ## simulate every published time and prediction again, then reproduce-table
+	$(BIN)/netbench reproduce --simulate
+
+.PHONY: check-simulated
+check-simulated: setup
+	$(BIN)/netbench reproduce --simulate --check
+
+reproduce-table: setup ## regenerate results/README.md from published, simulated and recorded times
 	$(BIN)/netbench reproduce
 
 packages: setup ## the Debian packages that runs need (ip, tc, ping); as root, installs them

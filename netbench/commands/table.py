@@ -21,6 +21,8 @@ EXIT_OUT_OF_DATE = 1
 DIFF_LINES = 20
 """Of a difference, printed by `reproduce --check`."""
 
+OUT_OF_DATE = "is out of date; write it with: make"
+
 RESULTS = click.option(
     "--results",
     default="results",
@@ -73,25 +75,88 @@ def table(
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if the file is out of date.")
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="First simulate every published time and every prediction, for results/simulated/.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is out of date.")
 @RESULTS
-def reproduce(check: bool, results: Path) -> int:
-    """Regenerate results/README.md from the published figures and the recorded runs."""
+def reproduce(simulate: bool, check: bool, results: Path) -> int:
+    """Regenerate results/README.md from the published figures, results/simulated/ and the recorded
+    runs.
+
+    Simulated times that are checked may be 0.1% away: another processor rounds otherwise.
+    """
     from netbench.report.readme import results_markdown
 
     if not results.is_dir():
         raise UsageError(f"{results} is not a folder; run this in a checkout, or give --results")
+    if simulate and not _simulate(results, check):
+        return EXIT_OUT_OF_DATE
     path = results / "README.md"
     wanted = results_markdown(results)
     found = path.read_text(encoding="utf-8") if path.exists() else ""
     if check:
         return _report_difference(path, found, wanted)
-    try:
-        path.write_text(wanted, encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+    _write(path, wanted)
     click.echo(f"{path} {'is up to date' if found == wanted else 'written'}")
     return 0
+
+
+def _simulate(results: Path, check: bool) -> bool:
+    """Write the simulated tables and their picture, or check the tables; whether all is well."""
+    from rich.console import Console
+
+    from netbench.commands.live import track
+    from netbench.commands.simulated import plan_tables, rows_of, simulate_tasks, tasks_of
+    from netbench.report.scatter import plot_scatter
+    from netbench.report.simulated import (
+        FOLDER,
+        PICTURE,
+        simulated_settings,
+        table_path,
+        table_text,
+    )
+
+    tables = plan_tables()
+    tasks = tasks_of(tables)
+    console = Console(stderr=True, highlight=False)
+    times = dict(track(console, simulate_tasks(tasks), len(tasks), "simulations"))
+    texts = {name: table_text(name, rows_of(cells, times)) for name, cells in tables.items()}
+    if check:
+        checked = [_check_table(table_path(results, name), text) for name, text in texts.items()]
+        return all(checked)
+    for name, text in texts.items():
+        path = table_path(results, name)
+        path.parent.mkdir(exist_ok=True)
+        _write(path, text)
+    settings = simulated_settings(results)
+    assert settings is not None
+    picture = results / FOLDER / PICTURE
+    plot_scatter(settings, picture)
+    click.echo(f"{len(tasks)} simulations written to {picture.parent}")
+    return True
+
+
+def _check_table(path: Path, wanted: str) -> bool:
+    """Whether a simulated table is as it would be written now; says where it is not."""
+    from netbench.report.simulated import differences
+
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = differences(found, wanted)
+    for line in lines[:DIFF_LINES]:
+        click.echo(line)
+    if lines:
+        click.echo(f"{path} {OUT_OF_DATE} simulate ({len(lines)} differences)", err=True)
+    return not lines
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
@@ -180,5 +245,5 @@ def _report_difference(path: Path, found: str, wanted: str) -> int:
     )
     for line in list(lines)[:DIFF_LINES]:
         click.echo(line)
-    click.echo(f"{path} is out of date; write it with: make reproduce-table", err=True)
+    click.echo(f"{path} {OUT_OF_DATE} reproduce-table", err=True)
     return EXIT_OUT_OF_DATE

@@ -1,4 +1,5 @@
-"""`results/README.md`: every published table, the recorded runs beside them, and what is odd."""
+"""`results/README.md`: every published table, simulated and emulated times beside them, and what is
+odd."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from netbench.records import FILE_NAME, Run, read_run
 from netbench.report.anomalies import anomalies_markdown
 from netbench.report.emulated import compare, run_markdown, run_source
 from netbench.report.grid import Grid, markdown
+from netbench.report.predictions import predictions_markdown
 from netbench.report.published import CASES, Sample, reproduced, sample
+from netbench.report.simulated import simulated_markdown, simulated_sample, simulated_settings
 from netbench.report.tables import (
     NOTABLE,
     honest_efficiencies,
@@ -34,10 +37,10 @@ INTRO = """\
 
 # Results
 
-Training GPT-XL on 64 V100s over five networks: the published figures, and netbench's runs beside
-them. Published figures are from the experiment notes of *Decentralized Training of Foundation
-Models in Heterogeneous Environments* (Yuan et al., NeurIPS 2022); the data, and what each file is,
-are in [published/](published/README.md).
+Training GPT-XL on 64 V100s over five networks: the published figures, and beside them what netbench
+simulated and emulated. Published figures are from the experiment notes of *Decentralized Training
+of Foundation Models in Heterogeneous Environments* (Yuan et al., NeurIPS 2022); the data, and what
+each file is, are in [published/](published/README.md).
 """
 
 READING = """\
@@ -49,6 +52,7 @@ READING = """\
   from the times, to the last digit, each with the [estimator](#anomalies) of its column.
 - *Mean over the seeds* puts the honest mean beside each printed cell: work over the mean time, ±
   half the range of the seeds. **Bold**: the printed figure is more than {notable} away.
+- *Simulated* times come from `netbench.simulator`, the model of these runs as flows over links.
 - *Emulated* times come from runs of netbench over a real TCP stack and `tc netem`, with compute
   modelled by a [device profile](../netbench/workload/profiles), which says what it is derived
   from. Beneath each table is where it ran, and whether its network was as asked for.
@@ -60,9 +64,10 @@ No run of this case has been recorded. To make one: `netbench run {case}`, then 
 
 
 def results_markdown(results: Path) -> str:
-    """The whole file, from the published figures and the runs in `results/recorded`.
+    """The whole file, from the published figures, `results/simulated` and the runs in
+    `results/recorded`.
 
-    The same input gives the same bytes. Raises RecordError for a run that cannot be read, and if
+    The same input gives the same bytes. Raises RecordError for a file that cannot be read, and if
     a printed cell is not reproduced.
     """
     same, total = reproduced()
@@ -76,8 +81,10 @@ def results_markdown(results: Path) -> str:
     sections = [
         INTRO,
         _contents(others),
-        _glance(runs),
+        _glance(results, runs),
         READING.format(same=same, total=total, notable=f"{NOTABLE:.0%}"),
+        f"## Simulated\n\n{simulated_markdown(results)}",
+        f"## Predictions\n\n{predictions_markdown(results)}",
         *(_case(case, runs.get(case, ())) for case in CASES),
         *(_other(name, runs[name]) for name in others),
         f"## Anomalies\n\n{ANOMALIES}\n{anomalies_markdown()}\n",
@@ -105,6 +112,8 @@ def _contents(others: Sequence[str]) -> str:
     titles = [
         "At a glance",
         "How to read the tables",
+        "Simulated",
+        "Predictions",
         *(_case_title(case) for case in CASES),
         *(_other_title(name) for name in others),
         "Anomalies",
@@ -112,12 +121,16 @@ def _contents(others: Sequence[str]) -> str:
     return "\n".join(f"- [{title}](#{_anchor(title)})" for title in titles) + "\n"
 
 
-def _glance(runs: dict[str, list[Run]]) -> str:
+def _glance(results: Path, runs: dict[str, list[Run]]) -> str:
     layers, batch = GLANCE
+    simulated = simulated_settings(results)
     rows = []
     for case, about in CASES.items():
         published = [sample(case, variant, layers, batch) for variant in GLANCE_VARIANTS]
         rows.append((case, about.title, "published", *map(_time, published)))
+        if simulated is not None:
+            times = [simulated_sample(simulated, case, v, layers, batch) for v in GLANCE_VARIANTS]
+            rows.append(("", "", "simulated", *map(_time, times)))
         for run in runs.get(case, ())[-1:]:
             found = {(c.variant, c.layers, c.batch): c.found for c in compare(run)}
             times = [found.get((variant, layers, batch)) for variant in GLANCE_VARIANTS]

@@ -97,6 +97,11 @@ def spread_text(sample: Sample) -> str:
     return mean if sample.num == 1 else f"{mean} ±{half_s:.{digits}f}"
 
 
+def percent_text(error: float, digits: int = 0) -> str:
+    """`+12%`: a relative error with its sign, and never `-0%`."""
+    return f"{round(error, digits + 2) + 0.0:+.{digits}%}"
+
+
 def _printed_and_mean(cell: Any) -> tuple[str, str]:
     mean = f"{cell.mean_pflops:.3f}"
     if abs(cell.printed / cell.mean_pflops - 1) > NOTABLE:

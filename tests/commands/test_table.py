@@ -126,9 +126,11 @@ def test_table_imports_neither_torch_nor_paramiko_nor_matplotlib(tmp_path: Path)
 
 
 def test_reproduce_writes_the_committed_file(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """From the same recorded runs, byte for byte; a second time it has nothing to change."""
-    if Path("results/recorded").is_dir():
-        shutil.copytree("results/recorded", tmp_path / "recorded")
+    """From the same recorded runs and simulated times, byte for byte; a second time it has nothing
+    to change."""
+    for name in ("recorded", "simulated"):
+        if (Path("results") / name).is_dir():
+            shutil.copytree(Path("results") / name, tmp_path / name)
     arguments = ["reproduce", "--results", str(tmp_path)]
     assert run(arguments) == 0
     written = (tmp_path / "README.md").read_bytes()

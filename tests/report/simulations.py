@@ -1,0 +1,49 @@
+"""Made-up simulations for the report's tests. The times in them are not the simulator's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from netbench.commands.simulated import Task, Transfer, plan_tables, rows_of, tasks_of
+from netbench.plan import Plan
+from netbench.report.published import sample
+from netbench.report.simulated import table_path, table_text
+
+Seconds = Callable[[Task], float]
+
+
+def published_mean(task: Task) -> float:
+    """As published, where there is something; else a second."""
+    if not isinstance(task, Plan):
+        return 1.0
+    found = sample(task.scenario, task.variant, task.workload.layers, task.workload.batch)
+    return found.mean_s if found else 1.0
+
+
+def off_by(factor: float, **where: object) -> Seconds:
+    """`published_mean`, times `factor` for tasks whose scenario, variant, layers and batch are
+    those in `where`."""
+
+    def seconds(task: Task) -> float:
+        mean_s = published_mean(task)
+        if isinstance(task, Transfer):
+            return mean_s
+        is_there = isinstance(task, Plan) and all(
+            getattr(task if hasattr(task, name) else task.workload, name) == value
+            for name, value in where.items()
+        )
+        return factor * mean_s if is_there else mean_s
+
+    return seconds
+
+
+def write(results: Path, seconds: Seconds = published_mean) -> Path:
+    """Every table in `results`; returns `results`."""
+    tables = plan_tables()
+    times = {task: seconds(task) for task in tasks_of(tables)}
+    for name, cells in tables.items():
+        path = table_path(results, name)
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(table_text(name, rows_of(cells, times)), encoding="utf-8")
+    return results
