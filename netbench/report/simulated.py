@@ -58,10 +58,12 @@ TOLERANCE = 1e-3
 An error follows its time, so it may differ by a little more than so much."""
 
 FITTED, PREDICTED = ("case1", "case2"), ("case3", "case4", "case5")
-"""Cases with rows that constants are fitted on (docs/calibration.md), and cases without."""
+"""Cases with rows that constants are fitted on (docs/calibration.md says which), and without."""
 
 FAR = 0.15
 """A cell out by more than this is marked and listed."""
+
+UNKNOWN = "Not known."
 
 WIDTH = 100
 """Of lines of prose."""
@@ -272,14 +274,15 @@ def far_columns(results: Path, settings: pd.DataFrame) -> Iterator[FarColumn]:
             cells=tuple(
                 (setting_name(row.layers, row.batch), float(row.error)) for row in far.itertuples()
             ),
-            reason=" ".join(" ".join(known).split()) or "Not known.",
+            reason=" ".join(" ".join(known).split()) or UNKNOWN,
         )
 
 
 def far_markdown(columns: Sequence[FarColumn]) -> str:
     """Every cell, by case and system, beneath the reason that they share."""
     lines = []
-    for reason in dict.fromkeys(column.reason for column in columns):
+    reasons = dict.fromkeys(column.reason for column in columns)
+    for reason in sorted(reasons, key=lambda reason: reason == UNKNOWN):
         lines.append(bullet(reason))
         for column in columns:
             if column.reason == reason:
@@ -320,8 +323,8 @@ def simulated_markdown(results: Path) -> str:
     return f"""\
 What `netbench.simulator` says about the published runs: all {settings["num"].sum()} times, each in
 [{TIMES}.csv]({FOLDER}/{TIMES}.csv). A run without random placement is simulated once for all its
-seeds. Constants are fitted on cases 1 and 2 and on the point-to-point transfers below
-([how](../docs/calibration.md)); cases 3, 4 and 5 are predictions.
+seeds. Constants are fitted on cases 1 and 2, though not on every system there, and on the
+point-to-point transfers below ([how](../docs/calibration.md)). Cases 3, 4 and 5 are predictions.
 
 ### Accuracy
 

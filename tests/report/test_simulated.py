@@ -203,3 +203,14 @@ def test_a_damaged_table_is_named(tmp_path: Path, old: str, new: str, message: s
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(RecordError, match=message):
         simulated_settings(tmp_path)
+
+
+def test_the_folder_says_what_is_in_it() -> None:
+    """Every file, with its number of rows."""
+    folder = RESULTS / "simulated"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    for path in folder.iterdir():
+        if path.name != "README.md":
+            (row,) = (row for row in rows if f"`{path.name}`" in row)
+            assert path.suffix != ".csv" or f"| {len(rows_in(path))}" in row
