@@ -34,7 +34,7 @@ class Fabric:
         self._num_ranks = len(self._node)
         mtu = network.mtu_bytes
         self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
-        self._index = np.full(self._num_ranks**2, kernel.NONE)
+        self._index = np.full(self._num_ranks**2, kernel.NONE, np.int32)
         self._capacity: list[float] = []
         self._keys: dict[tuple[object, ...], int] = {}
         self._hops: list[list[int]] = []
@@ -66,12 +66,12 @@ class Fabric:
     def paths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int64]:
         """Path indices from ranks to ranks, in the shape of the arguments."""
         keys = source * self._num_ranks + target
-        index: NDArray[np.int64] = self._index[keys]
+        index = self._index[keys]
         if (index == kernel.NONE).any():
             for key in np.unique(keys[index == kernel.NONE]):
                 self._index[key] = self._make(*divmod(int(key), self._num_ranks))
             index = self._index[keys]
-        return index
+        return index.astype(np.int64)
 
     def network(self) -> kernel.Network:
         """What the kernel needs of it."""
@@ -106,7 +106,7 @@ class Fabric:
         transport = self.transport
         paths = self.paths(source, target)
         rtt_s = np.asarray(self._rtt_s)[paths]
-        window = np.where(rtt_s > 0, self.rate[paths] * rtt_s * transport.window_factor, 0.0)
+        window = np.where(rtt_s > 0, self.rate[paths], 0.0) * rtt_s * transport.window_factor
         held = transport.fifo_bytes + transport.window_bytes + window
         return np.where(self._node[source] == self._node[target], math.inf, held)
 

@@ -70,9 +70,10 @@ def one_forward_one_backward(num_stages: int, num_micro_batches: int) -> list[Pr
 
 
 def zero_bubble(num_stages: int, num_micro_batches: int) -> list[Program]:
-    """ZB-H1: as 1F1B, but a stage owes `stage` gradients of weights, which it computes when its
-    gradients of activations are under way.
+    """1F1B with gradients of weights computed apart, as in ZB-H1: stage s may owe s of them.
 
+    The order is fixed, not solved for: on a free network the bubble is (p - 1) (F + B - W), where
+    hand-made ZB-H1 reaches (p - 1) (F + B - 2 W) and 1F1B has (p - 1) (F + B).
     Source: Qi et al., "Zero Bubble Pipeline Parallelism" (2023), schedule H1.
     """
     return [
@@ -126,7 +127,8 @@ def interleaved(num_stages: int, num_micro_batches: int, num_chunks: int) -> lis
     """1F1B over `num_chunks` virtual stages per stage, micro-batches in groups of `num_stages`.
 
     num_micro_batches: a multiple of num_stages. Source: as `one_forward_one_backward`, section
-    2.2; after every step one operation sends its result and receives the next step's input.
+    2.2. After every step (in between: a forward and a backward) one operation sends its results and
+    receives what the next step needs, as in Megatron-LM.
     """
     total, last = num_micro_batches * num_chunks, num_stages * num_chunks - 1
 
@@ -141,32 +143,38 @@ def interleaved(num_stages: int, num_micro_batches: int, num_chunks: int) -> lis
     def backward(stage: int, step: int) -> Work:
         return Work(BACKWARD, *item(stage, step, lambda chunk: num_chunks - 1 - chunk))
 
-    def result(work: Work) -> tuple[Message, ...]:
-        end = last if work.kind == FORWARD else 0
-        return () if work.virtual_stage == end else (Message(*work),)
+    def results(group: list[Work]) -> tuple[Message, ...]:
+        ends = {FORWARD: last, BACKWARD: 0}
+        return tuple(Message(*work) for work in group if work.virtual_stage != ends[work.kind])
 
-    def needed(work: Work) -> tuple[Message, ...]:
-        step = -1 if work.kind == FORWARD else 1
-        source = work.virtual_stage + step
-        return (Message(work.kind, source, work.micro_batch),) if 0 <= source <= last else ()
+    def needed(group: list[Work]) -> tuple[Message, ...]:
+        sources = ((w, w.virtual_stage + (-1 if w.kind == FORWARD else 1)) for w in group)
+        return tuple(
+            Message(work.kind, source, work.micro_batch)
+            for work, source in sources
+            if 0 <= source <= last
+        )
+
+    def exchange(
+        sends: tuple[Message, ...], receives: tuple[Message, ...], program: Program
+    ) -> None:
+        if sends or receives:
+            program.append(Exchange(sends, receives))
 
     def program(stage: int) -> Program:
         warm_up = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * num_stages, total)
-        steps: list[Work] = [forward(stage, step) for step in range(warm_up)]
-        for step in range(total):
-            if step + warm_up < total:
-                steps.append(forward(stage, step + warm_up))
-            steps.append(backward(stage, step))
+        groups = [[forward(stage, step)] for step in range(warm_up)]
+        groups += [
+            [forward(stage, step + warm_up), backward(stage, step)]
+            for step in range(total - warm_up)
+        ]
+        groups += [[backward(stage, step)] for step in range(total - warm_up, total)]
         ordered: Program = []
-        for index, work in enumerate(steps):
-            receives = needed(work) if index == 0 else ()
-            if receives:
-                ordered.append(Exchange((), receives))
-            ordered.append(work)
-            sends = result(work)
-            receives = needed(steps[index + 1]) if index + 1 < len(steps) else ()
-            if sends or receives:
-                ordered.append(Exchange(sends, receives))
+        exchange((), needed(groups[0]), ordered)
+        for index, group in enumerate(groups):
+            ordered += group
+            following = needed(groups[index + 1]) if index + 1 < len(groups) else ()
+            exchange(results(group), following, ordered)
         return ordered
 
     return [program(stage) for stage in range(num_stages)]

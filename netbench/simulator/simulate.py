@@ -101,7 +101,7 @@ def _gpipe(plan: Plan, fabric: Fabric) -> Simulation:
     """A round is forward, barrier, backward; gradients are synchronised after the last."""
     graph, ranks = Graph(fabric), rank_lanes(plan)
     forward, backward = schedules.gpipe(plan.layout.pp, plan.num_micro_batches)
-    lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan)
+    lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan, fabric)
     start = graph.work(Kind.MARK, ranks)
     turn = _barrier(
         graph, ranks, add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
@@ -157,7 +157,7 @@ def _pass(plan: Plan, fabric: Fabric, num_micro_batches: int) -> tuple[Timeline,
             plan.layout.pp, num_micro_batches, plan.num_chunks
         ),
     }
-    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan), start)
+    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan, fabric), start)
     done = _synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     if np.isnan(timeline.end_s).any():
@@ -177,7 +177,7 @@ def _lanes(
     )
 
 
-def _seconds(plan: Plan) -> dict[str, NDArray[np.float64]]:
+def _seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
     """Compute of one micro-batch by kind of work, (num_virtual_stages,), seconds.
 
     Zero-bubble's gradients of weights are as much work as a forward pass.
@@ -185,7 +185,7 @@ def _seconds(plan: Plan) -> dict[str, NDArray[np.float64]]:
     chunks = plan.num_chunks
     forward = np.tile([stage.forward_s / chunks for stage in plan.stages], chunks)
     backward = np.tile([stage.backward_s / chunks for stage in plan.stages], chunks)
-    tensor_s = _tensor_parallel_s(plan) if plan.layout.tp > 1 else 0.0
+    tensor_s = _tensor_parallel_s(plan, fabric) if plan.layout.tp > 1 else 0.0
     passes = 2 if plan.workload.recomputation else 1
     seconds = {"forward": forward + tensor_s, "backward": backward + passes * tensor_s}
     if plan.schedule == "zero-bubble":
@@ -194,7 +194,7 @@ def _seconds(plan: Plan) -> dict[str, NDArray[np.float64]]:
     return seconds
 
 
-def _tensor_parallel_s(plan: Plan) -> float:
+def _tensor_parallel_s(plan: Plan, fabric: Fabric) -> float:
     """All-reduces of a chunk's forward pass, seconds: two per layer, of the boundary tensor, in
     all tensor-parallel groups at once. Source: Megatron-LM (Shoeybi et al. 2019), section 3."""
     layout = plan.layout
@@ -203,15 +203,8 @@ def _tensor_parallel_s(plan: Plan) -> float:
     return (
         2
         * layers
-        * _alone_s(
-            _fabric_like(plan), groups, float(plan.activation_bytes), collectives.ring_all_reduce
-        )
+        * _alone_s(fabric, groups, float(plan.activation_bytes), collectives.ring_all_reduce)
     )
-
-
-def _fabric_like(plan: Plan) -> Fabric:
-    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
-    return Fabric(plan.network, nodes, load_transport(plan.backend))
 
 
 def _alone_s(

@@ -40,7 +40,7 @@ def links(simulation: Simulation) -> tuple[LinkUse, ...]:
     by_path = _timeline_bytes(simulation)
     for timeline, times in _other_traffic(plan, fabric):
         by_path = _longer(by_path, times * _path_bytes(timeline, timeline.amount))
-    network = fabric.network()
+    network, resources = fabric.network(), fabric.resources
     hops = network.hops[: len(by_path)]
     used = hops != kernel.NONE
     carried = np.bincount(
@@ -52,8 +52,8 @@ def links(simulation: Simulation) -> tuple[LinkUse, ...]:
     order = np.argsort(-utilisation, kind="stable")
     return tuple(
         LinkUse(
-            kind=str(fabric.resources[index][0]),
-            name=_name(plan, fabric.resources[index]),
+            kind=str(resources[index][0]),
+            name=_name(plan, resources[index]),
             payload_bytes=float(carried[index]),
             capacity_bps=float(8 * network.capacity[index]),
             utilisation=float(utilisation[index]),

@@ -1,0 +1,49 @@
+"""Plans over processes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from netbench.errors import TestbedError
+from netbench.plan import Plan, build_plans
+from netbench.scenario import load_scenario
+from netbench.simulator import parallel, simulate
+from netbench.simulator.parallel import time_plans
+
+SMALL = load_scenario("gpt3-small")
+
+
+def plans() -> tuple[Plan, ...]:
+    sweep = SMALL.sweep
+    return build_plans(
+        SMALL, sweep.variants, [12], [64], [1], 1, 0, 1.0,
+        networks=[network.name for network in sweep.networks],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_processes_change_nothing(num_workers: int) -> None:
+    """In order, to the bit, more plans than any process gets at once."""
+    found = [timing.iteration_s for timing in time_plans(plans(), num_workers)]
+    assert len(set(found)) > 10
+    assert found == [simulate(plan).iteration_s for plan in plans()]
+
+
+def test_nothing_to_do_is_done() -> None:
+    """A resumed run that had finished."""
+    assert list(time_plans([])) == []
+
+
+def test_a_dead_process_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a hang, not a traceback of the pool."""
+    parent = os.getpid()
+    original = parallel.simulate
+
+    def die(plan: Plan) -> object:
+        return original(plan) if os.getpid() == parent else os._exit(1)
+
+    monkeypatch.setattr(parallel, "simulate", die)
+    with pytest.raises(TestbedError, match="continue with --resume"):
+        list(time_plans(plans(), 2))

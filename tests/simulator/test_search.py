@@ -1,0 +1,67 @@
+"""Limits, on curves whose crossings are known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from netbench.simulator.search import Dip, find_limit
+
+BANDWIDTHS = (*(10.0**i for i in range(6)), math.inf)
+DELAYS = (*(10.0**-i for i in range(6)), 0.0)
+
+
+def saturating(bandwidth: float) -> float:
+    """0.8 at 400."""
+    return 1 / (1 + 100 / bandwidth)
+
+
+def fading(delay: float) -> float:
+    """0.8 at 0.025."""
+    return 1 / (1 + 10 * delay)
+
+
+def test_the_crossing_is_found_from_the_side_that_holds() -> None:
+    """To a tenth of a percent, for what rises to infinity and what falls to zero."""
+    limit = find_limit(BANDWIDTHS, list(map(saturating, BANDWIDTHS)), 0.8, saturating)
+    assert limit.value == pytest.approx(400, rel=0.001)
+    assert saturating(limit.value) >= 0.8
+    limit = find_limit(DELAYS, list(map(fading, DELAYS)), 0.8, fading)
+    assert limit.value == pytest.approx(0.025, rel=0.001)
+    assert fading(limit.value) >= 0.8
+    assert (limit.unbounded, limit.dips, limit.best_share) == (False, (), 1.0)
+
+
+def test_a_crossing_beside_zero_is_found_to_the_nanosecond() -> None:
+    """Where a geometric mean would never arrive."""
+    shares = [0.9 if delay <= 5e-8 else 0.1 for delay in DELAYS]
+    limit = find_limit(DELAYS, shares, 0.8, lambda delay: 0.9 if delay <= 5e-8 else 0.1)
+    assert limit.value == pytest.approx(5e-8, abs=1e-9)
+
+
+def test_what_the_best_cannot_keep_has_no_limit() -> None:
+    """Its share is told instead."""
+    shares = [saturating(x) / 2 for x in BANDWIDTHS]
+    limit = find_limit(BANDWIDTHS, shares, 0.8, saturating)
+    assert (limit.value, limit.best_share) == (None, 0.5)
+
+
+def test_what_the_worst_keeps_has_no_bound() -> None:
+    """No search is made."""
+    limit = find_limit(BANDWIDTHS, [0.9] * 7, 0.8, lambda _: math.nan)
+    assert (limit.value, limit.unbounded) == (1.0, True)
+
+
+def test_of_several_crossings_the_last_is_taken_and_the_fall_told() -> None:
+    """All better points keep the share; a fall over several points is one."""
+    shares = [0.1, 0.85, 0.7, 0.6, 0.82, 0.9, 0.9]
+    limit = find_limit(BANDWIDTHS, shares, 0.8, lambda x: 0.9 if x >= 5000 else 0.5)
+    assert limit.value == pytest.approx(5000, rel=0.001)
+    assert limit.dips == (Dip(worse=10, worse_share=0.85, better=1000, better_share=0.6),)
+
+
+def test_a_fall_that_nobody_would_notice_is_not_told() -> None:
+    """Less than half a percent."""
+    shares = [0.1, 0.5, 0.85, 0.849, 0.86, 0.9, 0.9]
+    assert find_limit(BANDWIDTHS, shares, 0.8, lambda _: 0.8).dips == ()

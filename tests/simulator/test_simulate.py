@@ -1,0 +1,217 @@
+"""Iterations against closed forms on uniform networks, and the published ones within reach."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from netbench.errors import PlanError
+from netbench.plan import Plan, build_plan
+from netbench.report.published import iteration_times
+from netbench.scenario import load_scenario
+from netbench.simulator import TransportProfile, simulate
+from netbench.simulator import simulate as simulate_module
+from tests.simulator.uniform import FREE, uniform_plan
+
+F, B = 0.01, 0.03
+P = 8
+
+
+def with_micro_batches(plan: Plan, count: int) -> Plan:
+    return dataclasses.replace(plan, num_micro_batches=count, num_rounds=1)
+
+
+def iteration_s(plan: Plan, transport: TransportProfile = FREE) -> float:
+    simulation = simulate(plan, transport)
+    assert simulation.iteration_s == pytest.approx(sum(simulation.phases.values()))
+    return simulation.iteration_s
+
+
+def per_micro_batch_s(plan: Plan, transport: TransportProfile = FREE) -> float:
+    """What a further micro-batch costs once the pipeline is full, seconds."""
+    few, many = (iteration_s(with_micro_batches(plan, count), transport) for count in (48, 64))
+    return (many - few) / 16
+
+
+def message_s(plan: Plan, bandwidth_bps: float) -> float:
+    return plan.activation_bytes * 8 / bandwidth_bps
+
+
+def test_gpipe_on_a_free_network_is_fill_and_micro_batches() -> None:
+    plan = uniform_plan("dtfm-scheduled")
+    assert iteration_s(plan) == pytest.approx((64 + P - 1) * (F + B))
+
+
+def test_gpipe_rounds_repeat() -> None:
+    one, two = (uniform_plan("dtfm-scheduled", batch=batch) for batch in (64, 128))
+    assert (one.num_rounds, two.num_rounds) == (1, 2)
+    assert iteration_s(two) == pytest.approx(2 * iteration_s(one))
+
+
+def test_gpipe_bound_by_its_network() -> None:
+    """Both phases: a message every T over seven hops. The last stage is last to the barrier, and
+    first to go on: what the barrier takes the others is hidden but for a trace."""
+    delay_s, bandwidth_bps = 0.02, 1e9
+    plan = uniform_plan("dtfm-scheduled", one_way_delay_s=delay_s, bandwidth_bps=bandwidth_bps)
+    t = message_s(plan, bandwidth_bps)
+    assert t > B
+    phases = [P * c + (64 + 6) * t + 7 * delay_s for c in (F, B)]
+    assert iteration_s(plan) == pytest.approx(sum(phases), rel=1e-3)
+
+
+def test_one_communicator_copies_in_and_out_between_computations() -> None:
+    """A stage inside receives (S / host), computes, sends (S / host): nothing of it overlaps."""
+    plan = uniform_plan("dtfm-scheduled")
+    copy_s = 0.002
+    host_bps = plan.activation_bytes * 8 / copy_s
+    transport = dataclasses.replace(FREE, host_bps=host_bps)
+    assert per_micro_batch_s(plan, transport) == pytest.approx(F + B + 4 * copy_s)
+
+
+def test_without_buffers_a_message_takes_its_sender_and_its_receiver() -> None:
+    """Rendezvous: the send lasts as long as the transfer, which starts with the receive."""
+    bandwidth_bps = 4e9
+    plan = uniform_plan("dtfm-scheduled", bandwidth_bps=bandwidth_bps)
+    none = dataclasses.replace(FREE, fifo_bytes=0, window_bytes=0, window_factor=0.0)
+    t = message_s(plan, bandwidth_bps)
+    assert per_micro_batch_s(plan, none) == pytest.approx(F + B + 4 * t)
+
+
+def test_more_buffer_is_never_slower() -> None:
+    plan = uniform_plan("dtfm-scheduled", one_way_delay_s=0.005, bandwidth_bps=2e9)
+    times = [
+        iteration_s(plan, dataclasses.replace(FREE, fifo_bytes=size, window_factor=0.0))
+        for size in (0, 1 << 20, 3 << 20, 5 << 20, 9 << 20, 1 << 30)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.5 * times[-1]
+
+
+def test_1f1b_on_a_free_network_is_fill_and_micro_batches() -> None:
+    plan = uniform_plan("megatron-p8", batch=40)
+    assert iteration_s(plan) == pytest.approx((40 + P - 1) * (F + B))
+
+
+def test_a_blocking_exchange_takes_its_transfer_and_its_delay() -> None:
+    """A stage inside exchanges twice per micro-batch, with either neighbour."""
+    delay_s, bandwidth_bps = 0.004, 4e9
+    plan = uniform_plan("megatron-p8", one_way_delay_s=delay_s, bandwidth_bps=bandwidth_bps)
+    t = message_s(plan, bandwidth_bps)
+    assert per_micro_batch_s(plan) == pytest.approx(F + B + 2 * (t + delay_s), rel=1e-3)
+
+
+def test_micro_batches_beyond_a_full_pipeline_are_extrapolated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = uniform_plan("megatron-p8", one_way_delay_s=0.003, bandwidth_bps=3e9, batch=120)
+    short = iteration_s(plan)
+    monkeypatch.setattr(simulate_module_globals(), "STEADY", (120, 120))
+    assert short == pytest.approx(iteration_s(plan), rel=1e-3)
+
+
+def simulate_module_globals() -> Any:
+    import sys
+
+    return sys.modules[simulate_module.__module__]
+
+
+def test_interleaving_divides_the_bubble_by_the_chunks() -> None:
+    plan = uniform_plan("megatron-p4-interleaved2", num_nodes=4, layers=8, batch=32)
+    assert iteration_s(plan) == pytest.approx((32 + 3 / 2) * (F + B))
+
+
+def test_zero_bubble_hides_weight_gradients_in_the_bubble() -> None:
+    """A bubble of (p - 1) (F + B - W), of 1F1B's (p - 1) (F + B); W = F here."""
+    plan = uniform_plan("megatron-p8-zero-bubble", batch=40)
+    assert iteration_s(plan) == pytest.approx(40 * (F + B) + 7 * (F + B - F))
+
+
+def test_gradients_are_reduced_and_broadcast() -> None:
+    """Two pipelines of four: after the round, a gradient there, the update, a gradient back."""
+    bandwidth_bps = 1e9
+    plan = uniform_plan(
+        "dtfm-scheduled", num_nodes=16, bandwidth_bps=bandwidth_bps, optimizer_s=0.7
+    )
+    largest = max(stage.gradient_bytes for stage in plan.stages)
+    sync = simulate(plan, FREE).phases
+    assert sync["optimizer_s"] == 0.7
+    assert sync["sync_s"] == pytest.approx(2 * largest * 8 / bandwidth_bps, rel=0.02)
+
+
+def test_tensor_parallel_adds_its_all_reduces() -> None:
+    """Two per layer forward, as many backward and in recomputation, over a ring of two."""
+    bandwidth_bps = 10e9
+    plan = uniform_plan("megatron-t2", num_nodes=2, bandwidth_bps=bandwidth_bps, batch=8)
+    ring_s = 2 * (1 / 2) * message_s(plan, bandwidth_bps)
+    assert per_micro_batch_s(plan) == pytest.approx(F + B + 2 * 8 * 3 * ring_s, rel=0.01)
+
+
+def test_zero3_within_the_live_limit_scatters_gradients_every_step() -> None:
+    """All parameters fit: they are gathered once; the bucket that fills last cannot be hidden."""
+    bandwidth_bps = 1e9
+    plan = uniform_plan("zero3", num_nodes=4, bandwidth_bps=bandwidth_bps, layers=4, batch=64)
+    parameters = plan.stages[0].parameters
+    assert parameters < 500_000_000
+    ring_s = 3 / 4 * parameters * 2 * 8 / bandwidth_bps
+    expected = plan.num_micro_batches * (F + B + ring_s) + ring_s
+    assert iteration_s(plan) == pytest.approx(expected, rel=0.01)
+
+
+def test_zero3_beyond_the_live_limit_gathers_twice() -> None:
+    """No parameter may stay: forward and backward gather all layers, one ahead of compute."""
+    bandwidth_bps = 1e9
+    plan = uniform_plan("zero3", num_nodes=4, bandwidth_bps=bandwidth_bps, layers=4, batch=64)
+    plan = dataclasses.replace(plan, live_parameters=0)
+    layers = 4 * 12 * 2048**2
+    ring_s = 3 / 4 * layers * 2 * 8 / bandwidth_bps
+    total = simulate(plan, FREE).parts[0].total_s / plan.num_micro_batches
+    scatter_s = 3 / 4 * plan.stages[0].parameters * 2 * 8 / bandwidth_bps
+    assert total == pytest.approx(2 * ring_s + scatter_s, rel=0.03)
+
+
+def test_ddp_hides_all_but_the_last_bucket_on_a_fast_network() -> None:
+    bandwidth_bps = 400e9
+    plan = uniform_plan("ddp", num_nodes=4, bandwidth_bps=bandwidth_bps, layers=4, batch=64)
+    count = math.ceil(plan.stages[0].gradient_bytes / plan.bucket_bytes)
+    steps = plan.num_micro_batches
+    rest = plan.stages[0].gradient_bytes - (count - 1) * plan.bucket_bytes
+    last_s = 2 * 3 / 4 * rest * 8 / bandwidth_bps
+    assert iteration_s(plan) == pytest.approx(steps * (F + B) + last_s, rel=1e-3)
+
+
+def test_ddp_is_bound_by_its_gradients_on_a_slow_one() -> None:
+    bandwidth_bps = 1e9
+    plan = uniform_plan("ddp", num_nodes=4, bandwidth_bps=bandwidth_bps, layers=4, batch=64)
+    gradient_s = 2 * 3 / 4 * plan.stages[0].gradient_bytes * 8 / bandwidth_bps
+    before_s = plan.num_micro_batches * (F + B) - B
+    assert iteration_s(plan) == pytest.approx(before_s + gradient_s, rel=0.02)
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random", "megatron-p8", "zero3"])
+def test_bit_identical_between_runs(variant: str) -> None:
+    plan = build_plan(load_scenario("case5"), variant, 24, 1024, 2022, 2, 1)
+    assert simulate(plan).iteration_s == simulate(plan).iteration_s
+
+
+@pytest.mark.parametrize("variant", ["dtfm-scheduled", "dtfm-random", "megatron-p8", "zero3"])
+def test_case_3_is_within_25_percent_of_the_published_times(variant: str) -> None:
+    """A guard against mistakes, not a claim: what is claimed is in results/README.md."""
+    published: pd.DataFrame = iteration_times()
+    rows = published[
+        (published["case"] == "case3")
+        & (published["system"] == variant)
+        & (published["layers"] == 24)
+        & (published["batch"] == 1024)
+    ]
+    plan = build_plan(load_scenario("case3"), variant, 24, 1024, 2022, 2, 1)
+    assert simulate(plan).iteration_s == pytest.approx(rows["iteration_s"].mean(), rel=0.25)
+
+
+def test_a_plan_without_rules_is_refused() -> None:
+    plan = dataclasses.replace(uniform_plan("dtfm-scheduled"), schedule="wave")
+    with pytest.raises(PlanError, match="wave"):
+        simulate(plan)
