@@ -41,6 +41,12 @@ class Base:
     seed: int
     links: str
 
+    @property
+    def heading(self) -> str:
+        """Name and title, for a `rich` console."""
+        title = f": {self.scenario.title}" if self.scenario.title else ""
+        return f"[bold]{self.scenario.name}[/bold]{title}"
+
     def plan(
         self,
         system: str,

@@ -102,7 +102,7 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
     console = Console(highlight=False)
     quests = _quests(base, factor)
     answers = _answers(console, base, quests, efficiency)
-    console.print(f"[bold]{base.scenario.name}[/bold]: {base.scenario.title}")
+    console.print(base.heading)
     console.print(
         f"{base.describe()}; to keep: {efficiency:.4g} of the throughput on the ideal network",
         soft_wrap=True,

@@ -64,7 +64,7 @@ def command(
     _check(base, variables, plot)
     console = Console(highlight=False)
     sweep = _simulate(console, base, variables)
-    console.print(f"[bold]{base.scenario.name}[/bold]: {base.scenario.title}")
+    console.print(base.heading)
     console.print(sweep.setting, soft_wrap=True)
     for title, grid in sweep_grids(sweep):
         console.print()

@@ -17,6 +17,7 @@ from netbench.report.tables import spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MAX_COLUMNS = 8
 """Of values across a terminal; more go down it."""
@@ -27,6 +28,9 @@ MAX_LINES = 8
 COLORS = (
     "#1f77b4", "#d1602b", "#2a8f5c", "#8a5fb5", "#b8912d", "#c2417c", "#2f9aa8", "#66727f",
 )  # fmt: skip
+
+MAX_TICKS = 8
+"""Of values written along a picture's foot."""
 
 LABEL_GAP = 0.045
 """Between two labels at the ends of lines, of the height of the panel."""
@@ -128,40 +132,52 @@ def sweep_csv_grid(sweep: Sweep) -> Grid:
 
 
 def plot_sweep(sweep: Sweep, path: Path) -> None:
-    """Seconds over the first variable, a line per system and value of the others; compute alone is
-    dotted. The suffix of `path` picks the format. Raises UsageError for more lines than can be
-    told apart, for nothing to draw, and for a file that cannot be written.
+    """Write the picture to `path`; its suffix picks the format (.png, .svg, .pdf).
+
+    Raises UsageError as `sweep_figure` does, and if the file cannot be written.
     """
-    lines = _lines(sweep)
-    check_lines(len(lines))
-    if not lines:
-        raise UsageError("no point of the sweep has a time; there is nothing to draw")
+    figure = sweep_figure(sweep)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+
+
+def sweep_figure(sweep: Sweep) -> Figure:
+    """Seconds over the first variable, a line per system and value of the others; compute alone is
+    dotted. Infinite values have no place on an axis and are left out.
+
+    Raises UsageError for more lines than can be told apart, and for nothing to draw.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
+    lines, across = _lines(sweep), sweep.axes[0]
+    check_lines(len(lines))
+    if not lines:
+        raise UsageError("no finite point of the sweep has a time; there is nothing to draw")
     figure = Figure(figsize=(8.6, 5.2), facecolor=PAPER)
     figure.set_layout_engine("constrained", h_pad=0.12, w_pad=0.12)
     axis = figure.subplots()
-    _scale(axis, sweep.axes[0], lines)
+    _scale(axis, across, lines)
     for color, points in zip(COLORS, lines.values(), strict=False):
-        x = [sweep.axes[0].values[point.at[0]] for point in points]
+        x = [across.values[point.at[0]] for point in points]
         axis.plot(x, [p.bound_s for p in points], color=color, lw=1.2, ls=(0, (1, 2)))
         axis.plot(x, [p.iteration_s for p in points], color=color, lw=2, marker="o", ms=4)
+    if axis.get_yscale() == "linear":
+        axis.set_ylim(bottom=0)
     axis.set_axisbelow(True)
     axis.grid(color=GRID, which="major")
     axis.tick_params(length=0, which="both", labelcolor=INK)
     axis.spines[:].set_visible(False)
-    axis.set_xlabel(sweep.axes[0].title, color=INK)
+    axis.set_xlabel(across.title, color=INK)
     axis.set_ylabel("seconds per iteration", color=INK)
-    _label_ends(axis, sweep.axes[0], lines)
+    _label_ends(axis, across, lines)
     figure.suptitle(sweep.title, color=INK, fontweight="bold")
     axis.set_title(f"{sweep.setting}; dotted: compute alone", color=MUTED, fontsize=9.5)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    return figure
 
 
 def check_lines(num_lines: int) -> None:
@@ -200,27 +216,36 @@ def _figures(point: Point) -> tuple[float, ...]:
 
 
 def _lines(sweep: Sweep) -> dict[str, list[Point]]:
-    """Points with times, by the name of their line."""
+    """Points with times from left to right, by the name of their line: values without a unit say of
+    what they are."""
     lines: dict[str, list[Point]] = {}
     for point in sweep.points:
-        others = _row_texts(sweep, point.at[1:], sweep.axes[1:])
+        others = [
+            text if text[-1].isalpha() and text[-1] != "x" else f"{axis.title} {text}"
+            for axis, text in zip(
+                sweep.axes[1:], _row_texts(sweep, point.at[1:], sweep.axes[1:]), strict=True
+            )
+        ]
         system = [point.system] if len(sweep.systems) > 1 or not others else []
-        if not point.problem:
+        if not point.problem and math.isfinite(sweep.axes[0].values[point.at[0]]):
             lines.setdefault(" ".join([*system, *others]), []).append(point)
-    return lines
+    return {
+        name: sorted(points, key=lambda point: sweep.axes[0].values[point.at[0]])
+        for name, points in lines.items()
+    }
 
 
 def _scale(axis: Axes, across: Axis, lines: dict[str, list[Point]]) -> None:
     """Logarithmic where the values grow by a factor; a zero beside them keeps its place."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-    positive = [value for value in across.values if value > 0]
-    if across.geometric and len(positive) == len(across.values):
+    values = {v: text for v, text in zip(across.values, across.texts, strict=True) if v < math.inf}
+    positive = [value for value in values if value > 0]
+    if across.geometric and len(positive) == len(values):
         axis.set_xscale("log")
     elif across.geometric and positive:
-        axis.set_xscale("symlog", linthresh=min(positive))
-    step = max(1, math.ceil(len(across.values) / 10))
-    ticks = dict(zip(across.values[::step], across.texts[::step], strict=True))
+        axis.set_xscale("symlog", linthresh=min(positive), linscale=0.4)
+    ticks = dict(list(values.items())[:: math.ceil(len(values) / MAX_TICKS)])
     axis.xaxis.set_major_locator(FixedLocator(list(ticks)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
     axis.xaxis.set_minor_locator(NullLocator())
@@ -228,11 +253,9 @@ def _scale(axis: Axes, across: Axis, lines: dict[str, list[Point]]) -> None:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         times = [t for line in lines.values() for p in line for t in (p.iteration_s, p.bound_s)]
-        if max(times) < 20 * min(times):
+        if max(times) < 1000 * min(times):
             axis.yaxis.set_major_locator(FixedLocator(_round_ticks(min(times), max(times))))
         axis.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        axis.set_ylim(bottom=0)
 
 
 def _round_ticks(low: float, high: float) -> list[float]:

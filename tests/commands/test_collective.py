@@ -74,6 +74,26 @@ def test_several_ops_and_sizes_are_one_run(tmp_path: Path, monkeypatch: pytest.M
     ]
 
 
+def test_a_run_of_collectives_is_tabled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    """Under its own name, in every form; as a run of the scenario it is refused."""
+    simulator(monkeypatch, 0.5)
+    command = ["collective", "all-reduce", "--nodes", "4", "--bytes", "64MiB", "--testbed", "sim"]
+    assert run([*command, "--scenario", "case3", "--results", str(tmp_path)]) == 0
+    table = ["table", "collective-case3", "--results", str(tmp_path)]
+    for form in ("rich", "markdown", "csv"):
+        capsys.readouterr()
+        assert run([*table, "--format", form]) == 0
+        assert "1.611Gbit" in capsys.readouterr().out
+    path = find_run(tmp_path, "collective-case3")
+    assert path is not None
+    assert run(["table", "case3", "--run", str(path)]) == 2
+    assert "a run of collective-case3, not of case3" in capsys.readouterr().err
+    assert run([*table, "--plot", str(tmp_path / "x.png")]) == 2
+    assert "has no picture" in capsys.readouterr().err
+
+
 def test_a_scenario_lends_its_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first nodes; the run is not mistaken for one of the scenario."""
     asked = simulator(monkeypatch, 0.5)

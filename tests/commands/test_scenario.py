@@ -64,6 +64,18 @@ def test_show_marks_jitter_loss_and_what_has_no_link(
     assert " - " in out
 
 
+def test_show_lists_the_networks_of_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its link, and which of them a run takes by default."""
+    _, out, _ = typed(capsys, "show", "gpt3-small")
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert "5ms, 2Gbit" in lines["5ms-2Gbit"]
+    assert "--all" in lines["5ms-2Gbit"]
+    assert "--all" not in lines["10ms-1Gbit"]
+    assert "4 (--all: also 1, 2)" in lines["micro-batch"]
+    _, out, _ = typed(capsys, "show", "case3")
+    assert "every link" not in out
+
+
 def test_show_plot_writes_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """In the format of the file's suffix."""
     picture = tmp_path / "case3.png"
@@ -74,12 +86,14 @@ def test_show_plot_writes_a_picture(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_validate_counts_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """Plans of the whole sweep included: 9 settings x (3 + 3 + 3 placements) for case 3."""
-    code, out, _ = typed(capsys, "validate", "case3", "example-two-labs")
+    """Plans of the whole sweep included: 9 settings x (3 + 3 + 3 placements) for case 3, 10
+    networks x 3 micro-batches x 2 systems for gpt3-small."""
+    code, out, _ = typed(capsys, "validate", "case3", "example-two-labs", "gpt3-small")
     assert code == 0
     assert out.splitlines() == [
         "case3: good (nodes: 64, devices: 64, regions: 2, plans: 81)",
         "example-two-labs: good (nodes: 4, devices: 4, regions: 2, plans: 4)",
+        "gpt3-small: good (nodes: 3, devices: 3, regions: 1, plans: 60)",
     ]
 
 

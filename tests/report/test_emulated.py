@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from rich.console import Console
 
 from netbench import __version__
 from netbench.errors import RecordError
-from netbench.records import RunStore, read_run
+from netbench.records import Record, Run, RunStore, read_run
 from netbench.report.emulated import caption, compare, render_run, run_csv, run_markdown
+from netbench.scenario.model import Workload
 from tests.report import runs
 
 GOLDEN = Path("tests/golden/report")
@@ -147,3 +149,94 @@ def test_a_plan_without_a_workload_is_one_message(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"workload"', '"arbeit"'))
     with pytest.raises(RecordError, match=r"plan dtfm-scheduled.*use the netbench that wrote it"):
         compare(read_run(path))
+
+
+def varied(tmp_path: Path, settings: Sequence[tuple[str, str, int, float]]) -> Run:
+    """A simulated run; settings: (variant, network, micro-batch, seconds)."""
+    environment = dataclasses.replace(runs.ENVIRONMENT, kernel="none", mode="sim", scale=1.0)
+    with RunStore.create(
+        tmp_path,
+        scenario="case3",
+        created=datetime(2026, 1, 2),
+        command=["netbench"],
+        environment=environment,
+    ) as store:
+        for index, (variant, network, micro_batch, iteration_s) in enumerate(settings):
+            workload = Workload(
+                layers=24, hidden=2048, heads=16, sequence=2048, batch=1024, micro_batch=micro_batch
+            )
+            plan = {"iterations": 1, "workload": dataclasses.asdict(workload)}
+            if network:
+                plan["network_name"] = network
+            store.append_plan(str(index), plan)
+            store.append_iteration(
+                Record(
+                    run_id=store.run_id,
+                    plan_hash=str(index),
+                    scenario="case3",
+                    variant=variant,
+                    system="dtfm",
+                    layers=24,
+                    batch=1024,
+                    seed=2022,
+                    iteration=0,
+                    warmup=False,
+                    iteration_s=iteration_s,
+                    source="simulated",
+                )
+            )
+        store.append_verdict(trustworthy=True)
+    return read_run(store.path)
+
+
+def test_networks_and_micro_batches_are_rows_of_their_own(tmp_path: Path) -> None:
+    """In the order networks were planned; only the scenario's own network was published."""
+    run = varied(
+        tmp_path,
+        [
+            ("dtfm-random", "", 1, 26.0),
+            ("dtfm-random", "", 2, 25.0),
+            ("dtfm-random", "slow", 2, 31.0),
+            ("dtfm-random", "slow", 1, 30.0),
+            ("dtfm-random", "fast", 1, 20.0),
+        ],
+    )
+    rows = compare(run)
+    assert [(row.setting, row.found and row.found.mean_s) for row in rows] == [
+        ("L24 B1024 m1 own", 26.0),
+        ("L24 B1024 m2 own", 25.0),
+        ("L24 B1024 m1 slow", 30.0),
+        ("L24 B1024 m2 slow", 31.0),
+        ("L24 B1024 m1 fast", 20.0),
+    ]
+    assert [bool(row.published) for row in rows] == [True, True, False, False, False]
+    cells = list(csv.DictReader(io.StringIO(run_csv(run))))
+    assert [(row["network"], row["micro_batch"]) for row in cells] == [
+        ("", "1"),
+        ("", "2"),
+        ("slow", "1"),
+        ("slow", "2"),
+        ("fast", "1"),
+    ]
+
+
+def test_a_micro_batch_of_its_own_is_not_one_that_varies(tmp_path: Path) -> None:
+    """zero3 has 4 where the others have 1: the settings stay short, and as published."""
+    run = varied(tmp_path, [("dtfm-random", "", 1, 26.0), ("zero3", "", 4, 160.0)])
+    assert {row.setting for row in compare(run)} == {"L24 B1024"}
+
+
+def test_the_one_network_of_a_run_is_in_the_caption(tmp_path: Path) -> None:
+    """A setting that does not name it would pass for the scenario's own."""
+    lines = caption(varied(tmp_path, [("dtfm-random", "10ms", 4, 26.0)]))
+    assert "network: 10ms of the scenario's sweep; micro-batches of 4." in lines
+
+
+def test_a_simulated_run_claims_no_kernel_and_no_verified_network(tmp_path: Path) -> None:
+    """It says what it is: one iteration, at full size, nothing shaped."""
+    text = "\n".join(caption(varied(tmp_path, [("dtfm-random", "", 1, 26.0)])))
+    assert "one iteration each, without warm-ups" in text
+    assert "simulated at full size, by a test, 2 cores" in text
+    assert text.endswith("a simulation: no network was shaped, so none was verified.")
+    assert "kernel" not in text
+    assert "trustworthy" not in text

@@ -63,6 +63,12 @@ def test_each_testbed_can_be_forced() -> None:
     assert modes == ["native", "guest-virtual", "guest-real"]
 
 
+def test_the_simulator_needs_nothing_of_the_machine() -> None:
+    """More ranks than cores, no root, no guest kernel."""
+    bare = replace(LAPTOP, guest_kernel=None, packaged_kernel=None)
+    assert choose("sim", bare, num_ranks=4096).mode == "sim"
+
+
 def test_an_unknown_testbed_names_the_nearest() -> None:
     """A typing error is a usage error."""
     with pytest.raises(UsageError, match=r"local:native"):
