@@ -157,6 +157,6 @@ def _common_shape(*arrays: ArrayLike) -> tuple[int, ...]:
 
 def _filled(values: ArrayLike, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
     """`values` broadcast to `shape`, flat. Much less overhead than `numpy.broadcast_arrays`."""
-    array = np.empty(shape, dtype)
+    array: NDArray[Any] = np.empty(shape, dtype)
     array[...] = values
     return array.ravel()

@@ -22,9 +22,9 @@ from netbench.simulator.pipeline import Lanes, add_pipelines
 from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
 
-STEADY = (24, 40)
-"""A pipeline of up to 8 stages repeats itself after this many micro-batches: what the second adds
-to the first, every further micro-batch costs. Deeper pipelines take proportionally more."""
+STEADY = (2, 3, 4)
+"""A pipeline is simulated with 4 units of micro-batches; what it does between the ends of the 2nd
+and the 3rd, it repeats. A unit is at least 8 micro-batches and a multiple of the stages."""
 
 REDUCE_BUCKET_PARAMETERS = 500_000_000
 """DeepSpeed's documented default of `reduce_bucket_size`."""
@@ -99,79 +99,116 @@ def rank_lanes(plan: Plan) -> Ids:
 
 def _gpipe(plan: Plan, fabric: Fabric) -> Simulation:
     """A round is forward, barrier, backward; gradients are synchronised after the last."""
-    graph, ranks = Graph(fabric), rank_lanes(plan)
-    forward, backward = schedules.gpipe(plan.layout.pp, plan.num_micro_batches)
-    lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan, fabric)
+    graph, ranks, count = Graph(fabric), rank_lanes(plan), _num_simulated(plan)
+    forward, backward = schedules.gpipe(plan.layout.pp, count)
+    lanes, seconds = _lanes(plan, ranks, count, blocking=False), _seconds(plan, fabric)
     start = graph.work(Kind.MARK, ranks)
-    turn = _barrier(
-        graph, ranks, add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
-    )
+    halfway = add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
+    turn = _barrier(graph, ranks, halfway)
     ends = add_pipelines(graph, lanes, backward, {"backward": seconds["backward"]}, turn)
     done = _synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     turn_s, round_s, end_s = (float(timeline.end_s[ids].max()) for ids in (turn, ends, done))
-    round_part = Part(
-        name="round", timeline=timeline, from_s=0.0, to_s=round_s, repeat=plan.num_rounds
+    phases = (
+        _stretch(plan, timeline, Kind.FORWARD, "forward", (0.0, turn_s), halfway),
+        _stretch(plan, timeline, Kind.BACKWARD, "backward", (turn_s, round_s), ends),
     )
     sync = Part(name="synchronise", timeline=timeline, from_s=round_s, to_s=end_s, repeat=1)
-    phases = {
-        "forward_s": plan.num_rounds * turn_s,
-        "backward_s": plan.num_rounds * (round_s - turn_s),
-        **_sync_phases(plan, end_s - round_s),
-    }
-    return Simulation(plan=plan, parts=(round_part, sync), phases=phases, fabric=fabric)
+    seconds_of = [sum(part.total_s for part in parts) for parts in phases]
+    return Simulation(
+        plan=plan,
+        parts=(*phases[0], *phases[1], sync),
+        phases={
+            "forward_s": seconds_of[0],
+            "backward_s": seconds_of[1],
+            **_sync_phases(plan, end_s - round_s),
+        },
+        fabric=fabric,
+    )
 
 
 def _one_f_one_b(plan: Plan, fabric: Fabric) -> Simulation:
-    """Two passes with few micro-batches show what a further one costs."""
-    few, many = (max(1, math.ceil(plan.layout.pp / 8)) * count for count in STEADY)
-    if plan.num_micro_batches <= many:
-        timeline, ready_s, end_s = _pass(plan, fabric, plan.num_micro_batches)
-        parts = [Part(name="pipeline", timeline=timeline, from_s=0.0, to_s=ready_s, repeat=1)]
-    else:
-        _, few_s, _ = _pass(plan, fabric, few)
-        timeline, ready_s, end_s = _pass(plan, fabric, many)
-        middle_s = (few_s + ready_s) / 2
-        repeat = 1 + (plan.num_micro_batches - many) / (many - few)
-        before_s = middle_s - (ready_s - few_s)
-        parts = [
-            Part(name="fill", timeline=timeline, from_s=0.0, to_s=before_s, repeat=1),
-            Part(name="steady", timeline=timeline, from_s=before_s, to_s=middle_s, repeat=repeat),
-            Part(name="drain", timeline=timeline, from_s=middle_s, to_s=ready_s, repeat=1),
-        ]
-    pipeline_s = sum(part.total_s for part in parts)
-    parts.append(Part(name="synchronise", timeline=timeline, from_s=ready_s, to_s=end_s, repeat=1))
-    phases = {"pipeline_s": pipeline_s, **_sync_phases(plan, end_s - ready_s)}
-    return Simulation(plan=plan, parts=tuple(parts), phases=phases, fabric=fabric)
-
-
-def _pass(plan: Plan, fabric: Fabric, num_micro_batches: int) -> tuple[Timeline, float, float]:
-    """Timeline of one pass, and when its pipelines and its synchronisation end, seconds."""
-    graph, ranks = Graph(fabric), rank_lanes(plan)
+    """Fill, a steady state, drain; then gradients are synchronised."""
+    graph, ranks, count = Graph(fabric), rank_lanes(plan), _num_simulated(plan)
     start = graph.work(Kind.MARK, ranks)
-    lanes = _lanes(plan, ranks, num_micro_batches, blocking=plan.system == "megatron")
+    lanes = _lanes(plan, ranks, count, blocking=plan.system == "megatron")
     make: dict[str, Callable[[], list[schedules.Program]]] = {
-        "1f1b": lambda: schedules.one_forward_one_backward(plan.layout.pp, num_micro_batches),
-        "zero-bubble": lambda: schedules.zero_bubble(plan.layout.pp, num_micro_batches),
-        "interleaved": lambda: schedules.interleaved(
-            plan.layout.pp, num_micro_batches, plan.num_chunks
-        ),
+        "1f1b": lambda: schedules.one_forward_one_backward(plan.layout.pp, count),
+        "zero-bubble": lambda: schedules.zero_bubble(plan.layout.pp, count),
+        "interleaved": lambda: schedules.interleaved(plan.layout.pp, count, plan.num_chunks),
     }
     ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan, fabric), start)
     done = _synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     if np.isnan(timeline.end_s).any():
         raise PlanError(f"schedule {plan.schedule} of {plan.variant} waits for itself")
-    return timeline, float(timeline.end_s[ends].max()), float(timeline.end_s[done].max())
+    ready_s, end_s = (float(timeline.end_s[ids].max()) for ids in (ends, done))
+    parts = _stretch(plan, timeline, Kind.BACKWARD, "pipeline", (0.0, ready_s), ends)
+    sync = Part(name="synchronise", timeline=timeline, from_s=ready_s, to_s=end_s, repeat=1)
+    pipeline_s = sum(part.total_s for part in parts)
+    phases = {"pipeline_s": pipeline_s, **_sync_phases(plan, end_s - ready_s)}
+    return Simulation(plan=plan, parts=(*parts, sync), phases=phases, fabric=fabric)
 
 
-def _lanes(
-    plan: Plan, ranks: Ids, num_micro_batches: int | None = None, *, blocking: bool
-) -> Lanes:
+def _unit(plan: Plan) -> int:
+    return plan.layout.pp * math.ceil(8 / plan.layout.pp)
+
+
+def _num_simulated(plan: Plan) -> int:
+    """Micro-batches of a pipeline to simulate; further ones repeat."""
+    return min(plan.num_micro_batches, STEADY[2] * _unit(plan))
+
+
+def _stretch(
+    plan: Plan,
+    timeline: Timeline,
+    kind: Kind,
+    name: str,
+    window_s: tuple[float, float],
+    ends: Ids,
+) -> tuple[Part, ...]:
+    """A phase as parts, its steady state repeated for the micro-batches that were not simulated.
+
+    The pipelines of a phase go at different speeds: the one that would end last counts.
+    """
+    from_s, to_s = window_s
+    missing = plan.num_micro_batches - _num_simulated(plan)
+    if missing == 0:
+        return (
+            Part(name=name, timeline=timeline, from_s=from_s, to_s=to_s, repeat=plan.num_rounds),
+        )
+    first, last = (STEADY[index] * _unit(plan) - 1 for index in (0, 1))
+    of_kind = timeline.kind == kind
+    num_ranks = plan.layout.num_ranks
+    marks = np.zeros((2, num_ranks))
+    for row, label in enumerate((first, last)):
+        chosen = of_kind & (timeline.label == label)
+        np.maximum.at(marks[row], timeline.rank[chosen], timeline.end_s[chosen])
+    period_s = (marks[1] - marks[0]) / (last - first)
+    finish_s = np.zeros(num_ranks)
+    finish_s[timeline.rank[ends].ravel()] = timeline.end_s[ends].ravel()
+    slowest = int(np.argmax(finish_s + missing * period_s))
+    cuts = (from_s, float(marks[0, slowest]), float(marks[1, slowest]), to_s)
+    repeats = (1.0, 1.0 + missing / (last - first), 1.0)
+    return tuple(
+        Part(
+            name=f"{name}, {stretch}",
+            timeline=timeline,
+            from_s=begin,
+            to_s=end,
+            repeat=repeat * plan.num_rounds,
+        )
+        for stretch, begin, end, repeat in zip(
+            ("filling", "steady", "emptying"), cuts, cuts[1:], repeats, strict=False
+        )
+    )
+
+
+def _lanes(plan: Plan, ranks: Ids, num_micro_batches: int, *, blocking: bool) -> Lanes:
     """Tensor-parallel ranks send a part each of a boundary tensor and gather it inside."""
     return Lanes(
         ranks=ranks,
-        num_micro_batches=num_micro_batches or plan.num_micro_batches,
+        num_micro_batches=num_micro_batches,
         message_bytes=plan.activation_bytes / plan.layout.tp,
         blocking=blocking,
     )

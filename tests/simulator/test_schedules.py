@@ -1,4 +1,4 @@
-"""Schedules as lists: every message has one sender and one receiver, and orders are the known ones."""
+"""Schedules as lists: every message has one sender and one receiver; orders are the known ones."""
 
 from __future__ import annotations
 

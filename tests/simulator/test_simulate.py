@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+import sys
 
 import pandas as pd
 import pytest
@@ -14,7 +14,6 @@ from netbench.plan import Plan, build_plan
 from netbench.report.published import iteration_times
 from netbench.scenario import load_scenario
 from netbench.simulator import TransportProfile, simulate
-from netbench.simulator import simulate as simulate_module
 from tests.simulator.uniform import FREE, uniform_plan
 
 F, B = 0.01, 0.03
@@ -33,8 +32,8 @@ def iteration_s(plan: Plan, transport: TransportProfile = FREE) -> float:
 
 def per_micro_batch_s(plan: Plan, transport: TransportProfile = FREE) -> float:
     """What a further micro-batch costs once the pipeline is full, seconds."""
-    few, many = (iteration_s(with_micro_batches(plan, count), transport) for count in (48, 64))
-    return (many - few) / 16
+    few, many = (iteration_s(with_micro_batches(plan, count), transport) for count in (24, 32))
+    return (many - few) / 8
 
 
 def message_s(plan: Plan, bandwidth_bps: float) -> float:
@@ -107,16 +106,22 @@ def test_a_blocking_exchange_takes_its_transfer_and_its_delay() -> None:
 def test_micro_batches_beyond_a_full_pipeline_are_extrapolated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = uniform_plan("megatron-p8", one_way_delay_s=0.003, bandwidth_bps=3e9, batch=120)
-    short = iteration_s(plan)
-    monkeypatch.setattr(simulate_module_globals(), "STEADY", (120, 120))
-    assert short == pytest.approx(iteration_s(plan), rel=1e-3)
+    short = [simulate(plan).iteration_s for plan in plans_of_many_micro_batches()]
+    monkeypatch.setattr(sys.modules[simulate.__module__], "STEADY", (2, 3, 1000))
+    whole = [simulate(plan).iteration_s for plan in plans_of_many_micro_batches()]
+    assert short == pytest.approx(whole, rel=0.01)
 
 
-def simulate_module_globals() -> Any:
-    import sys
-
-    return sys.modules[simulate_module.__module__]
+def plans_of_many_micro_batches() -> list[Plan]:
+    """Uniform, random on a wide network, and sharing NICs."""
+    return [
+        uniform_plan("megatron-p8", one_way_delay_s=0.003, bandwidth_bps=3e9, batch=120),
+        uniform_plan("megatron-p4-interleaved2", num_nodes=4, bandwidth_bps=3e9, batch=80),
+        build_plan(load_scenario("case5"), "dtfm-random", 24, 1024, 2022, 2, 1),
+        build_plan(load_scenario("case3"), "dtfm-random", 24, 1024, 2022, 2, 1),
+        build_plan(load_scenario("case1"), "dtfm-random", 24, 1024, 2022, 2, 1),
+        build_plan(load_scenario("case2"), "megatron-p8", 24, 1024, 2022, 2, 1),
+    ]
 
 
 def test_interleaving_divides_the_bubble_by_the_chunks() -> None:
