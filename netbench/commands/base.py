@@ -97,7 +97,9 @@ def base_options(function: Command) -> Command:
     """Options of a command that is given a `Base` first."""
     options = (
         click.argument("scenario"),
-        click.option("--systems", help="Comma-separated.  [default: the scenario's slice]"),
+        click.option(
+            "--systems", "--system", help="Comma-separated.  [default: the scenario's slice]"
+        ),
         click.option("--layers", type=int, help="Model depth.  [default: the slice's first]"),
         click.option("--batch", type=int, help="Sequences.  [default: the slice's first]"),
         click.option("--micro-batch", type=int, help="Sequences.  [default: the slice's first]"),

@@ -36,6 +36,16 @@ STEPS = {
 """A session's steps before its first iteration, in order, as shown."""
 
 
+FILE_COLUMNS = 100
+"""Width of what goes to a file or a pipe."""
+
+
+def wide_console() -> Console:
+    """As wide as the terminal, or `FILE_COLUMNS` when output goes elsewhere."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=FILE_COLUMNS)
+
+
 class Live:
     """Observer of a run (`netbench.testbed.local.Observer`) on a rich console."""
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from netbench import units
 from netbench.commands.base import WHERE, Base, base_options
 from netbench.commands.collective import Quantity
-from netbench.commands.live import track
+from netbench.commands.live import track, wide_console
 from netbench.commands.vary import write_factor
 from netbench.plan import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
@@ -99,7 +99,7 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
     Ideal: the same plan with zero delay and infinite bandwidth on every link and NIC; only
     what the hosts themselves carry stays. Each limit is searched with the other quantity as it is.
     """
-    console = Console(highlight=False)
+    console = wide_console()
     quests = _quests(base, factor)
     answers = _answers(console, base, quests, efficiency)
     console.print(base.heading)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from netbench.commands.live import live
+from netbench.commands.live import live, wide_console
 from netbench.commands.simulation import check_pictures, simulate_plans, write_pictures
 from netbench.errors import UsageError
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
@@ -120,7 +120,7 @@ def command(
         for plan in plans:
             click.echo(describe_plan(plan))
         return 0
-    console = Console(highlight=False)
+    console = wide_console()
     outcome = _run(console, loaded, plans, testbed, ssh, results, resumed)
     console.print(render_run(read_run(outcome.path)))
     console.print(f"records: {outcome.path}", soft_wrap=True)

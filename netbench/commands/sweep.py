@@ -14,7 +14,7 @@ from rich.console import Console
 
 from netbench.commands.base import Base, base_options
 from netbench.commands.collective import Quantity
-from netbench.commands.live import track
+from netbench.commands.live import track, wide_console
 from netbench.commands.simulation import check_pictures
 from netbench.commands.vary import KINDS, NETWORK_VARIABLES, Variable, parse_vary
 from netbench.errors import PlanError, RecordError, UsageError
@@ -62,7 +62,7 @@ def command(
     """
     check_pictures(csv, plot)
     _check(base, variables, plot)
-    console = Console(highlight=False)
+    console = wide_console()
     sweep = _simulate(console, base, variables)
     console.print(base.heading)
     console.print(sweep.setting, soft_wrap=True)
