@@ -246,12 +246,15 @@ def _remarks(answers: list[Answer], quests: tuple[Quest, ...], wanted: float) ->
                 lines.append(
                     f"{what}: none; even {best} on these links alone gives {limit.best_share:.1%}."
                 )
-            holds = "; the limit holds for all better networks tried" if limit.value else ""
+            after = ""
+            if limit.value is not None:
+                stay = "stays" if limit.lasting else "does not stay"
+                after = f"; on better networks than the limit it {stay} at {wanted:.4g} or above"
             for dip in limit.dips:
                 lines.append(
                     f"{what}: not monotone, the share falls from {dip.worse_share:.1%} at "
                     f"{quest.write(dip.worse)} to {dip.better_share:.1%} at "
-                    f"{quest.write(dip.better)}{holds}."
+                    f"{quest.write(dip.better)}{after}."
                 )
     return lines
 

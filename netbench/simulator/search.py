@@ -29,13 +29,14 @@ class Dip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """value: the worst point from which on every better one that was tried keeps the wanted share;
-    None if even the best does not. unbounded: the worst point tried keeps it. best_share: at the
-    best point. dips: where the share is not monotone.
+    """value: the worst point that keeps the wanted share; None if none that was tried does.
+    unbounded: the worst point tried keeps it. lasting: so do all better ones that were tried.
+    best_share: at the best point. dips: where the share is not monotone.
     """
 
     value: float | None
     unbounded: bool
+    lasting: bool
     best_share: float
     dips: tuple[Dip, ...]
 
@@ -46,20 +47,23 @@ def find_limit(
     wanted: float,
     share_of: Callable[[float], float],
 ) -> Limit:
-    """Narrow the last crossing of `wanted` among `points`, which go from worst to best.
+    """Narrow the first crossing of `wanted` among `points`, which go from worst to best.
 
     shares: at `points`. share_of: the share at a point between two of them.
     """
-    failing = [i for i, share in enumerate(shares) if share < wanted]
-    value: float | None
-    if not failing:
-        value = points[0]
-    elif failing[-1] == len(points) - 1:
-        value = None
-    else:
-        value = _bisect(points[failing[-1]], points[failing[-1] + 1], wanted, share_of)
+    kept = [share >= wanted for share in shares]
+    value = None
+    if any(kept):
+        first = kept.index(True)
+        value = points[first]
+        if first > 0:
+            value = _bisect(points[first - 1], value, wanted, share_of)
     return Limit(
-        value=value, unbounded=not failing, best_share=shares[-1], dips=_dips(points, shares)
+        value=value,
+        unbounded=kept[0],
+        lasting=value is not None and all(kept[kept.index(True) :]),
+        best_share=shares[-1],
+        dips=_dips(points, shares),
     )
 
 

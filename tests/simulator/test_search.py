@@ -30,7 +30,8 @@ def test_the_crossing_is_found_from_the_side_that_holds() -> None:
     limit = find_limit(DELAYS, list(map(fading, DELAYS)), 0.8, fading)
     assert limit.value == pytest.approx(0.025, rel=0.001)
     assert fading(limit.value) >= 0.8
-    assert (limit.unbounded, limit.dips, limit.best_share) == (False, (), 1.0)
+    assert (limit.unbounded, limit.lasting, limit.dips) == (False, True, ())
+    assert limit.best_share == 1.0
 
 
 def test_a_crossing_beside_zero_is_found_to_the_nanosecond() -> None:
@@ -44,7 +45,7 @@ def test_what_the_best_cannot_keep_has_no_limit() -> None:
     """Its share is told instead."""
     shares = [saturating(x) / 2 for x in BANDWIDTHS]
     limit = find_limit(BANDWIDTHS, shares, 0.8, saturating)
-    assert (limit.value, limit.best_share) == (None, 0.5)
+    assert (limit.value, limit.lasting, limit.best_share) == (None, False, 0.5)
 
 
 def test_what_the_worst_keeps_has_no_bound() -> None:
@@ -53,12 +54,22 @@ def test_what_the_worst_keeps_has_no_bound() -> None:
     assert (limit.value, limit.unbounded) == (1.0, True)
 
 
-def test_of_several_crossings_the_last_is_taken_and_the_fall_told() -> None:
-    """All better points keep the share; a fall over several points is one."""
+def test_of_several_crossings_the_first_is_taken_and_the_fall_told() -> None:
+    """The limit does not last: a better point loses the share again. A long fall is one."""
     shares = [0.1, 0.85, 0.7, 0.6, 0.82, 0.9, 0.9]
-    limit = find_limit(BANDWIDTHS, shares, 0.8, lambda x: 0.9 if x >= 5000 else 0.5)
-    assert limit.value == pytest.approx(5000, rel=0.001)
+    limit = find_limit(BANDWIDTHS, shares, 0.8, lambda x: 0.85 if x >= 5 else 0.1)
+    assert limit.value == pytest.approx(5, rel=0.001)
+    assert not limit.lasting
     assert limit.dips == (Dip(worse=10, worse_share=0.85, better=1000, better_share=0.6),)
+
+
+def test_a_fall_above_what_is_wanted_changes_nothing() -> None:
+    """It is told, and the limit lasts."""
+    shares = [0.1, 0.7, 0.9, 0.85, 0.95, 0.96, 0.97]
+    limit = find_limit(BANDWIDTHS, shares, 0.8, lambda x: 0.8 if x >= 50 else 0.7)
+    assert limit.value == pytest.approx(50, rel=0.001)
+    assert limit.lasting
+    assert len(limit.dips) == 1
 
 
 def test_a_fall_that_nobody_would_notice_is_not_told() -> None:
