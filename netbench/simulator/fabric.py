@@ -71,7 +71,8 @@ class Fabric:
             for key in np.unique(keys[index == kernel.NONE]):
                 self._index[key] = self._make(*divmod(int(key), self._num_ranks))
             index = self._index[keys]
-        return index.astype(np.int64)
+        paths: NDArray[np.int64] = index.astype(np.int64)
+        return paths
 
     def network(self) -> kernel.Network:
         """What the kernel needs of it."""

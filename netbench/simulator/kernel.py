@@ -63,17 +63,32 @@ class Tasks(NamedTuple):
     lag_s: Floats
 
 
-class _Flows(NamedTuple):
-    """Per task: bytes left, bytes that may go now (`chunk`, at first) and are still to go
-    (`until`), its rate, since when, and how often that changed. Per resource: its flows, as a
-    linked list of (task, hop) slots."""
+_STATE = np.dtype(
+    [
+        ("left", np.float64),
+        ("chunk", np.float64),
+        ("until", np.float64),
+        ("rate", np.float64),
+        ("since", np.float64),
+        ("version", np.int64),
+        ("path", np.int64),
+        ("amount", np.float64),
+        ("waiting", np.int64),
+        ("ready", np.float64),
+        ("start", np.float64),
+        ("end", np.float64),
+    ]
+)
+"""A task under way, its figures side by side in memory, for the loop jumps between tasks.
 
-    left: Floats
-    chunk: Floats
-    until: Floats
-    rate: Floats
-    since: Floats
-    version: Integers
+Of a flow: bytes left, bytes that may go now (`chunk`, at first) and are still to go (`until`), its
+rate, since when, and how often that changed. Of any: as in `Tasks`, how many tasks it still waits
+for, when those before it let it start, and its start and end."""
+
+
+class _Users(NamedTuple):
+    """The flows of every resource, as linked lists of slots, one per task and hop."""
+
     head: Integers
     following: Integers
     previous: Integers
@@ -93,13 +108,11 @@ def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
     """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
     # Made here: numba 0.68 loses writes to arrays of a tuple that is made inside compiled code.
-    flows = _Flows(
-        left=tasks.amount.copy(),
-        chunk=np.zeros(num_tasks),
-        until=np.zeros(num_tasks),
-        rate=np.zeros(num_tasks),
-        since=np.zeros(num_tasks),
-        version=np.zeros(num_tasks, np.int64),
+    state = np.zeros(num_tasks, _STATE).view(np.recarray)  # so that it runs uncompiled, too
+    state["left"] = state["amount"] = tasks.amount
+    state["path"], state["waiting"] = tasks.path, tasks.num_before
+    state["start"] = state["end"] = np.nan
+    users = _Users(
         head=np.full(num_resources, NONE),
         following=np.full(num_tasks * MAX_HOPS, NONE),
         previous=np.full(num_tasks * MAX_HOPS, NONE),
@@ -111,14 +124,15 @@ def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
         flow_mark=np.zeros(num_tasks, np.int64),
         resources=np.zeros(num_resources, np.int64),
     )
-    return _run(tasks, network, flows, scratch)
+    _run(tasks, network, state, users, scratch)
+    return state["start"].copy(), state["end"].copy()
 
 
 @njit(cache=True)
-def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tuple[Floats, Floats]:
+def _run(
+    tasks: Tasks, network: Network, state: NDArray[np.void], users: _Users, scratch: _Scratch
+) -> None:
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
-    start, end = np.full(num_tasks, np.nan), np.full(num_tasks, np.nan)
-    waiting, ready = tasks.num_before.copy(), np.zeros(num_tasks)
     window, granted = network.first_window.copy(), network.first_window.copy()
     round_s = np.zeros(len(window))
     used_s = np.full(len(window), -1.0)  # never
@@ -127,7 +141,7 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
     now = 0.0
     ready_now = np.zeros(num_tasks, np.int64)  # a stack: what may start without waiting
     for task in range(num_tasks):
-        if waiting[task] == 0:
+        if state[task].waiting == 0:
             ready_now[num_now] = task
             num_now += 1
     events = [(0.0, 0)]
@@ -142,32 +156,41 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
                 num_shared = 0
                 for index in range(num_dirty):
                     is_dirty[dirty[index]] = False
-                    task = _only_flow(dirty[index], tasks, network, flows)
+                    task = _only_flow(dirty[index], tasks, network, users)
                     if task == NONE:
                         dirty[num_shared] = dirty[index]
                         num_shared += 1
                     else:
-                        _set_rate(task, _fastest(network, tasks.path[task]), now, flows, events)
+                        _set_rate(task, _fastest(network, state[task].path), now, state, events)
                 num_dirty = 0
                 if num_shared > 0:
                     num_shares += 1
                     _share(
-                        now, num_shares, dirty, num_shared, tasks, network, flows, scratch, events
+                        now,
+                        num_shares,
+                        dirty,
+                        num_shared,
+                        tasks,
+                        network,
+                        state,
+                        users,
+                        scratch,
+                        events,
                     )
             if len(events) == 0:
-                return start, end
+                return
             now, key = heapq.heappop(events)
             version = key % _VERSIONS
             kind = key // _VERSIONS % 4
             task = key // (_VERSIONS * 4)
-        path = tasks.path[task]
+        path = state[task].path
         finished = kind == _WORKED
         if kind == _READY:
-            start[task] = now
-            if tasks.amount[task] <= 0.0:
+            state[task].start = now
+            if state[task].amount <= 0.0:
                 finished = True
             elif path == NONE:
-                heapq.heappush(events, (now + tasks.amount[task], _key(task, _WORKED, 0)))
+                heapq.heappush(events, (now + state[task].amount, _key(task, _WORKED, 0)))
                 continue
             elif used_s[path] < 0.0:
                 round_s[path] = now
@@ -179,27 +202,27 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
                     granted[path] = window[path]
                     round_s[path] = now
         elif kind == _SENT:
-            if version != flows.version[task] % _VERSIONS:
+            if version != state[task].version % _VERSIONS:
                 continue  # its rate changed, another event is on its way
-            num_dirty = _leave(task, path, network, flows, dirty, is_dirty, num_dirty)
-            flows.left[task] -= flows.chunk[task]
-            granted[path] -= flows.chunk[task]
+            num_dirty = _leave(task, path, network, users, dirty, is_dirty, num_dirty)
+            state[task].left -= state[task].chunk
+            granted[path] -= state[task].chunk
             used_s[path] = now
-            finished = flows.left[task] <= 0.0
-            if granted[path] == np.inf and 2.0 * tasks.amount[task] > window[path]:
-                window[path] += tasks.amount[task]  # every byte acknowledged adds one
+            finished = state[task].left <= 0.0
+            if granted[path] == np.inf and 2.0 * state[task].amount > window[path]:
+                window[path] += state[task].amount  # every byte acknowledged adds one
         if finished:
-            end[task] = now
+            state[task].end = now
             for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
                 later = tasks.after[edge]
-                ready[later] = max(ready[later], now + tasks.lag_s[edge])
-                waiting[later] -= 1
-                if waiting[later] == 0:
-                    if ready[later] <= now:
+                state[later].ready = max(state[later].ready, now + tasks.lag_s[edge])
+                state[later].waiting -= 1
+                if state[later].waiting == 0:
+                    if state[later].ready <= now:
                         ready_now[num_now] = later
                         num_now += 1
                     else:
-                        heapq.heappush(events, (ready[later], _key(later, _READY, 0)))
+                        heapq.heappush(events, (state[later].ready, _key(later, _READY, 0)))
             continue
         round_ends_s = round_s[path] + network.rtt_s[path]
         if granted[path] < np.inf and now >= round_ends_s:
@@ -211,14 +234,14 @@ def _run(tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch) -> tu
             continue
         if window[path] >= _fastest(network, path) * network.rtt_s[path]:
             granted[path] = np.inf
-        flows.chunk[task] = min(flows.left[task], granted[path])
-        flows.until[task] = flows.chunk[task]
-        flows.since[task], flows.rate[task] = now, 0.0
-        flows.version[task] += 1
+        state[task].chunk = min(state[task].left, granted[path])
+        state[task].until = state[task].chunk
+        state[task].since, state[task].rate = now, 0.0
+        state[task].version += 1
         if network.hops[path, 0] == NONE:
-            heapq.heappush(events, (now, _key(task, _SENT, flows.version[task])))
+            heapq.heappush(events, (now, _key(task, _SENT, state[task].version)))
         else:
-            num_dirty = _enter(task, path, network, flows, dirty, is_dirty, num_dirty)
+            num_dirty = _enter(task, path, network, users, dirty, is_dirty, num_dirty)
 
 
 @njit(cache=True, inline="always")
@@ -241,7 +264,7 @@ def _enter(
     task: int,
     path: int,
     network: Network,
-    flows: _Flows,
+    users: _Users,
     dirty: Integers,
     is_dirty: NDArray[np.bool_],
     num_dirty: int,
@@ -252,11 +275,11 @@ def _enter(
         if resource == NONE:
             break
         slot = task * MAX_HOPS + hop
-        first = flows.head[resource]
-        flows.following[slot], flows.previous[slot] = first, NONE
+        first = users.head[resource]
+        users.following[slot], users.previous[slot] = first, NONE
         if first != NONE:
-            flows.previous[first] = slot
-        flows.head[resource] = slot
+            users.previous[first] = slot
+        users.head[resource] = slot
         if not is_dirty[resource]:
             is_dirty[resource] = True
             dirty[num_dirty] = resource
@@ -269,7 +292,7 @@ def _leave(
     task: int,
     path: int,
     network: Network,
-    flows: _Flows,
+    users: _Users,
     dirty: Integers,
     is_dirty: NDArray[np.bool_],
     num_dirty: int,
@@ -280,14 +303,14 @@ def _leave(
         if resource == NONE:
             break
         slot = task * MAX_HOPS + hop
-        before, behind = flows.previous[slot], flows.following[slot]
+        before, behind = users.previous[slot], users.following[slot]
         if before == NONE:
-            flows.head[resource] = behind
+            users.head[resource] = behind
         else:
-            flows.following[before] = behind
+            users.following[before] = behind
         if behind != NONE:
-            flows.previous[behind] = before
-        if flows.head[resource] != NONE and not is_dirty[resource]:
+            users.previous[behind] = before
+        if users.head[resource] != NONE and not is_dirty[resource]:
             is_dirty[resource] = True
             dirty[num_dirty] = resource
             num_dirty += 1
@@ -295,31 +318,31 @@ def _leave(
 
 
 @njit(cache=True, inline="always")
-def _only_flow(resource: int, tasks: Tasks, network: Network, flows: _Flows) -> int:
+def _only_flow(resource: int, tasks: Tasks, network: Network, users: _Users) -> int:
     """The flow that has `resource` and all its other ones to itself, or NONE."""
-    slot = flows.head[resource]
+    slot = users.head[resource]
     if slot == NONE:
         return NONE
-    task = slot // MAX_HOPS
+    task = int(slot // MAX_HOPS)
     for hop in range(MAX_HOPS):
         other = network.hops[tasks.path[task], hop]
         if other == NONE:
             break
-        first = flows.head[other]
-        if first // MAX_HOPS != task or flows.following[first] != NONE:
+        first = users.head[other]
+        if first // MAX_HOPS != task or users.following[first] != NONE:
             return NONE
     return task
 
 
 @njit(cache=True, inline="always")
-def _set_rate(task: int, rate: float, now: float, flows: _Flows, events: Any) -> None:
+def _set_rate(task: int, rate: float, now: float, state: NDArray[np.void], events: Any) -> None:
     """A flow goes on at another rate from now: when it will have sent what it may."""
-    if flows.rate[task] != rate:
-        flows.until[task] -= flows.rate[task] * (now - flows.since[task])
-        flows.rate[task], flows.since[task] = rate, now
-        flows.version[task] += 1
-        wait_s = max(0.0, flows.until[task]) / rate
-        heapq.heappush(events, (now + wait_s, _key(task, _SENT, flows.version[task])))
+    if state[task].rate != rate:
+        state[task].until -= state[task].rate * (now - state[task].since)
+        state[task].rate, state[task].since = rate, now
+        state[task].version += 1
+        wait_s = max(0.0, state[task].until) / rate
+        heapq.heappush(events, (now + wait_s, _key(task, _SENT, state[task].version)))
 
 
 @njit(cache=True)
@@ -330,7 +353,8 @@ def _share(
     num_dirty: int,
     tasks: Tasks,
     network: Network,
-    flows: _Flows,
+    state: NDArray[np.void],
+    users: _Users,
     scratch: _Scratch,
     events: Any,
 ) -> None:
@@ -339,7 +363,7 @@ def _share(
     for start in range(num_dirty):
         if scratch.resource_mark[dirty[start]] == mark:
             continue  # reached from one before
-        num_resources, num_open = _gather(dirty[start], mark, tasks, network, flows, scratch)
+        num_resources, num_open = _gather(dirty[start], mark, tasks, network, users, scratch)
         while num_open > 0:
             tightest, fair = NONE, np.inf
             for index in range(num_resources):
@@ -348,7 +372,7 @@ def _share(
                     even = scratch.room[resource] / scratch.users[resource]
                     if tightest == NONE or even < fair:
                         tightest, fair = resource, even
-            slot = flows.head[tightest]
+            slot = users.head[tightest]
             while slot != NONE:
                 task = slot // MAX_HOPS
                 if scratch.flow_mark[task] == mark:
@@ -360,13 +384,13 @@ def _share(
                             break
                         scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
                         scratch.users[resource] -= 1
-                    _set_rate(task, fair, now, flows, events)
-                slot = flows.following[slot]
+                    _set_rate(task, fair, now, state, events)
+                slot = users.following[slot]
 
 
 @njit(cache=True)
 def _gather(
-    first: int, mark: int, tasks: Tasks, network: Network, flows: _Flows, scratch: _Scratch
+    first: int, mark: int, tasks: Tasks, network: Network, users: _Users, scratch: _Scratch
 ) -> tuple[int, int]:
     """Mark the resources and flows that `first` is connected with; how many of each."""
     scratch.resource_mark[first] = mark
@@ -375,7 +399,7 @@ def _gather(
     while index < num_resources:  # the list grows while it is walked
         resource = scratch.resources[index]
         scratch.room[resource], scratch.users[resource] = network.capacity[resource], 0
-        slot = flows.head[resource]
+        slot = users.head[resource]
         while slot != NONE:
             task = slot // MAX_HOPS
             scratch.users[resource] += 1
@@ -390,7 +414,7 @@ def _gather(
                         scratch.resource_mark[other] = mark
                         scratch.resources[num_resources] = other
                         num_resources += 1
-            slot = flows.following[slot]
+            slot = users.following[slot]
         index += 1
     return num_resources, num_flows
 
