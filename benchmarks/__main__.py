@@ -1,7 +1,7 @@
 """`make bench`: what netbench does against the obvious other way, side by side in one run.
 
 Prints one markdown table. The machine may be shared and noisy, so the ratio is the figure to
-quote; both sides of a row run in the same guest, in real time, one after the other.
+quote; both sides of a row run one after the other, those of the testbed in one guest, in real time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
+from benchmarks import simulator
 from netbench.testbed.guest import run_in_guest
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
@@ -18,17 +19,28 @@ HEAD = ("what", "netbench", "s", "instead of", "s", "times faster")
 
 def main() -> None:
     """Run every comparison and print the table."""
+    print(f"| {' | '.join(HEAD)} |")
+    print("|---|---|---:|---|---:|---:|")
+    for row in (*simulator.rows(), *testbed_rows()):
+        print(render(*row), flush=True)
+
+
+def render(what: str, ours: str, ours_s: float, other: str | None, other_s: float | None) -> str:
+    """A line of the table, seconds to three digits; nothing on the right without another way."""
+    if other is None or other_s is None:
+        return f"| {what} | {ours} | {ours_s:.3g} | | | |"
+    return f"| {what} | {ours} | {ours_s:.3g} | {other} | {other_s:.3g} | {other_s / ours_s:.1f} |"
+
+
+def testbed_rows() -> list[simulator.Row]:
+    """Those of `benchmarks.compare`, which runs inside a guest."""
     ensure_kernel()
     argv = [sys.executable, "-m", "benchmarks.compare"]
     status, output = run_in_guest(probe_host(), argv, virtual_time=False, memory_bytes=4 << 30)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
     if status != 0 or not rows:
         sys.exit(f"the comparison failed with status {status}:\n{output[-2000:]}")
-    print(f"| {' | '.join(HEAD)} |")
-    print("|---|---|---:|---|---:|---:|")
-    for what, ours, ours_s, other, other_s in rows:
-        ratio = other_s / ours_s
-        print(f"| {what} | {ours} | {ours_s:.2f} | {other} | {other_s:.2f} | {ratio:.1f} |")
+    return rows
 
 
 if __name__ == "__main__":
