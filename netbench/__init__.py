@@ -9,8 +9,9 @@ The pipeline, in order, is the layout of the package:
 5. `netbench.network` compiles a plan's network into `tc` programs; applies, reads back, verifies.
 6. `netbench.testbed` finds a place to run a plan (this kernel, a guest kernel) and starts ranks.
 7. `netbench.trainers` is what runs on the nodes; the only package that imports torch.
-8. `netbench.records` keeps every finished iteration on disk, and resumes.
-9. `netbench.report` turns records into tables, pictures and `results/README.md`.
+8. `netbench.simulator` turns the same plan into the same records without running it, and says why.
+9. `netbench.records` keeps every finished iteration on disk, and resumes.
+10. `netbench.report` turns records into tables, pictures and `results/README.md`.
 
 `netbench.cli` and `netbench.commands` parse, call and print; `netbench.units` and `netbench.errors`
 are beneath everything.
