@@ -240,7 +240,10 @@ def _run(
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
     if resumed is not None:
-        console.print(f"resuming {resumed.parent}: {num_finished} iterations are there already")
+        console.print(
+            f"resuming {resumed.parent}: {num_finished} iterations are there already",
+            soft_wrap=True,
+        )
 
     def open_store(environment: Environment) -> RunStore:
         store = _open_store(results, scenario, environment, resumed)
