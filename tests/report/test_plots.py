@@ -53,6 +53,18 @@ def test_each_setting_has_a_panel(tmp_path: Path, figures: list[Figure]) -> None
     assert titles == ["L24 B1024", "L32 B1024", "L40 B1024", "L48 B1024"]
 
 
+def test_each_network_has_a_panel(tmp_path: Path, figures: list[Figure]) -> None:
+    """Two networks with equal layers and batch are not drawn into one another."""
+    times: runs.Times = {("dtfm-random", 24, 1024, seed): [1.0, float(seed)] for seed in (1, 2)}
+    path = runs.write(tmp_path, times, scenario="mine")
+    plan = '"plan_hash":"dtfm-random-24-1024-2","plan":{'
+    assert plan in path.read_text()
+    path.write_text(path.read_text().replace(plan, plan + '"network_name":"slow",'))
+    plot_run(read_run(path), tmp_path / "run.png")
+    titles = [axis.get_title() for axis in figures[0].axes if axis.get_title()]
+    assert titles == ["L24 B1024 own", "L24 B1024 slow"]
+
+
 def test_a_scenario_of_ones_own_has_one_bar_per_variant(
     tmp_path: Path, figures: list[Figure]
 ) -> None:
