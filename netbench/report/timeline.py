@@ -30,7 +30,7 @@ COLORS = {
     "waiting for network": "#f3d9cf",
     "waiting for compute": "#e8ebee",
 }
-"""Blue, sky blue, green, orange of Okabe and Ito's palette for the colour-blind; waiting is pale."""
+"""Waiting is pale, the others are of Okabe and Ito's palette for the colour-blind."""
 
 ROW_IN, PANEL_IN, WIDTH_IN = 0.2, 0.9, 12.0
 """Inches: height of a row, of what is above and below a panel's rows, width of the picture."""

@@ -19,7 +19,7 @@ from netbench.simulator.collectives import double_tree
 from netbench.simulator.graph import Ids, Kind, Timeline
 from netbench.simulator.simulate import Part, Simulation, rank_lanes
 from netbench.simulator.trail import NONE, OWN, WORK, Cause, Trail
-from netbench.simulator.usage import LinkUse, links
+from netbench.simulator.usage import LinkUse, links, num_simulated
 from netbench.units import format_bandwidth, format_time
 
 __all__ = [
@@ -124,8 +124,8 @@ def critical_path(simulation: Simulation) -> tuple[Step, ...]:
     and backward include what tensor parallelism adds to them.
     """
     steps: list[Step] = []
-    for part, trail, weight, restart in _stretches(simulation):
-        last_s = part.to_s if restart else trail.end_s
+    for part, trail, weight, restart_s in _stretches(simulation):
+        last_s = trail.end_s if restart_s is None else restart_s
         task = trail.last_before(last_s)
         for piece in reversed(trail.walk(task, NONE, last_s, part.from_s)):
             seconds = (min(piece.to_s, part.to_s) - piece.from_s) * weight
@@ -217,7 +217,7 @@ def activity(simulation: Simulation, max_rows: int = 24) -> dict[str, dict[str, 
                 mine = found[(timeline.rank[found] == rank) | (timeline.peer[found] == rank)]
                 stretches = np.stack([timeline.start_s[mine], timeline.end_s[mine]], axis=1)
                 rows[names[rank]].setdefault(kind.name.lower(), []).append(stretches + offset_s)
-        waits = trail.waits(parts[0].from_s, parts[-1].to_s, restart=False)
+        waits = trail.waits(parts[0].from_s, parts[-1].to_s)
         columns = (waits.rank, waits.from_s, waits.to_s, waits.task, waits.edge, waits.ended_s)
         for rank, from_s, to_s, task, edge, ended_s in zip(*columns, strict=True):
             if rank not in names:
@@ -259,18 +259,19 @@ def rank_name(plan: Plan, rank: int) -> str:
     return f"{where}{plan.node_names[node]} (rank {rank}, stage {_stage_of(plan)[rank]})"
 
 
-def _stretches(simulation: Simulation) -> Iterator[tuple[Part, Trail, float, bool]]:
-    """Every part with its trail, how often it counts, and whether it starts again at its end.
+def _stretches(simulation: Simulation) -> Iterator[tuple[Part, Trail, float, float | None]]:
+    """Every part with its trail, how often it counts, and when all starts again after it.
 
-    A part that begins with its timeline and goes before more of it starts again when it is over,
-    but for the last time, when the rest follows.
+    A round starts again when it is over; the last one is followed by what follows it.
     """
+    rounds = simulation.plan.num_rounds
     for trail, _, parts in timelines(simulation):
         for part in parts:
-            begins = part.from_s == 0 and part.to_s < trail.end_s and part.repeat > 1
-            if begins:
-                yield part, trail, part.repeat - 1, True
-            yield part, trail, 1.0 if begins else part.repeat, False
+            if rounds > 1 and part is not parts[-1]:
+                yield part, trail, part.repeat * (rounds - 1) / rounds, parts[-1].from_s
+                yield part, trail, part.repeat / rounds, None
+            else:
+                yield part, trail, part.repeat, None
 
 
 def _account(simulation: Simulation) -> tuple[Floats, Floats]:
@@ -286,17 +287,44 @@ def _account(simulation: Simulation) -> tuple[Floats, Floats]:
     alone = plan.schedule == "none"  # rank 0 stands for all
     seconds: Floats = np.zeros((1 if alone else num_ranks, len(Cause)))
     places: Floats = np.zeros((len(Cause), plan.layout.pp * num_regions * (num_regions + 1)))
-    for part, trail, count, restart in _stretches(simulation):
-        waits = trail.waits(part.from_s, part.to_s, restart=restart)
+    for part, trail, count, restart_s in _stretches(simulation):
+        waits = trail.waits(part.from_s, part.to_s, restart_s)
         shares = np.ones(num_ranks) if alone else weight
         waited, where = trail.attribute(waits, shares, place_of, num_regions)
         seconds += count * waited
         places += count * where
-        seconds += count * _own_s(plan, trail, part, len(seconds))
-    return np.repeat(seconds, num_ranks, axis=0) if alone else seconds, places
+        seconds += count * _own_s(trail, part, len(seconds))
+    if alone:
+        return np.repeat(seconds, num_ranks, axis=0), places
+    timeline = simulation.parts[0].timeline
+    _count_all_passes(plan, timeline, seconds)
+    if plan.layout.tp > 1:
+        for own in (Kind.FORWARD, Kind.BACKWARD):
+            shared = seconds[:, OWN[own]] * _tensor_share(plan, timeline, own)
+            seconds[:, OWN[own]] -= shared
+            seconds[:, Cause.TENSOR_PARALLEL] += shared
+    return seconds, places
 
 
-def _own_s(plan: Plan, trail: Trail, part: Part, num_ranks: int) -> Floats:
+def _count_all_passes(plan: Plan, timeline: Timeline, seconds: Floats) -> None:
+    """Exchange waits of the pipeline for passes, where a rank's passes fall outside the steady state
+    that stands for the others: a first stage computes ahead of it, for example."""
+    waits = [Cause.BUBBLE, Cause.COPY, Cause.TRANSFER, Cause.DELAY]
+    times = plan.num_rounds * plan.num_micro_batches / num_simulated(plan, timeline)
+    for own in (Kind.FORWARD, Kind.BACKWARD):
+        passes = timeline.kind == own
+        taken_s = np.bincount(
+            timeline.rank[passes], weights=timeline.amount[passes], minlength=len(seconds)
+        )
+        waited_s = seconds[:, waits].sum(axis=1)
+        missing_s = np.minimum(times * taken_s - seconds[:, OWN[own]], waited_s)
+        some = waited_s > 0
+        seconds[some, OWN[own]] += missing_s[some]
+        kept = 1 - missing_s[some] / waited_s[some]
+        seconds[np.ix_(some, waits)] *= kept[:, None]
+
+
+def _own_s(trail: Trail, part: Part, num_ranks: int) -> Floats:
     """Seconds of every rank's own work in a part by cause, (num_ranks, num_causes)."""
     timeline, work = trail.timeline, trail.work
     starts = np.maximum(timeline.start_s[work], part.from_s)
@@ -306,11 +334,6 @@ def _own_s(plan: Plan, trail: Trail, part: Part, num_ranks: int) -> Floats:
     for own, cause in OWN.items():
         mine = kind == own
         seconds[:, cause] = np.bincount(rank[mine], weights=lengths[mine], minlength=num_ranks)
-    if plan.layout.tp > 1:
-        for own in (Kind.FORWARD, Kind.BACKWARD):
-            shared = seconds[:, OWN[own]] * _tensor_share(plan, timeline, own)
-            seconds[:, OWN[own]] -= shared
-            seconds[:, Cause.TENSOR_PARALLEL] += shared
     return seconds
 
 

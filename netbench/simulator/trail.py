@@ -145,16 +145,16 @@ class Trail:
         pieces = _walk(self._arrays, task, edge, ended_s, until_s)
         return [Piece(*_read(self._arrays, *piece), *piece[2:]) for piece in pieces]
 
-    def waits(self, from_s: float, to_s: float, *, restart: bool) -> Waits:
+    def waits(self, from_s: float, to_s: float, restart_s: float | None = None) -> Waits:
         """Of every rank between `from_s` and `to_s`.
 
-        restart: all of it starts again at `to_s`, so that who is ready waits for the last one
-        there; else the timeline goes on.
+        restart_s: all starts again then, so that who is ready waits for the last one there; None =
+        the timeline goes on.
         """
         timeline, latest = self.timeline, self._arrays.latest
         tasks = self.work
-        if restart:
-            tasks = tasks[timeline.start_s[tasks] < to_s]
+        if restart_s is not None:
+            tasks = tasks[timeline.start_s[tasks] < restart_s]
         rank, starts, ends = timeline.rank[tasks], timeline.start_s[tasks], timeline.end_s[tasks]
         is_last = np.append(rank[1:] != rank[:-1], True)[: len(tasks)]
         is_first = np.append(True, is_last[:-1])[: len(tasks)]
@@ -166,12 +166,12 @@ class Trail:
         worked_s[rank[is_last]] = ends[is_last]
         rank, ends = np.arange(self.num_ranks), worked_s
         nothing = np.full(len(rank), NONE)
-        if not restart:  # first until its own last task, a collective's perhaps
+        if restart_s is None:  # first until its own last task, a collective's perhaps
             own = _last_of(timeline.rank, timeline.end_s, self.num_ranks)
             own_s = timeline.end_s[own]
             columns.append((rank, ends, own_s, own, nothing, own_s))
             ends = np.maximum(ends, own_s)
-        final_s = to_s if restart else self.end_s
+        final_s = self.end_s if restart_s is None else restart_s
         final = np.full(len(rank), self.last_before(final_s))
         final_at = np.full(len(rank), final_s)
         columns.append((rank, ends, final_at, final, nothing, final_at))

@@ -12,7 +12,7 @@ from netbench.plan.model import Plan
 from netbench.simulator import collectives, kernel
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind, Timeline
-from netbench.simulator.simulate import Part, Simulation
+from netbench.simulator.simulate import Simulation
 from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
 
 Floats = NDArray[np.float64]
@@ -62,30 +62,20 @@ def links(simulation: Simulation) -> tuple[LinkUse, ...]:
     )
 
 
+def num_simulated(plan: Plan, timeline: Timeline) -> int:
+    """Micro-batches of a pipeline's timeline; the others of a round repeat its steady state."""
+    forward = (timeline.kind == Kind.FORWARD) & (timeline.rank == 0)
+    return int(forward.sum()) // plan.num_chunks
+
+
 def _timeline_bytes(simulation: Simulation) -> Floats:
-    """Payload of an iteration by path: what the parts' timelines move in their time.
-
-    A part that begins with its timeline starts again when it is over: what of the collectives after
-    it falls into it does so the last time only (see `explain._stretches`).
-    """
-    total: Floats = np.zeros(0)
-    for part in simulation.parts:
-        timeline = part.timeline
-        size = np.where(timeline.path >= 0, timeline.amount, 0.0) * _share_inside(part)
-        again = part.from_s == 0 and part.repeat > 1 and part.to_s < np.nanmax(timeline.end_s)
-        last = np.where(timeline.kind == Kind.COLLECTIVE, 1.0, part.repeat)
-        total = _longer(total, _path_bytes(timeline, size * (last if again else part.repeat)))
-    return total
-
-
-def _share_inside(part: Part) -> Floats:
-    """How much of every task happens inside a part, 0 to 1, taking its pace as even."""
-    start_s, end_s = part.timeline.start_s, part.timeline.end_s
-    inside_s = np.minimum(end_s, part.to_s) - np.maximum(start_s, part.from_s)
-    moment = (part.from_s < end_s) & (end_s <= part.to_s)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(end_s > start_s, inside_s / (end_s - start_s), moment)
-    return np.clip(np.nan_to_num(share), 0.0, 1.0)
+    """Payload of an iteration by path, of a pipeline's messages and its data parallelism."""
+    plan, timeline = simulation.plan, simulation.parts[0].timeline
+    if plan.schedule == "none":
+        return np.zeros(0)
+    messages = plan.num_rounds * plan.num_micro_batches / num_simulated(plan, timeline)
+    times = np.where(timeline.kind == Kind.TRANSFER, messages, 1.0)
+    return _path_bytes(timeline, timeline.amount * times)
 
 
 def _path_bytes(timeline: Timeline, size: Floats) -> Floats:
