@@ -20,9 +20,11 @@ from benchmarks.calibrate_v100 import (
     fit_megatron,
     fit_zero3,
     gauss_newton,
+    per_slot,
     profile_of,
     render_profile,
     rewrite_a40,
+    slot_table,
     summary_table,
     with_head,
     with_micro_batch,
@@ -69,11 +71,13 @@ def test_gauss_newton_finds_the_least_squares_of_a_curve() -> None:
 
 
 def test_dtfm_fit_recovers_the_constants_of_made_up_times(pool: Executor) -> None:
-    """Its optimiser from what an iteration takes beside its rounds."""
+    """Its layer from what a larger batch adds, its optimiser from the rest."""
     bench = made_up(
         pool,
         ("case1", "dtfm-scheduled", 24, 1024),
-        ("case2", "dtfm-scheduled", 24, 4096),
+        ("case1", "dtfm-scheduled", 24, 4096),
+        ("case2", "dtfm-scheduled", 40, 1024),
+        ("case2", "dtfm-scheduled", 40, 4096),
     )
     found = fit_dtfm(bench, NCCL)
     assert found.layer_s["dtfm"] == pytest.approx(KNOWN.layer_s["dtfm"], rel=1e-3)
@@ -181,6 +185,29 @@ def test_micro_steps_of_another_size_compute_as_much() -> None:
     assert changed.num_micro_batches * changed.stages[0].forward_s == pytest.approx(
         plan.num_micro_batches * plan.stages[0].forward_s
     )
+
+
+def test_what_a_micro_batch_adds_is_a_difference_of_batches() -> None:
+    """8 pipelines share 3072 more sequences; a setting with one batch has no difference."""
+    rows = [
+        Residual(
+            case="case1",
+            variant=variant,
+            layers=24,
+            batch=batch,
+            published_s=10 + batch / 1024,
+            simulated_s=5 + batch / 512,
+        )
+        for variant, batch in (
+            ("dtfm-scheduled", 1024),
+            ("dtfm-scheduled", 4096),
+            ("megatron-t8", 1024),
+        )
+    ]
+    (slot,) = per_slot(rows)
+    assert (slot.published_s, slot.simulated_s) == pytest.approx((8 / 1024, 8 / 512))
+    expected = "| case1 | dtfm-scheduled | 24 | 7.8 → 15.6 (+100.0%) | 10.00 → 5.00 |"
+    assert slot_table(rows).splitlines()[-1] == expected
 
 
 def test_the_summary_averages_errors_without_their_signs() -> None:
