@@ -41,8 +41,8 @@ BAR, THIN = 0.84, 0.3
 ZOOM_WORK = 8
 """Forward and backward passes of the first row in the close-up."""
 
-MIN_LABEL = 0.06
-"""Share of the width below which a part's name does not fit above it."""
+LETTER = 0.0072
+"""Share of the width that a letter of a part's name takes."""
 
 
 def plot_timeline(
@@ -171,9 +171,11 @@ def _mark_parts(axis: Axes, parts: Sequence[tuple[str, float, float]], end_s: fl
     for name, length_s, repeat in parts:
         if from_s > 0:
             axis.axvline(from_s, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-        if length_s > MIN_LABEL * end_s:
+        names = (_part_name(name, repeat), f"× {repeat:.4g}" if repeat != 1 else "")
+        fitting = [text for text in names if len(text) * LETTER * end_s <= length_s]
+        if fitting:
             axis.annotate(
-                _part_name(name, repeat),
+                fitting[0],
                 (from_s + length_s / 2, 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(0, 4),

@@ -307,8 +307,8 @@ def _account(simulation: Simulation) -> tuple[Floats, Floats]:
 
 
 def _count_all_passes(plan: Plan, timeline: Timeline, seconds: Floats) -> None:
-    """Exchange waits of the pipeline for passes, where a rank's passes fall outside the steady state
-    that stands for the others: a first stage computes ahead of it, for example."""
+    """Exchange waits of the pipeline for passes where a rank's fall outside the steady state that
+    stands for all others: a first stage computes ahead of it, for example."""
     waits = [Cause.BUBBLE, Cause.COPY, Cause.TRANSFER, Cause.DELAY]
     times = plan.num_rounds * plan.num_micro_batches / num_simulated(plan, timeline)
     for own in (Kind.FORWARD, Kind.BACKWARD):

@@ -146,7 +146,7 @@ def test_what_cannot_be_explained_is_one_message(
 
 
 def test_a_hash_that_several_plans_share_asks_for_more(
-    capsys: CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: CaptureFixture, tmp_path: Path
 ) -> None:
     """Both are named."""
     with RunStore.create(

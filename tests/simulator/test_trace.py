@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_slices_of_a_thread_do_not_overlap(
 ) -> None:
     """Neither compute nor the network's, to a nanosecond."""
     for some in slices(list(trace_events(simulated(case, variant, layers, batch)))).values():
-        for before, after in zip(some[:-1], some[1:], strict=True):
+        for before, after in itertools.pairwise(some):
             assert before["ts"] + before["dur"] <= after["ts"] + 2e-3
 
 
