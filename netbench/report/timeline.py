@@ -38,10 +38,13 @@ ROW_IN, PANEL_IN, WIDTH_IN = 0.2, 0.9, 12.0
 BAR, THIN = 0.84, 0.3
 """Height of a bar in its row, and of a collective that goes on beside compute."""
 
+FEW = 0.1
+"""Share of a rank's passes beside which a collective may go on without a bar of its own."""
+
 ZOOM_WORK = 8
 """Forward and backward passes of the first row in the close-up."""
 
-LETTER = 0.0072
+LETTER = 0.0068
 """Share of the width that a letter of a part's name takes."""
 
 
@@ -144,7 +147,7 @@ def _draw(axis: Axes, rows: Rows, window: tuple[float, float]) -> None:
 
 
 def _overlap(kinds: Mapping[str, Stretches]) -> bool:
-    """Whether a collective goes on while the rank computes."""
+    """Whether collectives go on beside compute: not just while the last of it ends."""
     work = [kinds[kind] for kind in ("forward", "backward") if kind in kinds]
     collective = kinds.get("collective", np.zeros((0, 2)))
     if not work or not len(collective):
@@ -153,7 +156,7 @@ def _overlap(kinds: Mapping[str, Stretches]) -> bool:
     starts, ends = np.concatenate(work).T
     before = np.searchsorted(ordered[:, 0], ends) - 1  # the last that begins before the work ends
     reach = np.maximum.accumulate(ordered[:, 1])
-    return bool(((before >= 0) & (reach[before] > starts + 1e-9)).any())
+    return bool(((before >= 0) & (reach[before] > starts + 1e-9)).mean() > FEW)
 
 
 def _close_title(parts: Sequence[tuple[str, float, float]], from_s: float, to_s: float) -> str:
@@ -171,7 +174,7 @@ def _mark_parts(axis: Axes, parts: Sequence[tuple[str, float, float]], end_s: fl
     for name, length_s, repeat in parts:
         if from_s > 0:
             axis.axvline(from_s, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-        names = (_part_name(name, repeat), f"× {repeat:.4g}" if repeat != 1 else "")
+        names = (_part_name(name, repeat), f"×{repeat:.4g}" if repeat != 1 else "")
         fitting = [text for text in names if len(text) * LETTER * end_s <= length_s]
         if fitting:
             axis.annotate(

@@ -80,7 +80,8 @@ def _timeline_bytes(simulation: Simulation) -> Floats:
 
 def _path_bytes(timeline: Timeline, size: Floats) -> Floats:
     flows = timeline.path >= 0
-    return np.bincount(timeline.path[flows], weights=size[flows])
+    total: Floats = np.bincount(timeline.path[flows], weights=size[flows]).astype(np.float64)
+    return total
 
 
 def _longer(a: Floats, b: Floats) -> Floats:
