@@ -413,8 +413,8 @@ def _shown_ranks(plan: Plan, max_rows: int) -> list[int]:
     stages = np.unique(
         np.linspace(0, lanes.shape[1] - 1, min(max_rows, lanes.shape[1])).astype(int)
     )
-    chosen = sorted(order[: max(1, max_rows // len(stages))])
-    return [int(rank) for rank in lanes[np.ix_(chosen, stages)].ravel()]
+    chosen = np.sort(order[: max(1, max_rows // len(stages))])
+    return [int(rank) for rank in lanes[chosen[:, None], stages].ravel()]
 
 
 def _bubble_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
