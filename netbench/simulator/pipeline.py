@@ -202,4 +202,5 @@ def _data_edges(
                 target = message.virtual_stage + (1 if message.kind == FORWARD else -1)
                 before.append(channel.received[place])
                 after.append(done[message.kind, target][:, message.micro_batch])
-    graph.edge(np.stack(before), np.stack(after))
+    if before:  # else a pipeline of one stage
+        graph.edge(np.stack(before), np.stack(after))

@@ -45,6 +45,12 @@ def test_gpipe_on_a_free_network_is_fill_and_micro_batches() -> None:
     assert iteration_s(plan) == pytest.approx((64 + P - 1) * (F + B))
 
 
+def test_a_pipeline_of_one_stage_has_no_messages() -> None:
+    plan = uniform_plan("dtfm-scheduled", num_nodes=1, batch=8)
+    assert (plan.layout.pp, plan.num_rounds) == (1, 1)
+    assert iteration_s(plan) == pytest.approx(8 * (F + B))
+
+
 def test_gpipe_rounds_repeat() -> None:
     one, two = (uniform_plan("dtfm-scheduled", batch=batch) for batch in (64, 128))
     assert (one.num_rounds, two.num_rounds) == (1, 2)
