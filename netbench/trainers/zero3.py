@@ -1,8 +1,8 @@
 """ZeRO stage 3: torch's `fully_shard` on a virtual model, its collectives as NCCL's rings.
 
-Every rank holds 1/n of the parameters. A unit of layers is gathered before it computes. Units
-within the live limit stay gathered until the update; those beyond it are freed after either pass,
-so that every micro-step gathers them twice. Every unit's gradients are reduce-scattered in every
+Every rank holds 1/n of the parameters. A unit of layers is gathered before it computes. Units within
+the live limit stay gathered until the update; those beyond it are freed after either pass, so that
+every micro-step gathers them twice. Every unit's gradients are reduce-scattered in every
 micro-step. Communication and computation take turns: nothing of a unit is gathered while another
 computes.
 """
@@ -106,7 +106,7 @@ def unit_parameters(plan: Plan) -> list[int]:
 
 
 def stays_gathered(sizes: Sequence[int], live_parameters: int) -> list[bool]:
-    """Which units stay gathered from first use to update: the first, up to the live limit.
+    """Which units stay gathered from their first use to the update: the first, up to the live limit.
 
     Source: DeepSpeed, `stage3_max_live_parameters`, parameters resident before releasing.
     """
