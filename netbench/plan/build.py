@@ -179,8 +179,8 @@ def zero3_micro_batch(workload: Workload, num_ranks: int) -> int:
 
 
 def zero3_units(workload: Workload) -> tuple[int, ...]:
-    """Layers of each unit that zero3 gathers together: those that stay gathered until the update
-    under the live limit, embeddings first, and the rest.
+    """Layers of each unit that zero3 gathers together: those that stay gathered between forward and
+    backward under the live limit, embeddings first, and the rest.
 
     As few as the rule allows. DeepSpeed gathers layer by layer and far ahead, so what counts is the
     bytes, which are the same; each unit costs 64 emulated ranks 63 messages per collective.

@@ -23,19 +23,17 @@ SCALES = (10.0, 100.0, 1000.0)
 def iteration_bytes(plan: Plan) -> float:
     """Bytes that all ranks together send in one iteration at full size, loopback included.
 
-    First-order: every way to all-reduce sends 2 (n - 1) times the tensor in all; zero3 gathers what
-    is within the live limit once, the rest twice every micro-step, and scatters all gradients every
-    micro-step. Tensor parallelism all-reduces a boundary tensor twice per layer and pass
-    (Megatron-LM, Shoeybi et al. 2019).
+    First-order: every way to all-reduce sends 2 (n - 1) times the tensor in all; zero3 gathers once
+    or, beyond the live limit, twice, and scatters gradients, every micro-step. Tensor parallelism
+    all-reduces a boundary tensor twice per layer and pass (Megatron-LM, Shoeybi et al. 2019).
     """
     tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
     micro_batches = plan.num_rounds * plan.num_micro_batches
     gradients = tp * sum(stage.gradient_bytes for stage in plan.stages)
     if plan.data_parallel == "shard":
         parameters = model_parameters(plan.workload)
-        beyond = max(0, parameters - plan.live_parameters) / parameters
-        times = (1 - beyond) + micro_batches * (1 + 2 * beyond)
-        return times * (dp - 1) * gradients
+        regathered = max(0, parameters - plan.live_parameters) / parameters
+        return micro_batches * (dp - 1) * gradients * (2 + regathered)
     crossings = 2 * tp * (pp * plan.num_chunks - 1 if pp > 1 else 0)
     passes = 3 if plan.workload.recomputation else 2
     all_reduces = 2 * passes * plan.workload.layers * 2 * (tp - 1)

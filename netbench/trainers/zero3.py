@@ -1,10 +1,10 @@
 """ZeRO stage 3: torch's `fully_shard` on a virtual model, its collectives as NCCL's rings.
 
-Every rank holds 1/n of the parameters. A unit of layers is gathered before it computes. Units within
-the live limit stay gathered until the update; those beyond it are freed after either pass, so that
-every micro-step gathers them twice. Every unit's gradients are reduce-scattered in every
-micro-step. Communication and computation take turns: nothing of a unit is gathered while another
-computes.
+Every rank holds 1/n of the parameters. A unit of layers is gathered before it computes; units
+beyond the live limit are freed after their forward pass and gathered again for the backward, and
+every unit's gradients are reduce-scattered, in every micro-step. Communication and computation
+take turns, as they do in the replay that the device profiles were fitted with: nothing of a unit
+is gathered while another computes.
 """
 
 from __future__ import annotations
@@ -74,8 +74,6 @@ class Zero3:
             _, seconds = self._without_collectives(output.backward)
             backward_s += seconds
         updated_s = time.monotonic()
-        for unit in self._model.units:
-            unit.reshard()  # the update changes what was gathered
         compute(self._cost.optimizer_s)
         self._model.zero_grad()
         self._input.grad = None
@@ -106,7 +104,7 @@ def unit_parameters(plan: Plan) -> list[int]:
 
 
 def stays_gathered(sizes: Sequence[int], live_parameters: int) -> list[bool]:
-    """Which units stay gathered from their first use to the update: the first, up to the live limit.
+    """Which units stay gathered between forward and backward: the first, up to the live limit.
 
     Source: DeepSpeed, `stage3_max_live_parameters`, parameters resident before releasing.
     """
@@ -220,7 +218,7 @@ class Ring:
 def shard(model: nn.Module, units: Sequence[nn.Module], ring: Ring, keep: Sequence[bool]) -> None:
     """Shard the units over all processes and let their collectives go round the ring.
 
-    keep: whether a unit stays gathered until it is resharded.
+    keep: whether a unit stays gathered between forward and backward.
     """
     world = dist.group.WORLD
     assert world is not None
@@ -229,7 +227,6 @@ def shard(model: nn.Module, units: Sequence[nn.Module], ring: Ring, keep: Sequen
     for unit, keeps in zip(units, keep, strict=True):
         fully_shard(unit, mesh=mesh, reshard_after_forward=not keeps)
         assert isinstance(unit, FSDPModule)
-        unit.set_reshard_after_backward(not keeps)
         # Asks for sums, and divides by the number of ranks itself: sums are what the ring does.
         unit.set_force_sum_reduction_for_comms(True)
         unit.set_custom_all_gather(gather)  # type: ignore[arg-type]  # the base class is private
