@@ -145,6 +145,7 @@ def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
         worst=f"{worst:.1%}",
         host=f"{profile.host_bps / 1e9:.2f}Gbit",
         max_window=f"{profile.max_window_bytes / 1e6:.2f}MB",
+        channels=profile.channels,
         sockets=profile.sockets,
         rendezvous=str(profile.rendezvous).lower(),
         fifo=f"{profile.fifo_bytes}B",
@@ -156,6 +157,7 @@ def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
 GLOO_NOTES = {
     "title": "gloo over TCP, as PyTorch uses it on the CPU.",
     "host_note": "fitted; AWS documents 5 Gbit/s for a single flow",
+    "channels_note": "gloo has none",
     "sockets_note": "gloo/transport/tcp: one per pair",
     "rendezvous_note": "gloo/transport/tcp/pair.cc: bytes leave on the receiver's notification",
     "fifo_note": "none: the receiver's tensor is the buffer",
@@ -164,6 +166,7 @@ GLOO_NOTES = {
 NCCL_NOTES = {
     "title": "NCCL over TCP sockets, on AWS.",
     "host_note": "fitted; a NIC of 10 Gbit/s",
+    "channels_note": "of a collective: a ring that is found once is doubled (connectRings)",
     "sockets_note": "net_socket.cc on AWS (PCI vendor 0x1d0f): 2 threads with 8 each",
     "rendezvous_note": "receivers' buffers are ready",
     "fifo_note": "point to point: NCCL_STEPS (8) x NCCL_P2P_NET_CHUNKSIZE (128 KiB)",
@@ -175,8 +178,9 @@ PROFILE = """\
 # results/published/p2p_under_tc.csv only; no row is more than {worst} off.
 header: 52B # IPv4 20, TCP 20, timestamps 12 (RFC 791, 9293, 7323)
 ethernet: 14B # beside the MTU, as `tc` counts it
-inside_node: 100Gbit # cases 1 and 2: between GPUs of a node (published notes)
+inside_node: 153Gbit # between GPUs; fitted on cases 1-2 (calibrate_v100.py); the notes say 100
 host: {host} # of payload, one connection; {host_note}
+channels: {channels} # {channels_note}
 sockets: {sockets} # {sockets_note}
 first_window_segments: 10 # per socket; RFC 6928
 max_window: {max_window} # per socket; fitted on gloo; near half of tcp_rmem's 6 MiB (Linux)

@@ -34,12 +34,13 @@ class Fabric:
         self._num_ranks = len(self._node)
         mtu = network.mtu_bytes
         self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
-        self._index = np.full(self._num_ranks**2, kernel.NONE, np.int32)
+        self._index: dict[int, NDArray[np.int32]] = {}  # by channels
         self._capacity: list[float] = []
         self._keys: dict[tuple[object, ...], int] = {}
         self._hops: list[list[int]] = []
         self._delay_s: list[float] = []
         self._rtt_s: list[float] = []
+        self._channels: list[int] = []
 
     @property
     def delay_s(self) -> NDArray[np.float64]:
@@ -56,21 +57,29 @@ class Fabric:
     @property
     def resources(self) -> tuple[tuple[object, ...], ...]:
         """What each resource is, in the order of `network().capacity`: its kind, then the ranks
-        (host, inside) or nodes (pair, egress, ingress) it joins; a class has its node, delay and
+        (host, channels, inside) or nodes (pair, egress, ingress) it joins; a class has its node, delay and
         rate."""
         return tuple(self._keys)
 
     def _hop_matrix(self) -> NDArray[np.int64]:
         return np.asarray(self._hops, dtype=np.int64).reshape(-1, kernel.MAX_HOPS)
 
-    def paths(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Path indices from ranks to ranks, in the shape of the arguments."""
+    def paths(
+        self, source: NDArray[np.int64], target: NDArray[np.int64], channels: int = 1
+    ) -> NDArray[np.int64]:
+        """Path indices from ranks to ranks, in the shape of the arguments.
+
+        channels: connections side by side that make up the path.
+        """
+        if channels not in self._index:
+            self._index[channels] = np.full(self._num_ranks**2, kernel.NONE, np.int32)
+        known = self._index[channels]
         keys = source * self._num_ranks + target
-        index = self._index[keys]
+        index = known[keys]
         if (index == kernel.NONE).any():
             for key in np.unique(keys[index == kernel.NONE]):
-                self._index[key] = self._make(*divmod(int(key), self._num_ranks))
-            index = self._index[keys]
+                known[key] = self._make(*divmod(int(key), self._num_ranks), channels)
+            index = known[keys]
         paths: NDArray[np.int64] = index.astype(np.int64)
         return paths
 
@@ -88,7 +97,8 @@ class Fabric:
                 rtt_s > 0,
                 transport.first_window_segments
                 * (self._network.mtu_bytes - transport.header_bytes)
-                * transport.sockets,
+                * transport.sockets
+                * np.asarray(self._channels),
                 np.inf,
             ),
         )
@@ -111,7 +121,7 @@ class Fabric:
         held = transport.fifo_bytes + transport.window_bytes + window
         return np.where(self._node[source] == self._node[target], math.inf, held)
 
-    def _make(self, source: int, target: int) -> int:
+    def _make(self, source: int, target: int, channels: int) -> int:
         network, transport = self._network, self.transport
         a, b = int(self._node[source]), int(self._node[target])
         limits: dict[tuple[object, ...], float] = {}
@@ -122,7 +132,8 @@ class Fabric:
             link = network.link(a, b)
             delay_s = link.one_way_delay_s
             rtt_s = delay_s + network.link(b, a).one_way_delay_s
-            limits["host", source, target] = self._host_bps(rtt_s) / self._goodput
+            kind = "host" if channels == 1 else "channels"
+            limits[kind, source, target] = channels * self._host_bps(rtt_s) / self._goodput
             if network.sharing == "class":
                 limits["class", a, delay_s, link.bandwidth_bps] = link.bandwidth_bps
             else:
@@ -134,6 +145,7 @@ class Fabric:
         self._hops.append(hops + [kernel.NONE] * (kernel.MAX_HOPS - len(hops)))
         self._delay_s.append(delay_s)
         self._rtt_s.append(rtt_s)
+        self._channels.append(channels)
         return len(self._hops) - 1
 
     def _host_bps(self, rtt_s: float) -> float:

@@ -79,7 +79,8 @@ class Graph:
     ) -> Ids:
         """Tasks that move `size` bytes from rank `source` to rank `target`; each ends when its
         last byte leaves, so what needs the bytes waits a one-way delay longer (`delay`)."""
-        path = self.fabric.paths(np.asarray(source), np.asarray(target))
+        channels = self.fabric.transport.channels if kind == Kind.COLLECTIVE else 1
+        path = self.fabric.paths(np.asarray(source), np.asarray(target), channels)
         return self._add(kind, source, target, label, size, path)
 
     def edge(self, before: ArrayLike, after: ArrayLike, lag_s: ArrayLike = 0.0) -> None:

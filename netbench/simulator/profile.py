@@ -25,7 +25,7 @@ class TransportProfile:
 
     header_bytes, ethernet_bytes: IPv4 + TCP + timestamps inside the MTU, and Ethernet beside it.
     inside_node_bps: between two GPUs of one node. host_bps: what one connection moves at most
-    between two hosts, bit/s of payload. sockets: parallel ones per connection, each with a first
+    between two hosts, bit/s of payload; a collective has `channels` of them side by side. sockets: parallel ones per connection, each with a first
     window of `first_window_segments` and one of `max_window_bytes` at most. retransmission_s: idle
     longer than the round trip and this, a connection starts slowly again. rendezvous: a sender
     waits to hear, a one-way delay later, that the receiver is ready. fifo_bytes, window_bytes,
@@ -36,6 +36,7 @@ class TransportProfile:
     ethernet_bytes: int = 14
     inside_node_bps: float = 100e9
     host_bps: float = 9.42e9
+    channels: int = 1
     sockets: int = 16
     first_window_segments: int = 10
     max_window_bytes: float = 3e6
@@ -53,6 +54,7 @@ class TransportForm(Section):
     ethernet: Bytes = Field(examples=["14B"])
     inside_node: Bandwidth = Field(examples=["100Gbit"])
     host: Bandwidth = Field(examples=["9.4Gbit"])
+    channels: Positive = Field(examples=["2"])
     sockets: Positive = Field(examples=["16"])
     first_window_segments: Positive = Field(examples=["10"])
     max_window: Bytes = Field(examples=["3MB"])
@@ -86,6 +88,7 @@ def read_transport(path: Path) -> TransportProfile:
         ethernet_bytes=form.ethernet,
         inside_node_bps=form.inside_node,
         host_bps=form.host,
+        channels=form.channels,
         sockets=form.sockets,
         first_window_segments=form.first_window_segments,
         max_window_bytes=form.max_window,

@@ -311,10 +311,12 @@ def _sync_phases(plan: Plan, total_s: float) -> dict[str, float]:
 def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
     """ZeRO-3 under DeepSpeed's live limit, seen from one rank: all do the same.
 
-    Parameters within the limit are gathered once per iteration. Those of the layers beyond it are
-    gathered matrix by matrix in every forward pass and again in every backward pass, the next
-    layer's while this one is computed. Gradients are scattered in buckets, beside the compute that
-    follows. One communicator: its collectives come one after the other.
+    A micro-step gathers the parameters within the limit once, before it computes: they are kept
+    from the forward to the backward pass, and released after it, for no later use is in sight.
+    Those of the layers beyond it are gathered matrix by matrix in the forward pass and again in
+    the backward pass, the next layer's while this one is computed. Gradients are scattered in
+    buckets, beside the compute that follows. One communicator: its collectives come one after the
+    other.
     """
     workload, stage = plan.workload, plan.stages[0]
     element = DTYPE_BYTES[workload.dtype]
@@ -346,6 +348,8 @@ def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
         talk = task
         return task
 
+    kept = min(stage.parameters, live * layer_parameters(workload) + workload.embedding_parameters)
+    compute = gate = communicate(alone_s(collectives.ring_all_gather, kept), compute)
     order = [(layer, False) for layer in range(workload.layers)]
     order += [(layer, True) for layer in reversed(range(workload.layers))]
     for layer, backward in order:
@@ -366,17 +370,14 @@ def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
     timeline = graph.run()
     step_s = float(timeline.end_s.max())
     once = Graph(fabric)
-    kept = min(stage.parameters, live * layer_parameters(workload) + workload.embedding_parameters)
-    gather = once.work(Kind.COLLECTIVE, 0, alone_s(collectives.ring_all_gather, kept))
-    update = once.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
-    once.edge(gather, update)
+    once.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
     rest = once.run()
     rest_s = float(rest.end_s.max())
     steps = plan.num_micro_batches
     computed_s = steps * (stage.forward_s + stage.backward_s)
     parts = (
         Part(name="micro-step", timeline=timeline, from_s=0.0, to_s=step_s, repeat=steps),
-        Part(name="gather, update", timeline=rest, from_s=0.0, to_s=rest_s, repeat=1),
+        Part(name="update", timeline=rest, from_s=0.0, to_s=rest_s, repeat=1),
     )
     phases = {
         "forward_s": steps * stage.forward_s,

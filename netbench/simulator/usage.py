@@ -127,21 +127,21 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
 
 
 def _zero3_bytes(plan: Plan) -> tuple[float, float]:
-    """Parameters that are gathered and gradients that are scattered in an iteration, bytes: the
-    live ones once, those of other layers in every forward and backward pass; all, every step."""
+    """Parameters that are gathered and gradients that are scattered in an iteration, bytes. Every
+    micro-step gathers the live ones once, those of other layers twice, and scatters all."""
     workload, steps = plan.workload, plan.num_micro_batches
     live = live_layers(workload, plan.live_parameters)
     total = workload.layers * layer_parameters(workload) + workload.embedding_parameters
     kept = min(total, live * layer_parameters(workload) + workload.embedding_parameters)
     again = 2 * (workload.layers - live) * sum(layer_matrices(workload))
     element = DTYPE_BYTES[workload.dtype]
-    return float(element * (kept + steps * again)), float(element * steps * total)
+    return float(element * steps * (kept + again)), float(element * steps * total)
 
 
 def _name(plan: Plan, resource: tuple[object, ...]) -> str:
     kind, *which = resource
     names, network = plan.node_names, plan.network
-    if kind in ("host", "inside"):
+    if kind in ("host", "channels", "inside"):
         ranks = [int(str(rank)) for rank in which]
         source, target = (names[plan.device_nodes[plan.placement[rank]]] for rank in ranks)
         if kind == "inside":

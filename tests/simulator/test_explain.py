@@ -230,20 +230,22 @@ def test_links_carry_what_the_plan_sends(case: str, variant: str) -> None:
     """All connections together, against the closed form of `netbench.plan.traffic`, which has
     tensor-parallel ranks send whole boundary tensors."""
     simulation = published(case, variant)
-    sent = sum(u.payload_bytes for u in links(simulation) if u.kind in ("host", "inside"))
+    sent = sum(
+        u.payload_bytes for u in links(simulation) if u.kind in ("host", "channels", "inside")
+    )
     whole = simulation.plan.layout.tp == 1
     assert sent == pytest.approx(iteration_bytes(simulation.plan), rel=1e-9 if whole else 0.01)
 
 
-def test_zero3_sends_live_parameters_once_and_others_with_every_pass() -> None:
-    """Case 3: 18 of 24 layers fit 1e9 live parameters with 64e6 of embeddings; the matrices of 6
-    are gathered twice in each of 4 micro-steps, all gradients are scattered in each."""
+def test_zero3_sends_live_parameters_once_and_others_twice_per_micro_step() -> None:
+    """Case 3: 18 of 24 layers fit 1e9 live parameters with 64e6 of embeddings. Each of 4 micro-steps
+    gathers them once and the matrices of 6 layers twice, and scatters all gradients."""
     simulation = published("case3", "zero3")
     layer, matrices, embedding = 12 * 2048**2 + 13 * 2048, 12 * 2048**2, 64_000_000
     live = (10**9 - embedding) // layer
-    gathered = live * layer + embedding + 4 * 2 * (24 - live) * matrices
+    gathered = 4 * (live * layer + embedding + 2 * (24 - live) * matrices)
     scattered = 4 * (24 * layer + embedding)
-    sent = sum(u.payload_bytes for u in links(simulation) if u.kind == "host")
+    sent = sum(u.payload_bytes for u in links(simulation) if u.kind in ("host", "channels"))
     assert sent == pytest.approx(63 * 2 * (gathered + scattered), rel=1e-9)
 
 

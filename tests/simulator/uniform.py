@@ -45,7 +45,12 @@ def uniform_plan(
         nic_bps=(math.inf,) * num_nodes,
         mtu_bytes=9001,
     )
-    scenario = dataclasses.replace(scenario, nodes=scenario.nodes[:num_nodes], network=network)
+    scenario = dataclasses.replace(
+        scenario,
+        nodes=scenario.nodes[:num_nodes],
+        network=network,
+        sweep=dataclasses.replace(scenario.sweep, pipeline=0),
+    )
     plan = build_plan(scenario, variant, layers, batch, 1, 2, 1, scale=1.0)
     stages = tuple(
         dataclasses.replace(
@@ -53,4 +58,4 @@ def uniform_plan(
         )
         for stage in plan.stages
     )
-    return dataclasses.replace(plan, stages=stages)
+    return dataclasses.replace(plan, stages=stages, collective_s=0.0)
