@@ -57,8 +57,8 @@ class Fabric:
     @property
     def resources(self) -> tuple[tuple[object, ...], ...]:
         """What each resource is, in the order of `network().capacity`: its kind, then the ranks
-        (host, channels, inside) or nodes (pair, egress, ingress) it joins; a class has its node, delay and
-        rate."""
+        (host, channels, inside) or nodes (pair, egress, ingress) it joins; a class has its node,
+        delay and rate."""
         return tuple(self._keys)
 
     def _hop_matrix(self) -> NDArray[np.int64]:

@@ -25,11 +25,12 @@ class TransportProfile:
 
     header_bytes, ethernet_bytes: IPv4 + TCP + timestamps inside the MTU, and Ethernet beside it.
     inside_node_bps: between two GPUs of one node. host_bps: what one connection moves at most
-    between two hosts, bit/s of payload; a collective has `channels` of them side by side. sockets: parallel ones per connection, each with a first
-    window of `first_window_segments` and one of `max_window_bytes` at most. retransmission_s: idle
-    longer than the round trip and this, a connection starts slowly again. rendezvous: a sender
-    waits to hear, a one-way delay later, that the receiver is ready. fifo_bytes, window_bytes,
-    window_factor: a side of a connection buffers fifo + window bytes + factor x rate x round trip.
+    between two hosts, bit/s of payload; a collective has `channels` of them side by side. sockets:
+    parallel ones per connection, each with a first window of `first_window_segments` and one of
+    `max_window_bytes` at most. retransmission_s: the least idleness, beside the round trip, after
+    which a window is halved. rendezvous: a sender waits to hear, a one-way delay later, that the
+    receiver is ready. fifo_bytes, window_bytes, window_factor: a side of a connection buffers
+    fifo + window bytes + factor x rate x round trip.
     """
 
     header_bytes: int = 52
