@@ -30,6 +30,8 @@ _READY, _WORKED, _SENT, _ROUND = 0, 1, 2, 3
 """Kinds of event. An event is (time, key); a key holds task, kind and, in its last bits, which
 version of a flow's rate it was made for. So ties are broken by task, and nothing else."""
 _VERSIONS = 1 << 20
+_TICKS = float(1 << 30)
+"""Of a second: what should happen at once does, however a processor rounds."""
 
 
 class Network(NamedTuple):
@@ -190,7 +192,7 @@ def _run(
             if state[task].amount <= 0.0:
                 finished = True
             elif path == NONE:
-                heapq.heappush(events, (now + state[task].amount, _key(task, _WORKED, 0)))
+                heapq.heappush(events, (_tick(now + state[task].amount), _key(task, _WORKED, 0)))
                 continue
             elif used_s[path] < 0.0:
                 round_s[path] = now
@@ -215,7 +217,7 @@ def _run(
             state[task].end = now
             for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
                 later = tasks.after[edge]
-                state[later].ready = max(state[later].ready, now + tasks.lag_s[edge])
+                state[later].ready = max(state[later].ready, _tick(now + tasks.lag_s[edge]))
                 state[later].waiting -= 1
                 if state[later].waiting == 0:
                     if state[later].ready <= now:
@@ -224,7 +226,7 @@ def _run(
                     else:
                         heapq.heappush(events, (state[later].ready, _key(later, _READY, 0)))
             continue
-        round_ends_s = round_s[path] + network.rtt_s[path]
+        round_ends_s = _tick(round_s[path] + network.rtt_s[path])
         if granted[path] < np.inf and now >= round_ends_s:
             if granted[path] <= window[path] / 2.0:  # only a window that was used grows
                 window[path] *= 2.0
@@ -242,6 +244,11 @@ def _run(
             heapq.heappush(events, (now, _key(task, _SENT, state[task].version)))
         else:
             num_dirty = _enter(task, path, network, users, dirty, is_dirty, num_dirty)
+
+
+@njit(cache=True, inline="always")
+def _tick(time_s: float) -> float:
+    return float(np.rint(time_s * _TICKS) / _TICKS)
 
 
 @njit(cache=True, inline="always")
@@ -342,7 +349,7 @@ def _set_rate(task: int, rate: float, now: float, state: NDArray[np.void], event
         state[task].rate, state[task].since = rate, now
         state[task].version += 1
         wait_s = max(0.0, state[task].until) / rate
-        heapq.heappush(events, (now + wait_s, _key(task, _SENT, state[task].version)))
+        heapq.heappush(events, (_tick(now + wait_s), _key(task, _SENT, state[task].version)))
 
 
 @njit(cache=True)
