@@ -8,7 +8,7 @@ What is modelled
   per point-to-point channel; Linux grows the send buffer to twice the congestion window, which on
   a busy path is about rate x round-trip time, and the receive buffer likewise. So a long path
   holds whole messages that nobody has come to receive yet, and a short one holds none.
-- A send does not hold its rank up. (Which rule, and why: docs/calibration.md.)
+- A send does not hold its rank up. (Which rule, and why: docs/local-testbed.md.)
 
 How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, which its

@@ -3,8 +3,7 @@
 Every rank holds 1/n of the parameters. A unit of layers is gathered before it computes; units
 beyond the live limit are freed after their forward pass and gathered again for the backward, and
 every unit's gradients are reduce-scattered, in every micro-step. Communication and computation
-take turns, as they do in the replay that the device profiles were fitted with: nothing of a unit
-is gathered while another computes.
+take turns: nothing of a unit is gathered while another computes.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def test_every_rank_computes_what_its_plan_says(case: str, variant: str) -> None
     plan, found = simulation.plan, breakdown(simulation)
     count = plan.num_rounds * plan.num_micro_batches
     stage = plan.stages[-1]
-    assert found.of("forward") == pytest.approx(count * stage.forward_s, rel=1e-9)
-    assert found.of("backward") == pytest.approx(count * stage.backward_s, rel=1e-9)
+    assert found.of("forward") == pytest.approx(count * stage.forward_s, rel=1e-6)
+    assert found.of("backward") == pytest.approx(count * stage.backward_s, rel=1e-6)
 
 
 @every_system
