@@ -24,7 +24,7 @@ from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
-from netbench.testbed.local import Outcome, run_plans
+from netbench.testbed.local import Outcome, has_trainer, run_plans
 from netbench.testbed.shim import ensure_shim
 
 NEWEST = "newest"
@@ -109,6 +109,8 @@ def command(
     resumed = _run_to_resume(resume, results, loaded.name)
     if resumed is None:
         plans = asked.plans(loaded, simulated)
+        if asked.whole_sweep and not asked.systems and not simulated:
+            plans = _with_trainers(plans)
     elif asked.selects:
         raise UsageError(
             "--resume continues the plans of the run it is given; leave out --systems, --layers, "
@@ -211,6 +213,14 @@ def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
             f"{resumed} was {was}; continue it with --testbed {now}, or name another with --resume"
         )
     return tuple(plan_from_json(json.dumps(plan)) for plan in run.plans.values())
+
+
+def _with_trainers(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """What of a scenario's whole sweep can be emulated; says which systems are left out."""
+    left_out = dict.fromkeys(plan.variant for plan in plans if not has_trainer(plan))
+    if left_out:
+        click.echo(f"left out, no trainer runs them (--testbed sim can): {', '.join(left_out)}")
+    return tuple(plan for plan in plans if has_trainer(plan))
 
 
 def _run_to_resume(resume: str | None, results: Path, scenario: str) -> Path | None:

@@ -118,7 +118,7 @@ def run_plans(
 def check_emulable(plans: Sequence[Experiment]) -> None:
     """Raises TestbedError listing the plans that no trainer runs, or if networks differ."""
     trained = [plan for plan in plans if isinstance(plan, Plan)]
-    unknown = [plan for plan in trained if not _has_trainer(plan)]
+    unknown = [plan for plan in trained if not has_trainer(plan)]
     if unknown:
         raise TestbedError(
             "no trainer runs these plans; --testbed sim can, or leave them out with --systems:\n"
@@ -132,7 +132,8 @@ def check_emulable(plans: Sequence[Experiment]) -> None:
         )
 
 
-def _has_trainer(plan: Plan) -> bool:
+def has_trainer(plan: Plan) -> bool:
+    """Whether the trainers run the plan's layout, schedule and data parallelism."""
     plain = plan.layout.tp == 1 and plan.num_chunks == 1
     return plain and (plan.system, plan.schedule, plan.data_parallel) in TRAINED
 

@@ -113,6 +113,18 @@ def test_sources_are_not_mixed_in_a_run(
     assert says in capsys.readouterr().err
 
 
+def test_a_whole_sweep_leaves_out_what_no_trainer_runs(capsys: CaptureFixture) -> None:
+    """Case 1's tensor-parallel layouts were published, but can only be simulated."""
+    assert run(["run", "case1", "--all", "--dry-run"]) == 0
+    first, *plans = capsys.readouterr().out.splitlines()
+    assert first.endswith("megatron-t8, megatron-p2t4, megatron-p4t2")
+    assert {line.split()[2] for line in plans} == {
+        *("dtfm-scheduled", "dtfm-random", "megatron-p8", "zero3")
+    }
+    assert run(["run", "case1", "--all", "--dry-run", "--testbed", "sim"]) == 0
+    assert "megatron-t8" in capsys.readouterr().out
+
+
 def test_dry_run_simulates_nothing(tmp_path: Path, capsys: CaptureFixture) -> None:
     """The plans, at scale 1, and no folder."""
     command = ["run", "case3", "--testbed", "sim", "--results", str(tmp_path), "--dry-run"]
