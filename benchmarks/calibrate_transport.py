@@ -147,7 +147,6 @@ def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
         max_window=f"{profile.max_window_bytes / 1e6:.2f}MB",
         channels=profile.channels,
         sockets=profile.sockets,
-        rendezvous=str(profile.rendezvous).lower(),
         fifo=f"{profile.fifo_bytes}B",
         window=f"{profile.window_bytes}B",
         window_factor=f"{profile.window_factor:g}",
@@ -159,7 +158,6 @@ GLOO_NOTES = {
     "host_note": "fitted; AWS documents 5 Gbit/s for a single flow",
     "channels_note": "gloo has none",
     "sockets_note": "gloo/transport/tcp: one per pair",
-    "rendezvous_note": "gloo/transport/tcp/pair.cc: bytes leave on the receiver's notification",
     "fifo_note": "none: the receiver's tensor is the buffer",
     "window_note": "half of tcp_rmem's default, 128 KiB",
 }
@@ -168,7 +166,6 @@ NCCL_NOTES = {
     "host_note": "fitted; a NIC of 10 Gbit/s",
     "channels_note": "of a collective: a ring that is found once is doubled (connectRings)",
     "sockets_note": "net_socket.cc on AWS (PCI vendor 0x1d0f): 2 threads with 8 each",
-    "rendezvous_note": "receivers' buffers are ready",
     "fifo_note": "point to point: NCCL_STEPS (8) x NCCL_P2P_NET_CHUNKSIZE (128 KiB)",
     "window_note": "half of tcp_rmem's default, 128 KiB, of each socket",
 }
@@ -185,7 +182,6 @@ sockets: {sockets} # {sockets_note}
 first_window_segments: 10 # per socket; RFC 6928
 max_window: {max_window} # per socket; fitted on gloo; near half of tcp_rmem's 6 MiB (Linux)
 retransmission: 200ms # Linux, TCP_RTO_MIN
-rendezvous: {rendezvous} # {rendezvous_note}
 fifo: {fifo} # {fifo_note}
 window: {window} # {window_note}
 window_factor: {window_factor} # Linux grows buffers to twice what a round trip carries (DRS)

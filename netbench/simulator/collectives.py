@@ -252,6 +252,14 @@ COLLECTIVES: Mapping[str, Mapping[str, Collective]] = {
 }
 """Backend -> op -> function."""
 
+DATA_PARALLEL: Mapping[str, Collective] = {
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+    "central-ps": central_ps,
+    "sharded-ps": sharded_ps,
+}
+"""`Plan.data_parallel` -> function, for those that are one collective. All are NCCL's."""
+
 
 def double_tree(n: int) -> tuple[Ids, Ids]:
     """Parent of every member in NCCL's two trees, (n,); -1 for the root.

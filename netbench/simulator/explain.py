@@ -441,6 +441,8 @@ def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> st
     plan = simulation.plan
     if mean[Cause.TENSOR_PARALLEL] > mean[list(GROUPS["collective"])].sum() / 2:
         return f"all-reduces inside every layer between {plan.layout.tp} tensor-parallel ranks"
+    if plan.layout.dp == 1:
+        return "what collectives cost a host, though its one rank has nobody to send to"
     if plan.schedule == "none":
         what = f"gradients of {plan.layout.dp} ranks ({plan.data_parallel})"
         if plan.system == "zero3":

@@ -92,7 +92,11 @@ class Fabric:
             capacity=np.asarray(self._capacity, dtype=np.float64),
             hops=self._hop_matrix(),
             rtt_s=rtt_s,
-            idle_s=rtt_s + queue_s + np.maximum(transport.retransmission_s, 4 * queue_s),
+            idle_s=np.where(  # a window that is never short is never halved
+                rtt_s > 0,
+                rtt_s + queue_s + np.maximum(transport.retransmission_s, 4 * queue_s),
+                np.inf,
+            ),
             first_window=np.where(
                 rtt_s > 0,
                 transport.first_window_segments

@@ -103,7 +103,7 @@ def _channels(
 def _channel(
     graph: Graph, lanes: Lanes, source: int, target: int, messages: list[Message]
 ) -> _Channel:
-    size, count = lanes.message_bytes, len(messages)
+    size, count = max(1.0, lanes.message_bytes), len(messages)  # even an empty one is a message
     senders, receivers = lanes.ranks[:, source], lanes.ranks[:, target]
     label = np.asarray([message.micro_batch for message in messages])[:, None]
     delay_s = graph.delay_s(senders, receivers)

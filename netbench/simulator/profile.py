@@ -28,9 +28,8 @@ class TransportProfile:
     between two hosts, bit/s of payload; a collective has `channels` of them side by side. sockets:
     parallel ones per connection, each with a first window of `first_window_segments` and one of
     `max_window_bytes` at most. retransmission_s: the least idleness, beside the round trip, after
-    which a window is halved. rendezvous: a sender waits to hear, a one-way delay later, that the
-    receiver is ready. fifo_bytes, window_bytes, window_factor: a side of a connection buffers
-    fifo + window bytes + factor x rate x round trip.
+    which a window is halved. fifo_bytes, window_bytes, window_factor: a side of a connection
+    buffers fifo + window bytes + factor x rate x round trip.
     """
 
     header_bytes: int = 52
@@ -42,7 +41,6 @@ class TransportProfile:
     first_window_segments: int = 10
     max_window_bytes: float = 3e6
     retransmission_s: float = 0.2
-    rendezvous: bool = False
     fifo_bytes: int = 1 << 20
     window_bytes: int = 1 << 20
     window_factor: float = 2.0
@@ -60,7 +58,6 @@ class TransportForm(Section):
     first_window_segments: Positive = Field(examples=["10"])
     max_window: Bytes = Field(examples=["3MB"])
     retransmission: Seconds = Field(examples=["200ms"])
-    rendezvous: bool = Field(examples=["false"])
     fifo: Bytes = Field(examples=["1MiB"])
     window: Bytes = Field(examples=["1MiB"])
     window_factor: float = Field(examples=["2"], ge=0)
@@ -94,7 +91,6 @@ def read_transport(path: Path) -> TransportProfile:
         first_window_segments=form.first_window_segments,
         max_window_bytes=form.max_window,
         retransmission_s=form.retransmission,
-        rendezvous=form.rendezvous,
         fifo_bytes=form.fifo,
         window_bytes=form.window,
         window_factor=form.window_factor,

@@ -69,8 +69,8 @@ class Simulation:
 def simulate(plan: Plan, transport: TransportProfile | None = None) -> Simulation:
     """Simulate one iteration of `plan` at full size; iterations do not differ.
 
-    transport: None = the profile of the plan's backend. Raises PlanError for a plan that the
-    simulator has no rules for.
+    transport: None = the profile of the plan's backend; collectives are NCCL's with either. Raises
+    PlanError for a plan that the simulator has no rules for.
     """
     transport = transport or load_transport(plan.backend)
     nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
@@ -291,13 +291,10 @@ def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
         graph.edge(reduced, turn)
         graph.edge(update, turn[:, 0])
         return collectives.chain_broadcast(graph, members, gradients, turn)
-    algorithms: dict[str, collectives.Collective] = {
-        "ring": lambda g, m, z, t: collectives.ring_all_reduce(g, m, z, t, chunk_bytes=math.inf),
-        "tree": collectives.tree_all_reduce,
-        "central-ps": collectives.central_ps,
-        "sharded-ps": collectives.sharded_ps,
-    }
-    done = algorithms[plan.data_parallel](graph, members, gradients, gate)
+    if plan.data_parallel == "ring":  # in one pass
+        done = collectives.ring_all_reduce(graph, members, gradients, gate, chunk_bytes=math.inf)
+    else:
+        done = collectives.DATA_PARALLEL[plan.data_parallel](graph, members, gradients, gate)
     update = graph.work(Kind.OPTIMIZER, members, update_s[:, None])
     graph.edge(done, update)
     return update
@@ -393,15 +390,9 @@ def _ddp(plan: Plan, fabric: Fabric) -> Simulation:
     and one communicator reduces bucket after bucket while the pass goes on."""
     stage, steps = plan.stages[0], plan.num_micro_batches
     ring = np.arange(plan.layout.num_ranks)[None]
-    algorithms: dict[str, collectives.Collective] = {
-        "ring": collectives.ring_all_reduce,
-        "tree": collectives.tree_all_reduce,
-        "central-ps": collectives.central_ps,
-        "sharded-ps": collectives.sharded_ps,
-    }
     size = float(plan.bucket_bytes or stage.gradient_bytes)
     count = max(1, math.ceil(stage.gradient_bytes / size))
-    algorithm = algorithms[plan.data_parallel]
+    algorithm = collectives.DATA_PARALLEL[plan.data_parallel]
     full_s = _alone_s(fabric, ring, min(size, stage.gradient_bytes), algorithm)
     last_s = _alone_s(fabric, ring, stage.gradient_bytes - (count - 1) * size, algorithm)
     micro = Graph(fabric)

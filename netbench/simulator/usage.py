@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,8 @@ Floats = NDArray[np.float64]
 class LinkUse:
     """Something that flows share, over one iteration.
 
-    kind: host (what one connection moves at most), pair, class, egress, ingress, inside.
+    kind: host (what one connection moves at most), channels (several, of a collective), pair,
+    class, egress, ingress, inside.
     name: of nodes, for a person. payload_bytes: per iteration. capacity_bps: of payload, bit/s.
     utilisation: share of the iteration for which it would be full.
     """
@@ -105,14 +105,8 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
         found.append((collectives.ring_all_gather, ranks[None], gathered, 1.0))
         found.append((collectives.ring_reduce_scatter, ranks[None], scattered, 1.0))
     elif plan.system == "ddp":
-        algorithms: dict[str, Callable[..., NDArray[np.int64]]] = {
-            "ring": collectives.ring_all_reduce,
-            "tree": collectives.tree_all_reduce,
-            "central-ps": collectives.central_ps,
-            "sharded-ps": collectives.sharded_ps,
-        }
         size = float(plan.stages[0].gradient_bytes)
-        found.append((algorithms[plan.data_parallel], ranks[None], size, 1.0))
+        found.append((collectives.DATA_PARALLEL[plan.data_parallel], ranks[None], size, 1.0))
     elif plan.layout.tp > 1:
         passes = 3 if plan.workload.recomputation else 2
         times = 2.0 * passes * plan.stages[0].num_layers * steps

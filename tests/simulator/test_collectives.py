@@ -408,6 +408,13 @@ def test_new_connections_start_slowly(sockets: int, d: float, rate: float) -> No
     assert open_s + 0.9 * lost_s < chain.max() < open_s + 3.1 * lost_s  # of one hop to all three
 
 
+def test_without_a_round_trip_there_is_no_idleness_to_speak_of() -> None:
+    """Two steps of half the bytes, on connections that time out at once."""
+    impatient = dataclasses.replace(FREE, retransmission_s=0.0)
+    done, _ = run(uniform(2, 0.0, 1e9), "all-reduce", 1e6, transport=impatient)
+    assert done == pytest.approx(np.full((1, 2), 8 * 1e6 / (1e9 * GOODPUT)), rel=1e-6)
+
+
 def test_a_window_per_round_trip_is_all_that_a_socket_carries() -> None:
     transport = dataclasses.replace(FREE, max_window_bytes=3e6, sockets=2)
     done, _ = run(uniform(2, 50e-3, 10e9), "p2p", 600e6, transport=transport)

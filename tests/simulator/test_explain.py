@@ -326,6 +326,20 @@ def test_ranks_of_ddp_are_alike() -> None:
     )
 
 
+@pytest.mark.parametrize("variant", ["ddp", "ddp-tree", "ddp-central-ps", "zero3"])
+def test_one_rank_pays_its_host_for_collectives_and_no_link(variant: str) -> None:
+    """No hop to blame: a ring or tree of one rank has none."""
+    scenario = load_scenario("case3")
+    alone = dataclasses.replace(scenario.network, node_regions=(0,), nic_bps=(math.inf,))
+    scenario = dataclasses.replace(scenario, nodes=scenario.nodes[:1], network=alone)
+    plan = build_plan(scenario, variant, 24, 64, 1, 2, 1)
+    simulation = simulate(dataclasses.replace(plan, collective_s=0.01))
+    assert links(simulation) == ()
+    (loss,) = (loss for loss in losses(simulation) if loss.group == "collective")
+    assert loss.seconds > 0
+    assert "nobody to send to" in loss.text
+
+
 def test_activity_shows_whole_pipelines_of_every_region() -> None:
     """24 rows are three pipelines of 8: the first of Ohio, of Virginia, and one more. Nothing a
     rank does overlaps, and with its waits it fills all parts, each once."""

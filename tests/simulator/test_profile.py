@@ -21,8 +21,6 @@ def test_figures_with_sources_of_their_own_are_as_documented() -> None:
     assert nccl.fifo_bytes == 8 * (128 << 10)  # NCCL_STEPS x NCCL_P2P_NET_CHUNKSIZE
     assert nccl.window_bytes == 16 * (131072 // 2)  # half of tcp_rmem's default, per socket
     assert (gloo.sockets, gloo.window_bytes, gloo.fifo_bytes) == (1, 131072 // 2, 0)
-    assert gloo.rendezvous
-    assert not nccl.rendezvous
     for profile in (nccl, gloo):
         assert profile.first_window_segments == 10  # RFC 6928
         assert profile.retransmission_s == 0.2  # TCP_RTO_MIN of Linux

@@ -96,6 +96,20 @@ def test_more_buffer_is_never_slower() -> None:
     assert times[0] > 1.5 * times[-1]
 
 
+@pytest.mark.parametrize("variant", ["dtfm-scheduled-1f1b", "megatron-p8"])
+def test_empty_messages_take_their_delays(variant: str) -> None:
+    """Filling and draining cross seven links each."""
+    plans = [
+        dataclasses.replace(
+            uniform_plan(variant, one_way_delay_s=delay_s, bandwidth_bps=1e9, batch=1),
+            activation_bytes=0,
+        )
+        for delay_s in (0.0, 0.01)
+    ]
+    without_s, with_s = (simulate(plan, FREE).phases["pipeline_s"] for plan in plans)
+    assert with_s - without_s == pytest.approx(2 * 7 * 0.01, rel=1e-6)
+
+
 def test_1f1b_on_a_free_network_is_fill_and_micro_batches() -> None:
     plan = uniform_plan("megatron-p8", batch=40)
     assert iteration_s(plan) == pytest.approx((40 + P - 1) * (F + B))
