@@ -441,15 +441,17 @@ def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> st
     plan = simulation.plan
     if mean[Cause.TENSOR_PARALLEL] > mean[list(GROUPS["collective"])].sum() / 2:
         return f"all-reduces inside every layer between {plan.layout.tp} tensor-parallel ranks"
-    if plan.layout.dp == 1:
-        return "what collectives cost a host, though its one rank has nobody to send to"
     if plan.schedule == "none":
+        if plan.layout.dp == 1:
+            return "what collectives cost a host, though its one rank has nobody to send to"
         what = f"gradients of {plan.layout.dp} ranks ({plan.data_parallel})"
         if plan.system == "zero3":
             what = f"parameters and gradients round a ring of {plan.layout.dp} ranks"
         return f"{what}, whose slowest hop goes {_slowest_hop(simulation)}"
     causes = [Cause.COLLECTIVE, Cause.COLLECTIVE_DELAY]
     where, seconds, stage, most_s = _busiest_link(simulation, places[causes])
+    if plan.layout.dp == 1:
+        return f"the barrier between forward and backward passes, {_text(seconds)} {where}"
     return (
         f"gradients of data parallelism, {_text(seconds)} {where} "
         f"({_text(most_s)} for those of stage {stage})"

@@ -340,6 +340,13 @@ def test_one_rank_pays_its_host_for_collectives_and_no_link(variant: str) -> Non
     assert "nobody to send to" in loss.text
 
 
+def test_one_pipeline_has_a_barrier_and_no_gradients_to_exchange() -> None:
+    simulation = simulate(pipeline("dtfm-scheduled", stages=4, micro_batches=4, delay_s=0.01), FREE)
+    (loss,) = (loss for loss in losses(simulation) if loss.group == "collective")
+    assert "barrier" in loss.text
+    assert "gradients" not in loss.text
+
+
 def test_activity_shows_whole_pipelines_of_every_region() -> None:
     """24 rows are three pipelines of 8: the first of Ohio, of Virginia, and one more. Nothing a
     rank does overlaps, and with its waits it fills all parts, each once."""
