@@ -59,14 +59,14 @@ class Base:
         return build_plan(
             self.scenario,
             system,
-            layers or self.layers,
-            batch or self.batch,
+            self.layers if layers is None else layers,
+            self.batch if batch is None else batch,
             self.seed,
             iterations=1,
             warmup_iterations=0,
             scale=1.0,
             network=self.network,
-            micro_batch=micro_batch or self.micro_batch,
+            micro_batch=self.micro_batch if micro_batch is None else micro_batch,
         )
 
     def describe(self, varied: Mapping[str, bool] = NOTHING) -> str:
@@ -133,10 +133,12 @@ def base_options(function: Command) -> Command:
         base = Base(
             scenario=found,
             systems=tuple(dict.fromkeys(systems.split(","))) if systems else sweep.default_variants,
-            layers=layers or sweep.default_layers[0],
-            batch=batch or sweep.default_batch[0],
-            micro_batch=micro_batch or next(iter(sweep.default_micro_batch), None),
-            network=network or next(iter(sweep.default_networks), ""),
+            layers=sweep.default_layers[0] if layers is None else layers,
+            batch=sweep.default_batch[0] if batch is None else batch,
+            micro_batch=(
+                next(iter(sweep.default_micro_batch), None) if micro_batch is None else micro_batch
+            ),
+            network=next(iter(sweep.default_networks), "") if network is None else network,
             seed=sweep.default_seeds[0] if seed is None else seed,
             links=links or default_links(found.network),
         )

@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from netbench.errors import NetbenchError, RecordError, UsageError
+from netbench.commands.simulation import check_pictures
+from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, build_plan, describe_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
 from netbench.records import FILE_NAME, read_run
@@ -82,11 +83,13 @@ def command(
     """
     from netbench.simulator import simulate  # numba: not for --help
 
+    check_pictures(trace, plot)
     choices = (system, layers, batch, seed, network, micro_batch)
     found = find_plan(what, results)
     if found is None:
         scenario = load_scenario(what)
         plan = _chosen_plan(scenario, *choices)
+        warnings = memory_warnings(plan, scenario)
     elif choices != (None,) * len(choices):
         raise UsageError(
             f"{what} is a plan, which has its settings; leave out --system, --layers, --batch, "
@@ -94,8 +97,8 @@ def command(
         )
     else:
         plan = found
+        warnings = _memory_warnings(plan)
     simulation = simulate(plan)
-    warnings = _memory_warnings(plan)
     if as_json:
         click.echo(json.dumps(_json(simulation, warnings), indent=2))
     else:
@@ -120,8 +123,12 @@ def find_plan(what: str, results: Path) -> Plan | None:
     if path.suffix == ".json":
         try:
             return plan_from_json(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
             raise RecordError(f"{path}: cannot be read: {error}") from None
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from None
     digits = what.lower()
     hexadecimal = not set(digits) - set("0123456789abcdef")
     is_hash = hexadecimal and LEAST_DIGITS <= len(digits) <= HASH_DIGITS
@@ -168,7 +175,7 @@ def _chosen_plan(
     network: str | None,
     micro_batch: int | None,
 ) -> Plan:
-    """What was asked for; what was not is the first of the scenario's default slice."""
+    """What was asked for, at full size; what was not is the first of the default slice."""
     sweep = scenario.sweep
     return build_plan(
         scenario,
@@ -178,8 +185,11 @@ def _chosen_plan(
         sweep.default_seeds[0] if seed is None else seed,
         iterations=1,
         warmup_iterations=0,
+        scale=1.0,
         network=next(iter(sweep.default_networks), "") if network is None else network,
-        micro_batch=micro_batch or next(iter(sweep.default_micro_batch), None),
+        micro_batch=(
+            next(iter(sweep.default_micro_batch), None) if micro_batch is None else micro_batch
+        ),
     )
 
 

@@ -61,10 +61,14 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @click.option("--seeds", type=NumberList(), help="Seeds of random placements.")
 @click.option("--all", "whole_sweep", is_flag=True, help="The scenario's full sweep.")
 @click.option(
-    "--iterations", type=int, help="Measured iterations per plan.  [default: 2; sim: always 1]"
+    "--iterations",
+    type=click.IntRange(min=1),
+    help="Measured iterations per plan.  [default: 2; sim: always 1]",
 )
 @click.option(
-    "--warmup", type=int, help="Warm-up iterations, recorded apart.  [default: 1; sim: always 0]"
+    "--warmup",
+    type=click.IntRange(min=0),
+    help="Warm-up iterations, recorded apart.  [default: 1; sim: always 0]",
 )
 @click.option("--scale", type=float, help="Divide bytes and bandwidths by this.  [default: auto]")
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))

@@ -72,9 +72,10 @@ def command(
             console.print(f"[bold]{title}[/bold]")
         console.print(rich_table(grid))
     console.print()
+    num_points = len(sweep.points)
     console.print(
-        f"simulated; {len(sweep.points)} points. efficiency: what compute alone would take "
-        "over what the iteration takes.",
+        f"simulated; {num_points} point{'' if num_points == 1 else 's'}. efficiency: what compute "
+        "alone would take over what the iteration takes.",
         style="dim",
     )
     for problem in _problems(sweep):

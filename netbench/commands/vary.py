@@ -94,6 +94,8 @@ def _parse_part(name: str, text: str) -> list[Amount]:
     """One value, or a geometric range of them."""
     match = _RANGE.fullmatch(text)
     if match is None:
+        if ".." in text:
+            raise ValueError(f'"{text}" does not say how many values; write e.g. "{text}:5"')
         return [_parse_value(name, text)]
     first, last = _parse_value(name, match["first"]), _parse_value(name, match["last"])
     num = int(match["num"])

@@ -36,3 +36,6 @@ SCHEDULERS: dict[str, Scheduler] = {"identity": identity, "random": random}
 
 SEEDED = frozenset({"random"})
 """Schedulers whose placement depends on the seed."""
+
+NUM_SEEDS = 1 << 32
+"""Seeds are 0 to one less: what numpy's Mersenne twister takes."""

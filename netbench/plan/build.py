@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import SCHEDULERS, SEEDED
+from netbench.placement import NUM_SEEDS, SCHEDULERS, SEEDED
 from netbench.plan.model import Layout, Plan, Transport
 from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
@@ -50,13 +50,15 @@ def build_plan(
 
     network: name of one of the scenario's `sweep.networks`, "" = its own.
     micro_batch: sequences, None = the workload's.
-    Raises PlanError when the variant or network is unknown, or layers, heads, batch and devices do
-    not fit together.
+    Raises PlanError when the variant or network is unknown, the seed is none, or layers, heads,
+    batch and devices do not fit together.
     """
     chosen = find_variant(variant)
     if micro_batch is None:
         micro_batch = scenario.workload.micro_batch
     _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
+    if not 0 <= seed < NUM_SEEDS:
+        raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
     if scale is not None and not 0 < scale < math.inf:
         raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
     workload = dataclasses.replace(

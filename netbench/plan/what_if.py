@@ -32,6 +32,8 @@ def default_links(network: Network) -> str:
 
 def check_links(network: Network, which: str) -> None:
     """Raises PlanError if no two nodes are joined by a link of `which`."""
+    if network.num_nodes < 2:
+        raise PlanError("there is one node, so there is no link to change; give the scenario two")
     used = set(network.node_regions)
     if which == "between" and len(used) < 2:
         raise PlanError(

@@ -12,6 +12,7 @@ from netbench.errors import PlanError
 from netbench.plan.collective import CollectivePlan, uniform_network
 from netbench.records import Run, find_run, read_run
 from netbench.report.collective import bus_factor
+from tests.commands import two_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -115,6 +116,9 @@ def test_a_scenario_lends_its_network(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--mtu", "100"], "is not in the range 576<=x<=65535"),
         (["--testbed", "moon"], 'unknown testbed "moon"'),
         (["--nodes", "1"], "expected at least 2"),
+        (["--nodes", "5000"], "5000 nodes; expected at most 4096"),
+        (["--iterations", "0"], "is not in the range x>=1"),
+        (["--warmup", "-1"], "is not in the range x>=0"),
         (["--backend", "nccl"], "nccl needs GPUs"),
         (["--scenario", "case3"], "leave out --delay, --rate"),
         (["--bytes", "1GiB"], "give --bytes 114MiB or less"),
@@ -134,6 +138,18 @@ def test_without_a_network_it_says_what_to_give(capsys: CaptureFixture) -> None:
     """Either of the two ways."""
     assert run(["collective", "p2p", "--nodes", "2", "--bytes", "1MiB", "--delay", "1ms"]) == 2
     assert "give --delay and --rate" in capsys.readouterr().err
+
+
+def test_the_network_of_a_file_is_recorded_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the folder of results, wherever the file is."""
+    simulator(monkeypatch, 0.5)
+    scenario, results = two_nodes.write(tmp_path), tmp_path / "results"
+    command = ["collective", "p2p", "--nodes", "2", "--bytes", "1MiB", "--scenario", scenario]
+    assert run([*command, "--testbed", "sim", "--results", str(results)]) == 0
+    (folder,) = results.iterdir()
+    assert folder.name.startswith("collective-two-nodes-2")
 
 
 @pytest.mark.parametrize(("op", "factor"), [("all-reduce", 1), ("sharded-ps", 3.25)])

@@ -71,6 +71,22 @@ def test_json_has_the_same_unrounded(capsys: CaptureFixture) -> None:
     assert found["links"][0]["utilisation"] >= found["links"][1]["utilisation"] > 0
 
 
+def test_the_plan_is_the_one_that_is_simulated_by_run(capsys: CaptureFixture) -> None:
+    """Its hash can be compared with that of `netbench run case3 --testbed sim`."""
+    _, out, _ = typed(capsys, "case3")
+    assert run(["run", "case3", "--testbed", "sim", "--dry-run"]) == 0
+    assert out.splitlines()[0] == f"plan {capsys.readouterr().out.splitlines()[0]}"
+
+
+def test_a_file_that_is_no_plan_is_named(capsys: CaptureFixture, tmp_path: Path) -> None:
+    """With what was found in it."""
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    code, _, err = typed(capsys, str(path))
+    assert code == 2
+    assert f"{path}: plan: schema_version is None" in err
+
+
 def test_ranks_that_are_alike_have_one_column(capsys: CaptureFixture) -> None:
     """zero3: no worst rank, and the ring's slowest hop."""
     _, out, _ = typed(capsys, "case3", "--system", "zero3")
@@ -98,10 +114,12 @@ def test_a_recorded_plan_is_found_by_its_hash(capsys: CaptureFixture, tmp_path: 
 
 
 def test_what_does_not_fit_the_device_is_said(capsys: CaptureFixture, tmp_path: Path) -> None:
-    """gpt3-small without recomputation keeps 64 sequences of activations."""
+    """gpt3-small without recomputation keeps 64 sequences of activations. The scenario is the
+    file's, whatever it is called."""
     text = Path(load_scenario("gpt3-small").path).read_text()
     path = tmp_path / "small.yaml"
-    path.write_text(text.replace("recomputation: true", "recomputation: false"))
+    changed = text.replace("recomputation: true", "recomputation: false")
+    path.write_text(changed.replace("name: gpt3-small", "name: small"))
     code, out, _ = typed(capsys, str(path))
     assert code == 0
     assert "memory: dtfm-scheduled L12" in out
@@ -129,6 +147,8 @@ def test_trace_and_picture_are_written_beside(capsys: CaptureFixture, tmp_path: 
         (["abcd1234"], "no plan in RESULTS has a hash that begins with abcd1234"),
         (["HASH", "--layers", "32"], "is a plan, which has its settings"),
         (["case3", "--layers", "25"], "25 layers do not divide"),
+        (["case3", "--micro-batch", "0"], "micro_batch is 0"),
+        (["case3", "--plot", "nowhere/x.png"], "there is no folder nowhere"),
     ],
 )
 def test_what_cannot_be_explained_is_one_message(

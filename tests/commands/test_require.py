@@ -80,3 +80,10 @@ def test_a_share_is_above_0_and_up_to_1(efficiency: str, capsys: CaptureFixture)
     """Exit code 2 and an example."""
     assert run(["require", "case3", "--efficiency", efficiency]) == 2
     assert "write e.g. 0.8 or 80%" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("size", ["--layers", "--batch", "--micro-batch"])
+def test_a_size_of_zero_is_not_the_default(size: str, capsys: CaptureFixture) -> None:
+    """It was asked for, and cannot be."""
+    assert run(["require", "case3", "--efficiency", "0.8", size, "0"]) == 2
+    assert "is 0; expected a positive whole number" in capsys.readouterr().err

@@ -60,6 +60,7 @@ def test_few_values_close_together_are_not_geometric() -> None:
         ("bandwidth=1Gbit..2x:3", "write one kind"),
         ("delay=0ms..10ms:3", "cannot end at 0"),
         ("delay=1ms..10ms:1", "expected at least 2"),
+        ("delay=1ms..10ms", 'does not say how many values; write e.g. "1ms..10ms:5"'),
         ("batch=0.5x", "takes whole numbers"),
         ("batch=1.5", "not a whole number"),
         ("layers=0", "expected a positive whole number"),

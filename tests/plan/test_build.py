@@ -304,6 +304,14 @@ def test_a_scale_must_be_positive(scale: float) -> None:
         build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, scale=scale)
 
 
+@pytest.mark.parametrize("variant", ["dtfm-random", "dtfm-scheduled"])
+@pytest.mark.parametrize("seed", [-1, 1 << 32])
+def test_a_seed_must_be_one(variant: str, seed: int) -> None:
+    """Also where the placement ignores it."""
+    with pytest.raises(PlanError, match=rf"seed is {seed}; expected .* 0 to 4294967295"):
+        build_plan(load_scenario("case3"), variant, 24, 1024, seed, 1, 0)
+
+
 def test_traffic_is_what_the_messages_add_up_to() -> None:
     """Counted message by message for 2 pipelines of 2 stages."""
     plan = build_plan(EXAMPLE, "dtfm-scheduled", 8, 16, 0, 1, 0)

@@ -7,7 +7,9 @@ import math
 import pytest
 
 from netbench.errors import PlanError
+from netbench.plan.collective import uniform_network
 from netbench.plan.what_if import (
+    LINKS,
     Amount,
     check_links,
     default_links,
@@ -77,3 +79,11 @@ def test_links_that_nobody_uses_are_an_error() -> None:
     check_links(CASE3, "between")
     with pytest.raises(PlanError, match="all nodes are in DataCentre"):
         check_links(SMALL, "between")
+
+
+def test_a_node_alone_has_no_link() -> None:
+    """Whatever is asked for."""
+    alone = uniform_network(1, one_way_delay_s=0.001, bandwidth_bps=1e9)
+    for which in LINKS:
+        with pytest.raises(PlanError, match="there is one node"):
+            check_links(alone, which)

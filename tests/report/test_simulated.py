@@ -190,7 +190,7 @@ def test_before_anything_is_simulated_it_says_how(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("simulated_s", "replayed_s", "has columns case, system.*replayed_s.*write it with"),
+        ("simulated_s", "measured_s", "has columns case, system.*measured_s.*write it with"),
         (",14.69,", ",14.70,", "rows are not the published times: write it with"),
         (",14.69,14.", ",14.69,fast", "cannot be read: .*fast"),
     ],
