@@ -291,7 +291,9 @@ def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
         graph.edge(reduced, turn)
         graph.edge(update, turn[:, 0])
         return collectives.chain_broadcast(graph, members, gradients, turn)
-    if plan.data_parallel == "ring":  # in one pass
+    if plan.data_parallel == "ring":
+        # In one pass: a round of delays for every 4 MiB of a gradient, as the loop of one NCCL
+        # channel would have it, is more than all that megatron does once per iteration over WANs.
         done = collectives.ring_all_reduce(graph, members, gradients, gate, chunk_bytes=math.inf)
     else:
         done = collectives.DATA_PARALLEL[plan.data_parallel](graph, members, gradients, gate)
