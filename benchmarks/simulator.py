@@ -29,6 +29,7 @@ from netbench.plan.variants import find_variant
 from netbench.scenario.load import load_scenario
 from netbench.scenario.model import Scenario
 from netbench.simulator import load_transport, simulate
+from netbench.simulator.simulate import forget
 
 LAYERS, BATCH, SEED = 24, 4096, 2022
 CASES = ("case3", "case5")
@@ -50,6 +51,13 @@ def rows() -> Iterator[Row]:
             yield against_simpy(plan_of(scenario, variant))
         plan = plan_of(scenario, "zero3")
         yield (title(plan), "simulated, warm", warm_seconds(plan), None, None)
+        yield (
+            f"{title(plan)}, after B{BATCH // 2}",
+            "simulated",
+            next_batch_seconds(plan),
+            None,
+            None,
+        )
     started = time.perf_counter()
     cells, simulations = json.loads(_child("cells"))
     cold_s = time.perf_counter() - started
@@ -86,14 +94,23 @@ def plan_of(scenario: Scenario, variant: str, batch: int = BATCH, seed: int = SE
 
 
 def warm_seconds(plan: Plan) -> float:
-    """Of a simulation, the least of a few after one."""
+    """Of a simulation from nothing but compiled code, the least of a few after one."""
     simulate(plan)
     seconds = []
     for _ in range(REPEATS):
+        forget()
         started = time.perf_counter()
         simulate(plan)
         seconds.append(time.perf_counter() - started)
     return min(seconds)
+
+
+def next_batch_seconds(before: Plan, plan: Plan) -> float:
+    """Of a simulation when one of another batch went before: its parts are the same."""
+    simulate(before)
+    started = time.perf_counter()
+    simulate(plan)
+    return time.perf_counter() - started
 
 
 def stretch(scenario: Scenario, num_gpus: int, num_regions: int) -> Scenario:

@@ -6,9 +6,12 @@ plan is simulated once per distinct part, and each part counts as often as it oc
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,9 @@ from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameter
 STEADY = (2, 3, 4)
 """A pipeline is simulated with 4 units of micro-batches; what it does between the ends of the 2nd
 and the 3rd, it repeats. A unit is at least 8 micro-batches and a multiple of the stages."""
+
+MAX_KEPT_RANKS = 512
+"""Parts of plans of up to so many ranks are kept for the next batch; larger ones take gigabytes."""
 
 REDUCE_BUCKET_PARAMETERS = 500_000_000
 """DeepSpeed's documented default of `reduce_bucket_size`."""
@@ -73,17 +79,59 @@ def simulate(plan: Plan, transport: TransportProfile | None = None) -> Simulatio
     PlanError for a plan that the simulator has no rules for.
     """
     transport = transport or load_transport(plan.backend)
-    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
-    fabric = Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
     if plan.schedule == "gpipe":
-        return _gpipe(plan, fabric)
+        return _gpipe(plan, transport)
     if plan.schedule in ("1f1b", "interleaved", "zero-bubble"):
-        return _one_f_one_b(plan, fabric)
+        return _one_f_one_b(plan, transport)
     if plan.system == "zero3":
-        return _zero3(plan, fabric)
+        return _zero3(plan, transport)
     if plan.system == "ddp":
-        return _ddp(plan, fabric)
+        return _ddp(plan, transport)
     raise PlanError(f"no simulation for schedule {plan.schedule!r} of system {plan.system!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Timed:
+    """A part of an iteration, simulated. moments: tasks whose ends divide it, by name."""
+
+    fabric: Fabric
+    timeline: Timeline
+    moments: dict[str, Ids]
+
+    def last_s(self, name: str) -> float:
+        """When the last of the tasks of a moment ended, seconds."""
+        return float(self.timeline.end_s[self.moments[name]].max())
+
+
+def forget() -> None:
+    """Drop the parts that are kept for plans which differ in their batch only."""
+    for part in (_gpipe_round, _one_f_one_b_pass, _zero3_step):
+        part.cache_clear()
+
+
+def _timed(part: Any, plan: Plan, transport: TransportProfile) -> _Timed:
+    """`part` of the plan's shape, kept for the next plan of the same shape unless it is large."""
+    make = part if plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
+    timed: _Timed = make(_shape(plan), transport)
+    return timed
+
+
+def _shape(plan: Plan) -> Plan:
+    """What of a plan its parts depend on: the batch only says how often they are repeated."""
+    return dataclasses.replace(
+        plan,
+        workload=dataclasses.replace(plan.workload, batch=0),
+        num_rounds=1,
+        num_micro_batches=1 if plan.schedule == "none" else _num_simulated(plan),
+        iterations=1,
+        warmup_iterations=0,
+        seed=0,
+    )
+
+
+def _fabric(plan: Plan, transport: TransportProfile) -> Fabric:
+    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
+    return Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
 
 
 def rank_lanes(plan: Plan) -> Ids:
@@ -97,21 +145,14 @@ def rank_lanes(plan: Plan) -> Ids:
     return np.arange(layout.num_ranks).reshape(layout.pp, layout.dp * layout.tp).T.copy()
 
 
-def _gpipe(plan: Plan, fabric: Fabric) -> Simulation:
-    """A round is forward, barrier, backward; gradients are synchronised after the last."""
-    graph, ranks, count = Graph(fabric), rank_lanes(plan), _num_simulated(plan)
-    forward, backward = schedules.gpipe(plan.layout.pp, count)
-    lanes, seconds = _lanes(plan, ranks, count, blocking=False), _seconds(plan, fabric)
-    start = graph.work(Kind.MARK, ranks)
-    halfway = add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
-    turn = _barrier(graph, ranks, halfway)
-    ends = add_pipelines(graph, lanes, backward, {"backward": seconds["backward"]}, turn)
-    done = _synchronise(graph, plan, ranks, ends)
-    timeline = graph.run()
-    turn_s, round_s, end_s = (float(timeline.end_s[ids].max()) for ids in (turn, ends, done))
+def _gpipe(plan: Plan, transport: TransportProfile) -> Simulation:
+    """Rounds of forward, barrier, backward; gradients are synchronised after the last."""
+    timed = _timed(_gpipe_round, plan, transport)
+    timeline, moments = timed.timeline, timed.moments
+    turn_s, round_s, end_s = (timed.last_s(name) for name in ("turn", "ends", "done"))
     phases = (
-        _stretch(plan, timeline, Kind.FORWARD, "forward", (0.0, turn_s), halfway),
-        _stretch(plan, timeline, Kind.BACKWARD, "backward", (turn_s, round_s), ends),
+        _stretch(plan, timeline, Kind.FORWARD, "forward", (0.0, turn_s), moments["halfway"]),
+        _stretch(plan, timeline, Kind.BACKWARD, "backward", (turn_s, round_s), moments["ends"]),
     )
     sync = Part(name="synchronise", timeline=timeline, from_s=round_s, to_s=end_s, repeat=1)
     seconds_of = [sum(part.total_s for part in parts) for parts in phases]
@@ -123,31 +164,52 @@ def _gpipe(plan: Plan, fabric: Fabric) -> Simulation:
             "backward_s": seconds_of[1],
             **_sync_phases(plan, end_s - round_s),
         },
-        fabric=fabric,
+        fabric=timed.fabric,
     )
 
 
-def _one_f_one_b(plan: Plan, fabric: Fabric) -> Simulation:
-    """Fill, a steady state, drain; then gradients are synchronised."""
-    graph, ranks, count = Graph(fabric), rank_lanes(plan), _num_simulated(plan)
+@functools.lru_cache(maxsize=4)
+def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
+    graph, ranks = Graph(_fabric(plan, transport)), rank_lanes(plan)
+    forward, backward = schedules.gpipe(plan.layout.pp, plan.num_micro_batches)
+    lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan, graph.fabric)
     start = graph.work(Kind.MARK, ranks)
-    lanes = _lanes(plan, ranks, count, blocking=plan.system == "megatron")
+    halfway = add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
+    turn = _barrier(graph, ranks, halfway)
+    ends = add_pipelines(graph, lanes, backward, {"backward": seconds["backward"]}, turn)
+    moments = {"halfway": halfway, "turn": turn, "ends": ends}
+    moments["done"] = _synchronise(graph, plan, ranks, ends)
+    return _Timed(fabric=graph.fabric, timeline=graph.run(), moments=moments)
+
+
+def _one_f_one_b(plan: Plan, transport: TransportProfile) -> Simulation:
+    """Fill, a steady state, drain; then gradients are synchronised."""
+    timed = _timed(_one_f_one_b_pass, plan, transport)
+    timeline, ready_s, end_s = timed.timeline, timed.last_s("ends"), timed.last_s("done")
+    ends = timed.moments["ends"]
+    parts = _stretch(plan, timeline, Kind.BACKWARD, "pipeline", (0.0, ready_s), ends)
+    sync = Part(name="synchronise", timeline=timeline, from_s=ready_s, to_s=end_s, repeat=1)
+    pipeline_s = sum(part.total_s for part in parts)
+    phases = {"pipeline_s": pipeline_s, **_sync_phases(plan, end_s - ready_s)}
+    return Simulation(plan=plan, parts=(*parts, sync), phases=phases, fabric=timed.fabric)
+
+
+@functools.lru_cache(maxsize=4)
+def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> _Timed:
+    graph, ranks, count = Graph(_fabric(plan, transport)), rank_lanes(plan), plan.num_micro_batches
+    start = graph.work(Kind.MARK, ranks)
+    lanes = _lanes(plan, ranks, blocking=plan.system == "megatron")
     make: dict[str, Callable[[], list[schedules.Program]]] = {
         "1f1b": lambda: schedules.one_forward_one_backward(plan.layout.pp, count),
         "zero-bubble": lambda: schedules.zero_bubble(plan.layout.pp, count),
         "interleaved": lambda: schedules.interleaved(plan.layout.pp, count, plan.num_chunks),
     }
-    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan, fabric), start)
+    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan, graph.fabric), start)
     done = _synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     if np.isnan(timeline.end_s).any():
         raise PlanError(f"schedule {plan.schedule} of {plan.variant} waits for itself")
-    ready_s, end_s = (float(timeline.end_s[ids].max()) for ids in (ends, done))
-    parts = _stretch(plan, timeline, Kind.BACKWARD, "pipeline", (0.0, ready_s), ends)
-    sync = Part(name="synchronise", timeline=timeline, from_s=ready_s, to_s=end_s, repeat=1)
-    pipeline_s = sum(part.total_s for part in parts)
-    phases = {"pipeline_s": pipeline_s, **_sync_phases(plan, end_s - ready_s)}
-    return Simulation(plan=plan, parts=(*parts, sync), phases=phases, fabric=fabric)
+    return _Timed(fabric=graph.fabric, timeline=timeline, moments={"ends": ends, "done": done})
 
 
 def _unit(plan: Plan) -> int:
@@ -204,11 +266,11 @@ def _stretch(
     )
 
 
-def _lanes(plan: Plan, ranks: Ids, num_micro_batches: int, *, blocking: bool) -> Lanes:
+def _lanes(plan: Plan, ranks: Ids, *, blocking: bool) -> Lanes:
     """Tensor-parallel ranks send a part each of a boundary tensor and gather it inside."""
     return Lanes(
         ranks=ranks,
-        num_micro_batches=num_micro_batches,
+        num_micro_batches=plan.num_micro_batches,
         message_bytes=plan.activation_bytes / plan.layout.tp,
         blocking=blocking,
     )
@@ -307,7 +369,8 @@ def _sync_phases(plan: Plan, total_s: float) -> dict[str, float]:
     return {"sync_s": max(0.0, total_s - optimizer_s), "optimizer_s": optimizer_s}
 
 
-def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
+@functools.lru_cache(maxsize=4)
+def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
     """ZeRO-3 under DeepSpeed's live limit, seen from one rank: all do the same.
 
     A micro-step gathers the parameters within the limit once, before it computes: they are kept
@@ -317,7 +380,7 @@ def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
     buckets, beside the compute that follows. One communicator: its collectives come one after the
     other.
     """
-    workload, stage = plan.workload, plan.stages[0]
+    workload, stage, fabric = plan.workload, plan.stages[0], _fabric(plan, transport)
     element = DTYPE_BYTES[workload.dtype]
     ring = np.arange(plan.layout.num_ranks)[None]
     cost: dict[tuple[Callable[..., Ids], float], float] = {}
@@ -366,13 +429,22 @@ def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
                 scattered = min(pending, bucket) if layer else pending
                 communicate(alone_s(collectives.ring_reduce_scatter, scattered), compute)
                 pending -= scattered
-    timeline = graph.run()
+    return _Timed(fabric=fabric, timeline=graph.run(), moments={})
+
+
+def _zero3(plan: Plan, transport: TransportProfile) -> Simulation:
+    """Micro-steps, then the update."""
+    timed, stage, steps = (
+        _timed(_zero3_step, plan, transport),
+        plan.stages[0],
+        plan.num_micro_batches,
+    )
+    timeline = timed.timeline
     step_s = float(timeline.end_s.max())
-    once = Graph(fabric)
+    once = Graph(timed.fabric)
     once.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
     rest = once.run()
     rest_s = float(rest.end_s.max())
-    steps = plan.num_micro_batches
     computed_s = steps * (stage.forward_s + stage.backward_s)
     parts = (
         Part(name="micro-step", timeline=timeline, from_s=0.0, to_s=step_s, repeat=steps),
@@ -384,13 +456,13 @@ def _zero3(plan: Plan, fabric: Fabric) -> Simulation:
         "sync_s": steps * step_s - computed_s + rest_s - stage.optimizer_s,
         "optimizer_s": stage.optimizer_s,
     }
-    return Simulation(plan=plan, parts=parts, phases=phases, fabric=fabric)
+    return Simulation(plan=plan, parts=parts, phases=phases, fabric=timed.fabric)
 
 
-def _ddp(plan: Plan, fabric: Fabric) -> Simulation:
+def _ddp(plan: Plan, transport: TransportProfile) -> Simulation:
     """Gradient accumulation; the last backward pass hands over a bucket as soon as it is full,
     and one communicator reduces bucket after bucket while the pass goes on."""
-    stage, steps = plan.stages[0], plan.num_micro_batches
+    stage, steps, fabric = plan.stages[0], plan.num_micro_batches, _fabric(plan, transport)
     ring = np.arange(plan.layout.num_ranks)[None]
     size = float(plan.bucket_bytes or stage.gradient_bytes)
     count = max(1, math.ceil(stage.gradient_bytes / size))

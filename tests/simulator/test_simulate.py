@@ -14,6 +14,7 @@ from netbench.plan import Plan, build_plan
 from netbench.report.published import iteration_times
 from netbench.scenario import load_scenario
 from netbench.simulator import TransportProfile, simulate
+from netbench.simulator.simulate import forget
 from tests.simulator.uniform import FREE, uniform_plan
 
 F, B = 0.01, 0.03
@@ -236,6 +237,20 @@ def test_case_3_is_within_25_percent_of_the_published_times(variant: str) -> Non
     ]
     plan = build_plan(load_scenario("case3"), variant, 24, 1024, 2022, 2, 1)
     assert simulate(plan).iteration_s == pytest.approx(rows["iteration_s"].mean(), rel=0.25)
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random", "megatron-p8", "zero3"])
+def test_another_batch_is_the_same_with_and_without_the_one_before(variant: str) -> None:
+    """Parts are kept for plans that differ in their batch only."""
+    small, large = (
+        build_plan(load_scenario("case4"), variant, 24, batch, 2022, 2, 1) for batch in (1024, 4096)
+    )
+    forget()
+    simulate(small)
+    after_another = simulate(large)
+    forget()
+    assert simulate(large).iteration_s == after_another.iteration_s
+    assert simulate(large).phases == after_another.phases
 
 
 def test_a_plan_without_rules_is_refused() -> None:
