@@ -10,8 +10,11 @@ import pytest
 from netbench.testbed.guest import run_in_guest as run
 from netbench.testbed.host import probe_host
 
+HANG_S = 900.0
+"""Wall seconds after which a guest is taken for hung: hosts differ, and are busy."""
+
 
 @pytest.fixture
 def run_in_guest() -> Callable[..., tuple[int, str]]:
     """`netbench.testbed.guest.run_in_guest` on this host: (argv, ...) -> exit status, output."""
-    return partial(run, probe_host())
+    return partial(run, probe_host(), timeout_s=HANG_S)
