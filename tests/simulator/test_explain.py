@@ -128,8 +128,11 @@ def test_every_rank_computes_what_its_plan_says(case: str, variant: str) -> None
     plan, found = simulation.plan, breakdown(simulation)
     count = plan.num_rounds * plan.num_micro_batches
     stage = plan.stages[-1]
-    assert found.of("forward") == pytest.approx(count * stage.forward_s, rel=1e-6)
-    assert found.of("backward") == pytest.approx(count * stage.backward_s, rel=1e-6)
+    # zero3 and ddp compute in pieces: each ends at the nearest tick of the simulator's clock.
+    pieces = 2 * plan.workload.layers if plan.schedule == "none" else 1
+    ticks = count * pieces * 2**-30
+    assert found.of("forward") == pytest.approx(count * stage.forward_s, rel=1e-9, abs=ticks)
+    assert found.of("backward") == pytest.approx(count * stage.backward_s, rel=1e-9, abs=ticks)
 
 
 @every_system
