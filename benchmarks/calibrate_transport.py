@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.calibrate_v100 import TRANSFERS, gauss_newton
+from benchmarks.fit_v100 import TRANSFERS, gauss_newton
 from netbench.scenario.model import Link, Network
 from netbench.simulator.collectives import COLLECTIVES
 from netbench.simulator.fabric import Fabric
@@ -175,7 +175,7 @@ PROFILE = """\
 # results/published/p2p_under_tc.csv only; no row is more than {worst} off.
 header: 52B # IPv4 20, TCP 20, timestamps 12 (RFC 791, 9293, 7323)
 ethernet: 14B # beside the MTU, as `tc` counts it
-inside_node: 153Gbit # between GPUs; fitted on cases 1-2 (calibrate_v100.py); the notes say 100
+inside_node: 153Gbit # between GPUs; fitted on cases 1-2 (fit_v100.py); the notes say 100
 host: {host} # of payload, one connection; {host_note}
 channels: {channels} # {channels_note}
 sockets: {sockets} # {sockets_note}

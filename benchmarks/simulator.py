@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from benchmarks.calibrate_v100 import PUBLISHED, SEEDS, read_published
+from benchmarks.fit_v100 import PUBLISHED, SEEDS, read_published
 from benchmarks.simpy_model import last_end, never_slow
 from netbench.errors import PlanError
 from netbench.placement import SEEDED

@@ -267,6 +267,16 @@ def _fastest(network: Network, path: int) -> float:
 
 
 @njit(cache=True, inline="always")
+def _touch(resource: int, dirty: Integers, is_dirty: NDArray[np.bool_], num_dirty: int) -> int:
+    """Note, once, that a resource is to be shared anew."""
+    if is_dirty[resource]:
+        return num_dirty
+    is_dirty[resource] = True
+    dirty[num_dirty] = resource
+    return num_dirty + 1
+
+
+@njit(cache=True, inline="always")
 def _enter(
     task: int,
     path: int,
@@ -287,10 +297,7 @@ def _enter(
         if first != NONE:
             users.previous[first] = slot
         users.head[resource] = slot
-        if not is_dirty[resource]:
-            is_dirty[resource] = True
-            dirty[num_dirty] = resource
-            num_dirty += 1
+        num_dirty = _touch(resource, dirty, is_dirty, num_dirty)
     return num_dirty
 
 
@@ -317,10 +324,8 @@ def _leave(
             users.following[before] = behind
         if behind != NONE:
             users.previous[behind] = before
-        if users.head[resource] != NONE and not is_dirty[resource]:
-            is_dirty[resource] = True
-            dirty[num_dirty] = resource
-            num_dirty += 1
+        if users.head[resource] != NONE:
+            num_dirty = _touch(resource, dirty, is_dirty, num_dirty)
     return num_dirty
 
 

@@ -11,21 +11,24 @@ import pytest
 
 from benchmarks.calibrate_v100 import (
     A40_SCENARIOS,
+    render_profile,
+    rewrite_a40,
+    slot_table,
+    summary_table,
+)
+from benchmarks.fit_v100 import (
     HEAD_FLOPS,
     Bench,
     Constants,
     Residual,
     Simulator,
+    as_written,
     fit_dtfm,
     fit_megatron,
     fit_zero3,
     gauss_newton,
     per_slot,
     profile_of,
-    render_profile,
-    rewrite_a40,
-    slot_table,
-    summary_table,
     with_head,
     with_micro_batch,
 )
@@ -100,15 +103,29 @@ def test_zero3_fit_recovers_the_host_time_of_a_collective(pool: Executor) -> Non
 
 
 @pytest.mark.parametrize("variant", ["dtfm-scheduled", "megatron-p8", "zero3"])
-def test_an_iteration_is_affine_in_the_batch(pool: Executor, variant: str) -> None:
-    """B2048 from B1024 and B4096, against its own simulation."""
+def test_every_batch_of_a_setting_is_simulated(variant: str) -> None:
+    """As the plan of that batch is, with the device that the constants make."""
     simulator = Simulator(constants=KNOWN, transport=NCCL)
-    once_s, per_sequence_s = simulator.affine(("case1", variant, 24, 2022))
-    device = profile_of(KNOWN, load_scenario("case1").workload)
+    batches = (1024, 2048, 4096)
+    found = simulator.seconds(("case1", variant, 24, 2022, batches))
     scenario = load_scenario("case1")
-    scenario.devices["V100"] = device
-    plan = build_plan(scenario, variant, 24, 2048, 2022, 2, 1, scale=1.0)
-    assert once_s + 2048 * per_sequence_s == pytest.approx(simulate(plan).iteration_s, rel=1e-6)
+    scenario.devices["V100"] = profile_of(KNOWN, scenario.workload)
+    plans = [build_plan(scenario, variant, 24, batch, 2022, 2, 1, scale=1.0) for batch in batches]
+    assert found == [simulate(plan).iteration_s for plan in plans]
+
+
+def test_residuals_are_those_of_the_profile_that_is_written(tmp_path: Path) -> None:
+    """To its digits: what is read back from the file are the very constants that were judged."""
+    constants = as_written(KNOWN)
+    path = tmp_path / "V100.yaml"
+    path.write_text(render_profile(constants), encoding="utf-8")
+    read = validate(read_source(path), DeviceForm)
+    judged = profile_of(constants, load_scenario("case1").workload)
+    assert {name: read.flops[name] for name in judged.flops} == pytest.approx(
+        judged.flops, rel=1e-12
+    )
+    assert read.optimizer_per_parameter["dtfm"] == pytest.approx(constants.optimizer_s, rel=1e-12)
+    assert read.collective["zero3"] == pytest.approx(constants.collective_s, rel=1e-12)
 
 
 def test_a_profile_spends_the_seconds_it_was_made_from() -> None:
