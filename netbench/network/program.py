@@ -12,7 +12,13 @@ What does what, and why:
   leaf has the cap as its own rate as well. What TCP hands over in one piece must not be more than
   the burst, or HTB makes it late. Measured, 25 Mbit/s: one message exact to 2 us, eight at once
   together early by the burst, 1 ms.
+- Jitter must not reorder packets unless the link asks for it. netem with a rate sends no packet
+  before the one ahead of it; so a link without a rate gets one that is never reached
+  (`UNLIMITED_BPS`), and a link that may reorder has its rate in the HTB class instead.
 - `limit` is in packets and must never be what slows TCP down, see `_limit_packets`.
+- A trunk is one leaf per region, at a router that everything leaving the region goes through.
+- TCP from and to SSH's port is matched first and sent to the root itself, unshaped, whoever the
+  peer is: the controller may run on a node.
 
 tc's own resolution (iproute2 6.1): delays are whole microseconds (stored in ticks of 64 ns),
 rates whole bytes per second. Programs are written in these units, so that nothing is rounded twice.
@@ -22,11 +28,11 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from netbench.errors import NetworkError
-from netbench.scenario.model import Link, Network
+from netbench.scenario.model import NO_BURSTS, BurstLoss, Link, Network
 
 HANDLE = "6e62:"
 """The root qdisc of a netbench program ("nb" in ASCII): what has it is ours, all else is not."""
@@ -70,6 +76,9 @@ case 3, none with these. They are not set where frames are really lost."""
 MAX_NODES = 0x6E61
 """Class ids are destination + 1 and name the leaves as well, which must not be called 6e62:."""
 
+EXEMPT_PRIORITY = {4: 1, 6: 2}
+"""Of the filters of ports that are not shaped, by IP version: before those of destinations."""
+
 _MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
 _MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too long
 _BURST_S = 1e-3
@@ -93,7 +102,11 @@ class HtbClass:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leaf:
-    """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited."""
+    """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited.
+
+    jitter_us: netem's; of a uniform distribution half its width, else the standard deviation.
+    Shares and probabilities 0..1.
+    """
 
     minor: int
     delay_us: int
@@ -101,6 +114,12 @@ class Leaf:
     loss: float
     rate_bps: int
     limit_packets: int
+    distribution: str = "normal"
+    jitter_correlation: float = 0.0
+    bursts: BurstLoss = NO_BURSTS
+    duplication: float = 0.0
+    corruption: float = 0.0
+    reordering: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +127,7 @@ class Program:
     """What one node's interface must hold. matches: destination address -> class minor.
 
     max_segments: frames TCP may hand over as one packet; a setting of the link, not of `tc`.
+    exempt_ports: TCP ports, of either end, whose packets are not shaped.
     """
 
     node: int
@@ -116,6 +136,7 @@ class Program:
     leaves: tuple[Leaf, ...]
     matches: tuple[tuple[str, int], ...]
     max_segments: int = MAX_SEGMENTS
+    exempt_ports: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -124,6 +145,7 @@ class Program:
         lines = [f"qdisc add {dev} root handle {HANDLE} htb default 0"]
         lines += [_class_line(dev, htb) for htb in self.classes]
         lines += [_leaf_line(dev, leaf) for leaf in self.leaves]
+        lines += _exempt_lines(dev, self.exempt_ports, self.matches)
         lines += _filter_lines(dev, self.matches)
         return "\n".join(lines) + "\n"
 
@@ -131,11 +153,21 @@ class Program:
 def compile_programs(
     network: Network, addresses: Sequence[Sequence[str]], interface: str, scale: float = 1.0
 ) -> tuple[Program, ...]:
-    """The program of every node. addresses: per node, IPv4 and IPv6. Raises NetworkError."""
-    return tuple(
-        compile_program(network, node, addresses, interface, scale)
-        for node in range(network.num_nodes)
-    )
+    """The program of every node, then of every router. addresses: per node, IPv4 and IPv6.
+
+    Raises NetworkError.
+    """
+    nodes = range(network.num_nodes + num_routers(network))
+    return tuple(compile_program(network, node, addresses, interface, scale) for node in nodes)
+
+
+def num_routers(network: Network) -> int:
+    """Routers a network needs beside its nodes: one per region where regions are joined by trunks.
+
+    The router of region r is "node" `num_nodes + r`; what leaves the region goes through it.
+    """
+    num_regions = len(network.regions)
+    return num_regions if network.sharing == "trunk" and num_regions > 1 else 0
 
 
 def compile_program(
@@ -145,7 +177,7 @@ def compile_program(
     interface: str,
     scale: float = 1.0,
 ) -> Program:
-    """The shaping program of one node. Bandwidths are divided by `scale`; delays are not.
+    """The shaping program of one node or router. Bandwidths are divided by `scale`; delays not.
 
     Ranks on the same node talk over loopback, which no program touches.
     Raises NetworkError for more nodes than class ids, or a rate or delay tc cannot express.
@@ -155,13 +187,20 @@ def compile_program(
     cap_bps = _rate(egress_cap_bps(network, node), scale, f"NIC of node {node}")
     groups = destination_groups(network, node)
     minors = [group[0] + 1 for group in groups]
+    leaves = tuple(
+        _leaf(network, node, group, minor, scale)
+        for group, minor in zip(groups, minors, strict=True)
+    )
+    reordered = {
+        leaf.minor for leaf, group in zip(leaves, groups, strict=True)
+        if leaf.rate_bps and _link_from(network, node, group[0]).jitter_reorders
+    }  # fmt: skip
     return Program(
         node=node,
         interface=interface,
-        classes=_classes(network, minors, cap_bps),
+        classes=_classes(network, leaves, cap_bps, reordered),
         leaves=tuple(
-            _leaf(network, node, group, minor, scale)
-            for group, minor in zip(groups, minors, strict=True)
+            replace(leaf, rate_bps=0) if leaf.minor in reordered else leaf for leaf in leaves
         ),
         matches=tuple(
             sorted(
@@ -180,14 +219,45 @@ def egress_cap_bps(network: Network, node: int) -> float:
 
 
 def destination_groups(network: Network, node: int) -> list[tuple[int, ...]]:
-    """Destinations that share one queue and one rate at `node`, ordered by their first member."""
+    """Destinations that share one queue and one rate at `node`, ordered by their first member.
+
+    Destinations over a trunk are not among those of a node: its region's router has them.
+    """
     peers = [peer for peer in range(network.num_nodes) if peer != node]
-    if network.sharing != "class":
-        return [(peer,) for peer in peers]
-    groups: dict[Link, list[int]] = {}
+    if network.sharing == "trunk" and num_routers(network):
+        home = _region_of(network, node)
+        inside = node < network.num_nodes
+        peers = [peer for peer in peers if (network.node_regions[peer] == home) == inside]
+        if inside:
+            return [(peer,) for peer in peers]
+        return _grouped(peers, lambda peer: network.node_regions[peer])
+    if network.sharing == "class":
+        return _grouped(peers, lambda peer: network.link(node, peer))
+    return [(peer,) for peer in peers]
+
+
+def _grouped(peers: list[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
+    groups: dict[Hashable, list[int]] = {}
     for peer in peers:
-        groups.setdefault(network.link(node, peer), []).append(peer)
+        groups.setdefault(key(peer), []).append(peer)
     return [tuple(group) for group in groups.values()]
+
+
+def _region_of(network: Network, node: int) -> int:
+    """Region of a node, or of a router."""
+    routed = node - network.num_nodes
+    return routed if routed >= 0 else network.node_regions[node]
+
+
+def _link_from(network: Network, node: int, dst: int) -> Link:
+    """The link of a node, or of a router, to node `dst`."""
+    return network.links[_region_of(network, node)][network.node_regions[dst]]
+
+
+def _back_bps(network: Network, node: int, dst: int) -> float:
+    """What one flow from `dst` back to a node or router can get, bit/s, unscaled."""
+    link = network.links[network.node_regions[dst]][_region_of(network, node)]
+    return min(link.bandwidth_bps, egress_cap_bps(network, dst))
 
 
 def link_bps(network: Network, src: int, dst: int) -> float:
@@ -201,7 +271,7 @@ def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
     All are per namespace, so nothing has to be restored where a namespace ends with the run.
     """
     rmem, wmem = buffer_bytes(network, scale)
-    lossy = any(link.loss for row in network.links for link in row)
+    lossy = any(link.mean_loss for row in network.links for link in row)
     return {
         **(_PATIENCE if scale > 1 and not lossy else {}),
         # Connections are older than the shaping. What they learned on the bare bridge (a round trip
@@ -240,10 +310,15 @@ def _region_pair_bdps(network: Network, scale: float) -> list[float]:
     ]  # fmt: skip
 
 
-def _classes(network: Network, minors: list[int], cap_bps: int) -> tuple[HtbClass, ...]:
-    frame = frame_bytes(network)
+def _classes(
+    network: Network, leaves: Sequence[Leaf], cap_bps: int, reordered: set[int]
+) -> tuple[HtbClass, ...]:
+    """One class per leaf; those of `reordered` have the leaf's rate."""
+    frame, minors = frame_bytes(network), [leaf.minor for leaf in leaves]
+    own = {leaf.minor: leaf.rate_bps for leaf in leaves if leaf.minor in reordered}
     if not cap_bps:
-        return tuple(_class(minor, 0, UNLIMITED_BPS, UNLIMITED_BPS, frame) for minor in minors)
+        rates = [own.get(minor, UNLIMITED_BPS) for minor in minors]
+        return tuple(_class(m, 0, r, r, frame) for m, r in zip(minors, rates, strict=True))
     # A class sends what it is sure of even where the cap is used up, and a burst of it each.
     # So it is sure of next to nothing, one frame in 200 s, and borrows: in turn, a quantum each.
     own_bps = 8 * math.ceil(frame / _OWN_FRAME_S)
@@ -253,7 +328,11 @@ def _classes(network: Network, minors: list[int], cap_bps: int) -> tuple[HtbClas
             f"{len(minors)} destinations; lower the scale"
         )
     cap = _class(_CAP_MINOR, 0, cap_bps, cap_bps, frame)
-    return (cap, *(_class(minor, _CAP_MINOR, own_bps, cap_bps, frame) for minor in minors))
+    ceils = [own.get(minor, cap_bps) for minor in minors]
+    return (
+        cap,
+        *(_class(m, _CAP_MINOR, own_bps, c, frame) for m, c in zip(minors, ceils, strict=True)),
+    )
 
 
 def _burst_bytes(rate_bps: int, frame: int) -> int:
@@ -283,16 +362,33 @@ def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) ->
 
 
 def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale: float) -> Leaf:
-    link = network.link(node, group[0])
+    link = _link_from(network, node, group[0])
     where = f"link from node {node} to node {group[0]}"
+    rate_bps = _rate(min(_leaf_bps(network, node, dst) for dst in group), scale, where)
+    if link.jitter_s and not link.jitter_reorders:
+        rate_bps = rate_bps or UNLIMITED_BPS
+    uniform = link.jitter_distribution == "uniform"
     return Leaf(
         minor=minor,
         delay_us=_microseconds(link.one_way_delay_s, where),
-        jitter_us=_microseconds(link.jitter_s, where),
+        jitter_us=_microseconds(link.jitter_s * (math.sqrt(3) if uniform else 1), where),
         loss=link.loss,
-        rate_bps=_rate(min(link_bps(network, node, dst) for dst in group), scale, where),
-        limit_packets=_limit_packets(network, node, group, scale),
+        rate_bps=rate_bps,
+        limit_packets=link.queue_packets or _limit_packets(network, node, group, scale),
+        distribution=link.jitter_distribution,
+        jitter_correlation=link.jitter_correlation,
+        bursts=link.bursts,
+        duplication=link.duplication,
+        corruption=link.corruption,
+        reordering=link.reordering,
     )
+
+
+def _leaf_bps(network: Network, node: int, dst: int) -> float:
+    """What the leaf of a node or router to `dst` sends, bit/s, unscaled."""
+    if node < network.num_nodes:
+        return link_bps(network, node, dst)
+    return _link_from(network, node, dst).bandwidth_bps
 
 
 def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: float) -> int:
@@ -306,8 +402,8 @@ def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: f
     """
     frame = frame_bytes(network)
     in_flight = max(
-        min(max(link_bps(network, node, dst), link_bps(network, dst, node)), CEILING_BPS)
-        / scale / 8 * network.link(node, dst).one_way_delay_s / frame
+        min(max(_leaf_bps(network, node, dst), _back_bps(network, node, dst)), CEILING_BPS)
+        / scale / 8 * _link_from(network, node, dst).one_way_delay_s / frame
         for dst in group
     )  # fmt: skip
     send_buffer = buffer_bytes(network, scale)[1]
@@ -350,14 +446,53 @@ def _class_line(dev: str, htb: HtbClass) -> str:
 
 
 def _leaf_line(dev: str, leaf: Leaf) -> str:
-    """Every field, always: netem keeps the old value of a field that is not sent."""
-    # Without a table netem's jitter is uniform; a scenario's is a standard deviation.
-    normal = " distribution normal" if leaf.jitter_us else ""
-    return (
-        f"qdisc add {dev} parent {HANDLE}{leaf.minor:x} handle {leaf.minor:x}: netem "
-        f"limit {leaf.limit_packets} delay {leaf.delay_us}us {leaf.jitter_us}us{normal} "
-        f"loss {leaf.loss * 100:.9g}% rate {leaf.rate_bps}bit"
-    )
+    parent = f"parent {HANDLE}{leaf.minor:x} handle {leaf.minor:x}:"
+    return f"qdisc add {dev} {parent} netem {netem_options(leaf)}"
+
+
+def netem_options(leaf: Leaf) -> str:
+    """Every field, always: netem keeps the old value of a field that is not sent. (A table of a
+    distribution it keeps for good: only a new qdisc is without one.)"""
+    delay = f"delay {leaf.delay_us}us {leaf.jitter_us}us"
+    if leaf.jitter_us:
+        delay += f" {_percent(leaf.jitter_correlation)}" if leaf.jitter_correlation else ""
+        # Without a table netem's jitter is uniform.
+        delay += "" if leaf.distribution == "uniform" else f" distribution {leaf.distribution}"
+    loss = f"loss {_percent(leaf.loss)}"
+    if leaf.bursts != NO_BURSTS:
+        bursts = leaf.bursts
+        shares = (bursts.to_bad, bursts.to_good, bursts.loss_bad, bursts.loss_good)
+        loss = "loss gemodel " + " ".join(_percent(share) for share in shares)
+    rest = [
+        f"{name} {_percent(share)}"
+        for name, share in (
+            ("duplicate", leaf.duplication),
+            ("corrupt", leaf.corruption),
+            ("reorder", leaf.reordering),
+        )
+        if share
+    ]
+    words = [f"limit {leaf.limit_packets}", delay, loss, *rest, f"rate {leaf.rate_bps}bit"]
+    return " ".join(words)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.9g}%"
+
+
+def _exempt_lines(
+    dev: str, ports: tuple[int, ...], matches: tuple[tuple[str, int], ...]
+) -> list[str]:
+    """TCP from and to these ports goes to the root's own handle: HTB sends that at once."""
+    versions = {_ip(address).version for address, _ in matches}
+    return [
+        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {EXEMPT_PRIORITY[version]} "
+        f"u32 match {match} protocol 6 0xff match {match} {end} {port} 0xffff flowid {HANDLE}0"
+        for version, protocol, match in ((4, "ip", "ip"), (6, "ipv6", "ip6"))
+        if version in versions
+        for port in ports
+        for end in ("sport", "dport")
+    ]
 
 
 def _filter_lines(dev: str, matches: tuple[tuple[str, int], ...]) -> list[str]:

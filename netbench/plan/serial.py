@@ -1,7 +1,7 @@
 """A plan as canonical JSON: sorted keys, no spaces, types from the annotations, inf as "inf".
 
 Fields added after plans were first recorded are left out where they have their default
-(`model.LATER`): read a plan with `plan_from_json`, not by its keys.
+(`scenario.model.LATER`): read a plan with `plan_from_json`, not by its keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import typing
 from typing import Any
 
 from netbench.errors import PlanError
-from netbench.plan.model import LATER, PLAN_SCHEMA_VERSION, Plan
+from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+from netbench.scenario.model import LATER
 
 HASH_DIGITS = 12
 """Hexadecimal digits of a plan's hash: 48 bits, plenty for the plans of one project."""
