@@ -1,0 +1,14 @@
+"""`netbench net`: give machines a network, prove that they have it, and give the old one back."""
+
+from __future__ import annotations
+
+import click
+
+from netbench.commands.lazy import Commands, LazyGroup
+
+COMMANDS: Commands = {}
+
+
+@click.group(cls=LazyGroup, commands=COMMANDS)
+def net() -> None:
+    """Shape a network, prove it, and get the old one back."""
