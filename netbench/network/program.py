@@ -143,8 +143,8 @@ class Program:
         """The program as `tc -batch` reads it. Fails on an interface with a root qdisc set."""
         dev = f"dev {self.interface}"
         lines = [f"qdisc add {dev} root handle {HANDLE} htb default 0"]
-        lines += [_class_line(dev, htb) for htb in self.classes]
-        lines += [_leaf_line(dev, leaf) for leaf in self.leaves]
+        lines += [class_line("add", dev, htb) for htb in self.classes]
+        lines += [leaf_line("add", dev, leaf) for leaf in self.leaves]
         lines += _exempt_lines(dev, self.exempt_ports, self.matches)
         lines += _filter_lines(dev, self.matches)
         return "\n".join(lines) + "\n"
@@ -176,16 +176,18 @@ def compile_program(
     addresses: Sequence[Sequence[str]],
     interface: str,
     scale: float = 1.0,
+    groups: Sequence[tuple[int, ...]] | None = None,
 ) -> Program:
     """The shaping program of one node or router. Bandwidths are divided by `scale`; delays not.
 
+    groups: destinations that share a queue, where it is not `destination_groups` that says so.
     Ranks on the same node talk over loopback, which no program touches.
     Raises NetworkError for more nodes than class ids, or a rate or delay tc cannot express.
     """
     if network.num_nodes > MAX_NODES:
         raise NetworkError(f"{network.num_nodes} nodes: a shaping program holds {MAX_NODES}")
     cap_bps = _rate(egress_cap_bps(network, node), scale, f"NIC of node {node}")
-    groups = destination_groups(network, node)
+    groups = destination_groups(network, node) if groups is None else groups
     minors = [group[0] + 1 for group in groups]
     leaves = tuple(
         _leaf(network, node, group, minor, scale)
@@ -436,18 +438,20 @@ def _microseconds(seconds: float, where: str) -> int:
     return delay_us
 
 
-def _class_line(dev: str, htb: HtbClass) -> str:
+def class_line(verb: str, dev: str, htb: HtbClass) -> str:
+    """A line of `tc -batch` about a class. verb: add, change, ...; dev: e.g. "dev eth0"."""
     parent = f"{htb.parent:x}" if htb.parent else ""
     return (
-        f"class add {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
+        f"class {verb} {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
         f"rate {htb.rate_bps}bit ceil {htb.ceil_bps}bit "
         f"burst {htb.burst_bytes}b cburst {htb.ceil_burst_bytes}b quantum {htb.quantum_bytes}"
     )
 
 
-def _leaf_line(dev: str, leaf: Leaf) -> str:
-    parent = f"parent {HANDLE}{leaf.minor:x} handle {leaf.minor:x}:"
-    return f"qdisc add {dev} {parent} netem {netem_options(leaf)}"
+def leaf_line(verb: str, dev: str, leaf: Leaf) -> str:
+    """A line of `tc -batch` about a leaf; `change` is of whichever leaf the class has."""
+    handle = "" if verb == "change" else f" handle {leaf.minor:x}:"
+    return f"qdisc {verb} {dev} parent {HANDLE}{leaf.minor:x}{handle} netem {netem_options(leaf)}"
 
 
 def netem_options(leaf: Leaf) -> str:
