@@ -19,7 +19,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from netbench.errors import ScenarioError, nearest
@@ -158,21 +158,26 @@ def compile_replays(
     With `class` sharing, destinations share a queue where their links are equal all the time.
     Raises NetworkError.
     """
-    states = networks(network, changes)
+    changed = networks(network, changes)
+    states = [network, *(state for _, state in changed)]
     replays = []
     for node in range(network.num_nodes + num_routers(network)):
-        groups = _lasting_groups([network, *(state for _, state in states)], node)
-        before = first = replace(
-            compile_program(network, node, addresses, interface, scale, groups),
-            exempt_ports=exempt_ports,
+        groups = _lasting_groups(states, node)
+        programs = [
+            replace(
+                compile_program(state, node, addresses, interface, scale, groups),
+                exempt_ports=exempt_ports,
+            )
+            for state in states
+        ]
+        programs = _with_longest_queues(programs)
+        steps = (
+            Step(time_s=time_s, text=_difference(before, after))
+            for (time_s, _), (before, after) in zip(changed, pairwise(programs), strict=True)
         )
-        steps = []
-        for time_s, state in states:
-            after = compile_program(state, node, addresses, interface, scale, groups)
-            if text := _difference(before, after):
-                steps.append(Step(time_s=time_s, text=text))
-            before = after
-        replays.append(Replay(program=first, steps=tuple(steps)))
+        replays.append(
+            Replay(program=programs[0], steps=tuple(step for step in steps if step.text))
+        )
     return tuple(replays)
 
 
@@ -198,6 +203,25 @@ def _lasting_groups(states: Sequence[Network], node: int) -> list[tuple[int, ...
     for dst in memberships[0]:
         found.setdefault(tuple(member[dst] for member in memberships), []).append(dst)
     return [tuple(group) for group in found.values()]
+
+
+def _with_longest_queues(programs: Sequence[Program]) -> list[Program]:
+    """Every leaf with the longest queue it has in any of the programs: TCP's buffers are those of
+    the largest network all the time."""
+    limits = [
+        max(leaf.limit_packets for leaf in leaves)
+        for leaves in zip(*(program.leaves for program in programs), strict=True)
+    ]
+    return [
+        replace(
+            program,
+            leaves=tuple(
+                replace(leaf, limit_packets=limit)
+                for leaf, limit in zip(program.leaves, limits, strict=True)
+            ),
+        )
+        for program in programs
+    ]
 
 
 def _difference(before: Program, after: Program) -> str:
