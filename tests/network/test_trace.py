@@ -97,7 +97,8 @@ def test_networks_accumulate() -> None:
     """A value not given stays as the step before left it; rows of one time are one step."""
     start = two_regions()
     changes = parse_trace(
-        f"{HEAD}5s,ohio -> virginia,,1Mbit,\n5s,virginia -> ohio,7ms,,\n9s,ohio -> virginia,1ms,,\n",
+        f"{HEAD}5s,ohio -> virginia,,1Mbit,\n5s,virginia -> ohio,7ms,,\n"
+        "9s,ohio -> virginia,1ms,,\n",
         start.regions,
     )
     (at_5, first), (at_9, second) = networks(start, changes)
