@@ -105,7 +105,7 @@ class Leaf:
     """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited.
 
     jitter_us: netem's; of a uniform distribution half its width, else the standard deviation.
-    Shares and probabilities 0..1.
+    Shares and probabilities 0..1. may_overflow: the limit was asked for, and drops by it with it.
     """
 
     minor: int
@@ -120,6 +120,7 @@ class Leaf:
     duplication: float = 0.0
     corruption: float = 0.0
     reordering: float = 0.0
+    may_overflow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -383,6 +384,7 @@ def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale
         duplication=link.duplication,
         corruption=link.corruption,
         reordering=link.reordering,
+        may_overflow=link.queue_packets > 0,
     )
 
 

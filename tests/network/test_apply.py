@@ -112,4 +112,4 @@ def test_what_the_kernel_holds_is_compared_per_node() -> None:
     (same,) = read_back(programs()[:1], nodes.run)
     assert (same.node, same.problems, same.dropped_packets) == (0, (), 0)
     (other,) = read_back(programs("pair-scaled")[:1], nodes.run)
-    assert any("rate 5000000000 bit/s, planned 5e+06 bit/s" in line for line in other.problems)
+    assert any("rate 5000000000 bit/s, planned 5000000 bit/s" in line for line in other.problems)
