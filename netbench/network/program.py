@@ -411,8 +411,14 @@ def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: f
         for dst in group
     )  # fmt: skip
     send_buffer = buffer_bytes(network, scale)[1]
-    waiting = SOCKETS_PER_PEER * len(group) * send_buffer / frame
+    waiting = SOCKETS_PER_PEER * _num_senders(network, node) * len(group) * send_buffer / frame
     return min(math.ceil(1.5 * in_flight + waiting) + 1000, 0xFFFFFFFF)
+
+
+def _num_senders(network: Network, node: int) -> int:
+    """Nodes whose packets a queue of a node or router holds."""
+    routed = node - network.num_nodes
+    return network.node_regions.count(routed) if routed >= 0 else 1
 
 
 def frame_bytes(network: Network) -> int:

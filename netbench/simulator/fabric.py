@@ -57,8 +57,8 @@ class Fabric:
     @property
     def resources(self) -> tuple[tuple[object, ...], ...]:
         """What each resource is, in the order of `network().capacity`: its kind, then the ranks
-        (host, channels, inside) or nodes (pair, egress, ingress) it joins; a class has its node,
-        delay and rate."""
+        (host, channels, inside), nodes (pair, egress, ingress) or regions (trunk) it joins; a class
+        has its node, delay and rate."""
         return tuple(self._keys)
 
     def _hop_matrix(self) -> NDArray[np.int64]:
@@ -140,6 +140,9 @@ class Fabric:
             limits[kind, source, target] = channels * self._host_bps(rtt_s) / self._goodput
             if network.sharing == "class":
                 limits["class", a, delay_s, link.bandwidth_bps] = link.bandwidth_bps
+            elif network.sharing == "trunk" and network.node_regions[a] != network.node_regions[b]:
+                ends = network.node_regions[a], network.node_regions[b]
+                limits["trunk", *ends] = link.bandwidth_bps
             else:
                 limits["pair", a, b] = link.bandwidth_bps
             if network.sharing == "nic":
