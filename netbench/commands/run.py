@@ -21,7 +21,7 @@ from netbench.plan.memory import memory_warnings
 from netbench.records import Environment, RunStore, find_run, read_run
 from netbench.report.emulated import render_run
 from netbench.scenario import Scenario, load_scenario
-from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose
+from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose, network_doubts
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.local import Outcome, has_trainer, run_plans
@@ -273,6 +273,8 @@ def _run(
     choice = choose(testbed, host, len(plans[0].device_nodes))
     console.print(f"testbed: {choice.mode} ({choice.reason})")
     console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
+    for reason in network_doubts(choice.mode, plans):
+        console.print(f"[yellow]network[/yellow]: {reason}", soft_wrap=True)
     for plan in plans:
         console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
     with live(console, plans, num_finished) as observer:

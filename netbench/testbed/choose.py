@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netbench.errors import TestbedError, UsageError, nearest
+from netbench.network.fidelity import cells_path, doubt, read_cells
+from netbench.plan.collective import Experiment
+from netbench.plan.what_if import changed_links
+from netbench.scenario.model import Network
 from netbench.testbed.host import Host
 
 SIMULATOR = "sim"
@@ -47,6 +53,36 @@ def choose(request: str, host: Host, num_ranks: int) -> Choice:
         f"({_native_state(host)}, {host.num_cores} cores). "
         "Build the guest kernel: netbench kernel build. `netbench doctor` says more"
     )
+
+
+def network_doubts(mode: str, plans: Sequence[Experiment]) -> tuple[str, ...]:
+    """Why the testbed of `mode` may not deliver the plans' networks, as far as it was measured.
+
+    Every node is taken to send at once, at the highest rate and the longest delay of its network.
+    """
+    cells = read_cells(cells_path())
+    found = dict.fromkeys(
+        doubt(
+            cells,
+            backend=mode,
+            num_flows=plan.network.num_nodes,
+            bandwidth_bps=_highest_bps(plan.network) / plan.scale,
+            one_way_delay_s=max(
+                link.one_way_delay_s for link in changed_links(plan.network, "all")
+            ),
+        )
+        for plan in plans
+        if plan.network.num_nodes > 1
+    )
+    return tuple(reason for reason in found if reason)
+
+
+def _highest_bps(network: Network) -> float:
+    """The highest limited rate; 0 where none is."""
+    rates = [link.bandwidth_bps for link in changed_links(network, "all")]
+    if network.sharing == "nic":
+        rates += network.nic_bps
+    return max((rate for rate in rates if math.isfinite(rate)), default=0.0)
 
 
 def _native(host: Host) -> Choice:
