@@ -79,6 +79,10 @@ MAX_NODES = 0x6E61
 EXEMPT_PRIORITY = {4: 1, 6: 2}
 """Of the filters of ports that are not shaped, by IP version: before those of destinations."""
 
+TABLES = {"normal": 0, "uniform": 1, "pareto": 2, "paretonormal": 3}
+"""Jitter distribution -> "smallest packet" of the class above it, bytes. netem keeps its table for
+good and cannot be asked which one it has. So the class is: no packet is as small as that."""
+
 _MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
 _MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too long
 _BURST_S = 1e-3
@@ -89,7 +93,10 @@ _CAP_MINOR = 0xFFFF  # the class of the NIC cap
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HtbClass:
-    """A HTB class `6e62:minor` under `6e62:parent` (0 = the root). Rates bit/s, multiples of 8."""
+    """A HTB class `6e62:minor` under `6e62:parent` (0 = the root). Rates bit/s, multiples of 8.
+
+    mpu_bytes: which table the netem below it draws jitter from, see `TABLES`.
+    """
 
     minor: int
     parent: int
@@ -98,6 +105,7 @@ class HtbClass:
     burst_bytes: int
     ceil_burst_bytes: int
     quantum_bytes: int
+    mpu_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +209,7 @@ def compile_program(
     return Program(
         node=node,
         interface=interface,
-        classes=_classes(network, leaves, cap_bps, reordered),
+        classes=_with_tables(_classes(network, leaves, cap_bps, reordered), leaves),
         leaves=tuple(
             replace(leaf, rate_bps=0) if leaf.minor in reordered else leaf for leaf in leaves
         ),
@@ -338,6 +346,11 @@ def _classes(
     )
 
 
+def _with_tables(classes: Sequence[HtbClass], leaves: Sequence[Leaf]) -> tuple[HtbClass, ...]:
+    tables = {leaf.minor: TABLES[leaf.distribution] for leaf in leaves if leaf.jitter_us}
+    return tuple(replace(htb, mpu_bytes=tables.get(htb.minor, 0)) for htb in classes)
+
+
 def _burst_bytes(rate_bps: int, frame: int) -> int:
     """1 ms at the rate, but never below one frame."""
     return max(math.ceil(rate_bps / 8 * _BURST_S), frame)
@@ -453,6 +466,7 @@ def class_line(verb: str, dev: str, htb: HtbClass) -> str:
         f"class {verb} {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
         f"rate {htb.rate_bps}bit ceil {htb.ceil_bps}bit "
         f"burst {htb.burst_bytes}b cburst {htb.ceil_burst_bytes}b quantum {htb.quantum_bytes}"
+        f"{f' mpu {htb.mpu_bytes}b' if htb.mpu_bytes else ''}"
     )
 
 
@@ -462,12 +476,13 @@ def leaf_line(verb: str, dev: str, leaf: Leaf) -> str:
     return f"qdisc {verb} {dev} parent {HANDLE}{leaf.minor:x}{handle} netem {netem_options(leaf)}"
 
 
-def netem_options(leaf: Leaf) -> str:
-    """Every field, always: netem keeps the old value of a field that is not sent. (A table of a
-    distribution it keeps for good: only a new qdisc is without one.)"""
+def netem_options(leaf: Leaf, *, every: bool = False) -> str:
+    """What a new qdisc is given. every: also the fields that are 0 in a new one, for a qdisc that
+    is changed: netem keeps what is not sent. (Its table it keeps for good, see `TABLES`.)"""
     delay = f"delay {leaf.delay_us}us {leaf.jitter_us}us"
+    correlation = leaf.jitter_correlation if leaf.jitter_us else 0.0
+    delay += f" {_percent(correlation)}" if correlation or every else ""
     if leaf.jitter_us:
-        delay += f" {_percent(leaf.jitter_correlation)}" if leaf.jitter_correlation else ""
         # Without a table netem's jitter is uniform.
         delay += "" if leaf.distribution == "uniform" else f" distribution {leaf.distribution}"
     loss = f"loss {_percent(leaf.loss)}"
@@ -482,7 +497,7 @@ def netem_options(leaf: Leaf) -> str:
             ("corrupt", leaf.corruption),
             ("reorder", leaf.reordering),
         )
-        if share
+        if share or every
     ]
     words = [f"limit {leaf.limit_packets}", delay, loss, *rest, f"rate {leaf.rate_bps}bit"]
     return " ".join(words)

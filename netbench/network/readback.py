@@ -83,7 +83,8 @@ class Filter:
 class Found:
     """What an interface holds, in the terms of a program. `leaves`: by HTB class, e.g. `6e62:2`.
 
-    filters: in the order the kernel tries them.
+    filters: in the order the kernel tries them. tables: of hashed filters, e.g. `4`; those packets
+    are led to are in `led_to`. max_segments: 0 = was not asked.
     """
 
     root: tuple[str, str]
@@ -91,6 +92,9 @@ class Found:
     classes: dict[str, dict[str, float | str]]
     leaves: dict[str, dict[str, Any]]
     filters: tuple[Filter, ...]
+    tables: tuple[str, ...] = ()
+    led_to: tuple[str, ...] = ()
+    max_segments: int = 0
 
     @property
     def matches(self) -> tuple[tuple[str, str], ...]:
@@ -107,19 +111,24 @@ def root_qdisc(text: str) -> tuple[str, str]:
     return "none", "0:"
 
 
-def parse(tables: str, classes: str) -> Found:
-    """Parse `tc -s -j` of qdiscs, then filters, and `tc -d class show`. Raises NetworkError."""
+def parse(tables: str, classes: str, link: str = "[]") -> Found:
+    """Parse `tc -s -j` of qdiscs, then filters, `tc -d class show`, and `ip -d -j link show` where
+    its setting counts. Raises NetworkError."""
     arrays = _arrays(tables)
     if len(arrays) != 2:
         raise NetworkError(f"tc printed {len(arrays)} tables instead of 2: {tables[:200]!r}")
     qdiscs, filters = arrays
+    hashed, linked = _hash_tables(filters)
     root: dict[str, Any] = next((q for q in qdiscs if q.get("root")), {})
     return Found(
         root=(str(root.get("kind", "none")), str(root.get("handle", "0:"))),
         default_class=str(root.get("options", {}).get("default", "0")).removeprefix("0x"),
         classes=dict(_parse_class(line) for line in classes.splitlines() if " htb " in line),
         leaves={str(q.get("parent")): q for q in qdiscs if not q.get("root")},
-        filters=tuple(_filters(filters)),
+        filters=tuple(_filters(filters, hashed, linked)),
+        tables=tuple(sorted(hashed)),
+        led_to=tuple(sorted(hashed & {table for table, mask, _ in linked if mask == "ff"})),
+        max_segments=max((int(x.get("gso_max_segs", 0)) for x in _arrays(link)[0]), default=0),
     )
 
 
@@ -133,12 +142,15 @@ def differences(program: Program, found: Found) -> tuple[str, ...]:
     problems = []
     if found.default_class != "0":
         problems.append(f"unmatched traffic goes to class {found.default_class}, planned 0")
+    if found.max_segments not in (0, program.max_segments):
+        have, want = found.max_segments, program.max_segments
+        problems.append(f"TCP may hand over {have} frames at once (gso_max_segs), planned {want}")
     problems += _missing("class", set(planned_classes), set(found.classes))
     problems += _missing("netem in class", set(planned_leaves), set(found.leaves))
     for name in sorted(planned_classes.keys() & found.classes.keys()):
-        problems += _class_differences(name, planned_classes[name], found.classes[name])
+        problems += class_differences(name, planned_classes[name], found.classes[name])
     for name in sorted(planned_leaves.keys() & found.leaves.keys()):
-        problems += _leaf_differences(name, planned_leaves[name], found.leaves[name])
+        problems += leaf_differences(name, planned_leaves[name], found.leaves[name])
     return (*problems, *_filter_differences(program, found))
 
 
@@ -152,9 +164,8 @@ def unwanted_drops(program: Program, found: Found) -> int:
     return sum(int(found.leaves.get(name, {}).get("drops", 0)) for name in lossless)
 
 
-def _class_differences(
-    name: str, planned: HtbClass, found: dict[str, float | str]
-) -> Iterator[str]:
+def class_differences(name: str, planned: HtbClass, found: dict[str, float | str]) -> Iterator[str]:
+    """One sentence per thing a class has not as planned."""
     parent = f"{HANDLE}{planned.parent:x}" if planned.parent else "root"
     if found["parent"] != parent:
         yield f"class {name} is under {found['parent']}, planned {parent}"
@@ -165,16 +176,18 @@ def _class_differences(
         ("burst", planned.burst_bytes, _BURST_CUT, "bytes"),
         ("cburst", planned.ceil_burst_bytes, _BURST_CUT, "bytes"),
         ("quantum", planned.quantum_bytes, 0.0, "bytes"),
+        ("mpu", planned.mpu_bytes, 0.0, "bytes (its netem's table of jitter)"),
     )
     for field, value, cut, unit in wanted:
         if field == "quantum" and leafless:
             continue
-        actual = float(found.get(field, math.nan))
+        actual = float(found.get(field, 0 if field == "mpu" else math.nan))
         if not math.isclose(actual, value, rel_tol=cut, abs_tol=16 if cut == _BURST_CUT else 0):
             yield f"class {name} has {field} {actual:.10g} {unit}, planned {value} {unit}"
 
 
-def _leaf_differences(name: str, planned: Leaf, found: dict[str, Any]) -> Iterator[str]:
+def leaf_differences(name: str, planned: Leaf, found: dict[str, Any]) -> Iterator[str]:
+    """One sentence per thing a leaf has not as planned."""
     if found["kind"] != "netem":
         yield f"class {name} holds a {found['kind']} qdisc, planned netem"
         return
@@ -188,8 +201,13 @@ def _leaf_differences(name: str, planned: Leaf, found: dict[str, Any]) -> Iterat
     for model in _OTHER_MODELS:
         if model in options:
             yield f"netem in class {name} has a {model} model, planned none"
-    if found.get("handle") != f"{planned.minor:x}:":
+    if found.get("handle") not in leaf_handles(planned.minor):
         yield f"netem in class {name} is {found.get('handle')}, planned {planned.minor:x}:"
+
+
+def leaf_handles(minor: int) -> tuple[str, str]:
+    """A leaf has the first, or the second once it was replaced: two cannot share one."""
+    return f"{minor:x}:", f"{minor | 0x8000:x}:"
 
 
 def _planned_options(leaf: Leaf) -> dict[str, float]:
@@ -289,9 +307,8 @@ def _keep_matches(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _filters(entries: list[dict[str, Any]]) -> Iterator[Filter]:
-    """Those that send packets somewhere; tables and the rules that lead to them only count where
-    they are missing."""
+def _hash_tables(entries: list[dict[str, Any]]) -> tuple[set[str], set[tuple[str, Any, Any]]]:
+    """Tables with more than one bucket; (table, mask, offset) of the rules that lead to them."""
     options = [entry.get("options", {}) for entry in entries]
     hashed = {o["fh"].rstrip(":") for o in options if int(o.get("ht_divisor", 1)) > 1}
     linked = {
@@ -299,7 +316,16 @@ def _filters(entries: list[dict[str, Any]]) -> Iterator[Filter]:
         for o in options
         if "link" in o and all(word["mask"] == "0" for word in o.get("match", []))
     }
-    for entry, o in zip(entries, options, strict=True):
+    return hashed, linked
+
+
+def _filters(
+    entries: list[dict[str, Any]], hashed: set[str], linked: set[tuple[str, Any, Any]]
+) -> Iterator[Filter]:
+    """Those that send packets somewhere; tables and the rules that lead to them only count where
+    they are missing."""
+    for entry in entries:
+        o = entry.get("options", {})
         target = o.get("flowid") or o.get("classid")
         if not target:
             continue
@@ -357,4 +383,6 @@ def _parse_class(line: str) -> tuple[str, dict[str, float | str]]:
             found[field] = float(match[1]) * _SIZE_UNITS[match[2]]
     if match := re.search(r" quantum (\d+)", line):
         found["quantum"] = float(match[1])
+    if match := re.search(r" mpu (\d+)b", line):
+        found["mpu"] = float(match[1])
     return words[2], found
