@@ -85,6 +85,19 @@ class Link:
         """Share of packets that never arrive as they were sent, in the long run."""
         return 1 - (1 - max(self.loss, self.bursts.loss)) * (1 - self.corruption)
 
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """What befalls packets beside the delay and the time the rate takes: names of it."""
+        found = {
+            "jitter": self.jitter_s,
+            "loss": max(self.loss, self.bursts.loss),
+            "duplication": self.duplication,
+            "corruption": self.corruption,
+            "reordering": self.reordering,
+            "a stated queue": self.queue_packets,
+        }
+        return tuple(name for name, value in found.items() if value)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:

@@ -148,6 +148,25 @@ def test_what_does_not_fit_is_warned_of_before_the_table(
     assert printed.index("memory:") < printed.index("Setting")
 
 
+def test_what_the_simulator_leaves_out_is_said_in_one_line(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Jitter and loss change an emulated run only; the table is there all the same."""
+    scenario = two_nodes.write(tmp_path, delay="2ms, jitter: 1ms, loss: 1%, duplication: 1%")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "network: duplication, jitter, loss: not simulated" in printed
+    assert printed.count("not simulated") == 1
+    assert "Setting" in printed
+
+
+def test_nothing_is_said_of_links_that_only_delay(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """The line is there for those who have something to lose."""
+    scenario = two_nodes.write(tmp_path, delay="2ms")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    assert "not simulated" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
