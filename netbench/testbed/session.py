@@ -89,7 +89,7 @@ class Session:
         transport: Transport
         if self._job["transport"] == "ssh":
             # Imported only here: paramiko is slow to import and most sessions need none.
-            from netbench.testbed.ssh import SshTransport
+            from netbench.testbed.sshd import SshTransport
 
             transport = SshTransport(nodes, scratch, self._job["rank_environment"])
         else:
