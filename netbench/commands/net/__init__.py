@@ -6,7 +6,9 @@ import click
 
 from netbench.commands.lazy import Commands, LazyGroup
 
-COMMANDS: Commands = {}
+COMMANDS: Commands = {
+    "trace": ("netbench.commands.net.trace", "trace", "Write a trace of links that change."),
+}
 
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
