@@ -198,6 +198,22 @@ class SocketChannel:
         self._connection.close()
 
 
+def run(
+    node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
+) -> tuple[int, str, str]:
+    """Run a command in the namespace of `node`: `Transport.run`. Raises TestbedError."""
+    command = ["nsenter", f"--net={namespace_path(node)}", "--", *argv]
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TestbedError(
+            f"node n{node}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
+        ) from error
+    return done.returncode, done.stdout, done.stderr
+
+
 class NamespaceTransport:
     """Commands through nsenter; ranks forked by one server that imported torch once."""
 
@@ -212,16 +228,7 @@ class NamespaceTransport:
     def run(
         self, node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
     ) -> tuple[int, str, str]:
-        command = ["nsenter", f"--net={namespace_path(node)}", "--", *argv]
-        try:
-            done = subprocess.run(
-                command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise TestbedError(
-                f"node n{node}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
-            ) from error
-        return done.returncode, done.stdout, done.stderr
+        return run(node, argv, stdin, timeout_s)
 
     def start_rank(self, node: int, rank: int) -> Channel:
         connection = self._connect()

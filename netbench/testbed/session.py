@@ -69,14 +69,14 @@ class Session:
         namespaces.build(nodes, network.mtu_bytes, namespaces.gateways(network))
         self._phase("nodes", len(nodes), len(nodes))
         with self._transport(nodes) as transport:
-            tune(transport, nodes, network, scale)
+            tune(transport.run, nodes, network, scale)
             pool = RankPool(nodes, first.device_nodes)
             self._start_ranks(pool, transport)
             self._prepare(pool)
             self._shape(transport, nodes)
             for plan in self._plans:
                 self._run_plan(pool, plan)
-            self.emit("drops", packets=dropped_packets(transport, nodes, network, scale))
+            self.emit("drops", packets=dropped_packets(transport.run, nodes, network, scale))
             pool.stop()
 
     def _phase(self, name: str, done: int, total: int) -> None:
@@ -117,12 +117,12 @@ class Session:
     def _shape(self, transport: Transport, nodes: Sequence[NodeAddress]) -> None:
         plan = self._plans[0]
         self._phase("shape", 0, len(nodes))
-        shape(transport, nodes, plan.network, plan.scale)
+        shape(transport.run, nodes, plan.network, plan.scale)
         self._phase("shape", len(nodes), len(nodes))
         self._phase("verify", 0, 1)
         virtual = self._job["mode"] == "guest-virtual"
         tolerance = self._job["tolerance"]
-        probe = verify(transport, nodes, plan.network, plan.scale, tolerance, virtual)
+        probe = verify(transport.run, nodes, plan.network, plan.scale, tolerance, virtual)
         self._phase("verify", 1, 1)
         self.emit("probe", probe=probe)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from netbench.errors import NetworkError
 from netbench.network.apply import apply, read_back
-from netbench.network.command import DEADLINE_S, all_or_error, at_once, output_of
+from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
 from netbench.network.measure import measure
 from netbench.network.program import Program, compile_programs, num_routers, sysctls
 from netbench.network.verify import evaluate, sample_links
 from netbench.scenario.model import Network
-from netbench.testbed.transport import NodeAddress, Transport
+from netbench.testbed.transport import NodeAddress
 
 FIRST_PORT, LAST_PORT = 10_000, 60_000
 """Shared out between the nodes; Linux's own range is 32768-60999. Room for a rank's listener and
@@ -39,9 +39,7 @@ BEHIND_ROUTER_SYSCTLS = {
 """Of a node that sends through one."""
 
 
-def tune(
-    transport: Transport, nodes: Sequence[NodeAddress], network: Network, scale: float
-) -> None:
+def tune(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> None:
     """Set what TCP needs on every node; before any connection is made, which keeps what it found.
 
     Raises NetworkError that lists every node that failed.
@@ -49,7 +47,7 @@ def tune(
     tasks = {}
     for node in nodes:
         script = _script(node_sysctls(node, network, scale))
-        tasks[node.index] = partial(output_of, transport.run, node.index, ("sh",), script)
+        tasks[node.index] = partial(output_of, run, node.index, ("sh",), script)
     all_or_error(at_once(tasks, DEADLINE_S), "setting TCP's limits")
 
 
@@ -85,26 +83,22 @@ def _script(settings: Mapping[str, str]) -> str:
     return "\n".join(["set -e", *lines, ""])
 
 
-def shape(
-    transport: Transport, nodes: Sequence[NodeAddress], network: Network, scale: float
-) -> None:
+def shape(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> None:
     """Apply the network to all nodes and read it back.
 
     Raises NetworkError that lists every node that failed, or holds something else.
     """
     wanted = programs(nodes, network, scale)
-    apply(wanted, transport.run)
-    wrong = [found for found in read_back(wanted, transport.run) if found.problems]
+    apply(wanted, run)
+    wrong = [found for found in read_back(wanted, run) if found.problems]
     if wrong:
         lines = [f"  {nodes[w.node].name}: {'; '.join(w.problems)}" for w in wrong]
         raise NetworkError("\n".join(["the kernel holds something else than the plan:", *lines]))
 
 
-def dropped_packets(
-    transport: Transport, nodes: Sequence[NodeAddress], network: Network, scale: float
-) -> int:
+def dropped_packets(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> int:
     """Packets the shaped queues dropped since `shape`, beside the loss that was asked for."""
-    found = read_back(programs(nodes, network, scale), transport.run)
+    found = read_back(programs(nodes, network, scale), run)
     return sum(node.dropped_packets for node in found)
 
 
@@ -115,7 +109,7 @@ def programs(nodes: Sequence[NodeAddress], network: Network, scale: float) -> tu
 
 
 def verify(
-    transport: Transport,
+    run: Run,
     nodes: Sequence[NodeAddress],
     network: Network,
     scale: float,
@@ -127,7 +121,7 @@ def verify(
         network,
         sample_links(network),
         [(node.address,) for node in nodes],
-        transport.run,
+        run,
         scale,
         at_the_same_time=virtual,
     )

@@ -1,22 +1,22 @@
 """Regions joined by trunks, measured: run in a guest in virtual time, as root, with /run private.
 
-Prints one JSON object: name of a figure -> [measured, expected].
+Prints one JSON object: name of a figure -> [measured, expected]. All sockets are this process's
+own, each made in the namespace of its node, so every time is by one clock.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import math
+import socket
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, cast
 
-from netbench.network import probe
+import numpy as np
+from pyroute2 import netns
+
 from netbench.network.apply import read_back
-from netbench.network.command import all_or_error, at_once, output_of
-from netbench.network.verify import goodput_bps
 from netbench.scenario.model import Link, Network
 from netbench.testbed.namespaces import (
     build,
@@ -24,9 +24,10 @@ from netbench.testbed.namespaces import (
     namespace_path,
     node_addresses,
     router_addresses,
+    run,
 )
 from netbench.testbed.shaping import dropped_packets, programs, shape, tune
-from netbench.testbed.transport import Transport
+from netbench.testbed.transport import NodeAddress
 
 INSIDE = Link(one_way_delay_s=0.001, bandwidth_bps=1e9)
 EAST, WEST = (
@@ -39,85 +40,116 @@ NETWORK = Network(
     links=((INSIDE, EAST, TO_C), (WEST, INSIDE, TO_C), (TO_C, TO_C, INSIDE)),
     node_regions=(0, 0, 0, 0, 1, 1, 1, 1, 2),
     sharing="trunk",
-    nic_bps=(float("inf"),) * 9,
+    nic_bps=(math.inf,) * 9,
 )
 PAYLOAD, FRAME = 1448, 1514
-ECHO_BITS = 98 * 8
-WARMUP_BYTES, MEASURED_BYTES = 8_000_000, 8_000_000
+DATAGRAM = bytes(56)
+DATAGRAM_BITS = 8 * (len(DATAGRAM) + 8 + 20 + 14)
+"""With its UDP, IP and Ethernet headers."""
+
+WARMUP_BYTES, TOTAL_BYTES = 8_000_000, 16_000_000
 
 Figures = dict[str, tuple[float, float]]
 
 
-class Nodes:
-    """As much of a transport as shaping needs."""
-
-    def run(
-        self, node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = 0.0
-    ) -> tuple[int, str, str]:
-        inside = ["nsenter", f"--net={namespace_path(node)}", "--", *argv]
-        done = subprocess.run(inside, input=stdin, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-
-def flows(pairs: Mapping[int, int], total_bytes: int) -> tuple[dict[int, Any], dict[int, Any]]:
-    """One transfer per (source, destination), all at once: what sources and destinations saw."""
-    source, nodes, transport = Path(probe.__file__).read_text(), addresses(), Nodes()
-
-    def on(node: int, *words: object) -> Any:
-        argv = (sys.executable, "-", *(str(word) for word in words))
-        return partial(output_of, transport.run, node, argv, source)
-
-    tasks = {dst: on(dst, "serve", nodes[dst].address, total_bytes) for dst in pairs.values()}
-    tasks |= {
-        src: on(src, "measure", total_bytes, nodes[dst].address) for src, dst in pairs.items()
-    }
-    seen = {k: json.loads(v) for k, v in all_or_error(at_once(tasks, 600.0), "flows").items()}
-    return {src: seen[src] for src in pairs}, {dst: seen[dst] for dst in pairs.values()}
-
-
-def addresses() -> Any:
+def addresses() -> tuple[NodeAddress, ...]:
+    """Nine nodes and three routers."""
     return (*node_addresses([f"n{i}" for i in range(9)]), *router_addresses(NETWORK))
 
 
-def together_bps(seen: Mapping[int, Any], dsts: Sequence[int]) -> float:
-    found = goodput_bps([seen[dst]["arrivals"] for dst in dsts], WARMUP_BYTES)
-    assert found is not None
-    return found
+def socket_on(node: int, kind: socket.SocketKind) -> socket.socket:
+    """A socket of the node's network, bound to its address."""
+    netns.pushns(namespace_path(node).name)
+    try:
+        made = socket.socket(socket.AF_INET, kind)
+        made.bind((addresses()[node].address, 0))
+        return made
+    finally:
+        netns.popns()
+
+
+def one_way_s(src: int, dst: int) -> float:
+    """The least of five datagrams."""
+    least_s = math.inf
+    with socket_on(src, socket.SOCK_DGRAM) as there, socket_on(dst, socket.SOCK_DGRAM) as here:
+        for _ in range(5):
+            sent_s = time.monotonic()
+            there.sendto(DATAGRAM, here.getsockname())
+            here.recv(100)
+            least_s = min(least_s, time.monotonic() - sent_s)
+    return least_s
+
+
+class Flow(threading.Thread):
+    """One transfer, source to destination; when how many bytes had come."""
+
+    def __init__(self, src: int, dst: int) -> None:
+        super().__init__()
+        with socket_on(dst, socket.SOCK_STREAM) as listener:
+            listener.listen()
+            self._there = socket_on(src, socket.SOCK_STREAM)
+            self._there.connect(listener.getsockname())
+            self._here, _ = listener.accept()
+        self.at_s: list[float] = []
+        self.received: list[int] = []
+
+    def run(self) -> None:
+        sender = threading.Thread(target=self._there.sendall, args=(bytes(TOTAL_BYTES),))
+        sender.start()
+        count = 0
+        while count < TOTAL_BYTES:
+            count += len(self._here.recv(1 << 16))
+            self.at_s.append(time.monotonic())
+            self.received.append(count)
+        sender.join()
+        self._there.close()
+        self._here.close()
+
+
+def rate_bps(pairs: Mapping[int, int], dsts: Sequence[int]) -> float:
+    """A flow per pair, source to destination, all at once: payload of those to `dsts` together,
+    bit/s, from when all of these have had their warm-up until the first of them ends."""
+    flows = {dst: Flow(src, dst) for src, dst in pairs.items()}
+    for flow in flows.values():
+        flow.start()
+    for flow in flows.values():
+        flow.join(600.0)
+    wanted = [flows[dst] for dst in dsts]
+    begin_s = max(float(np.interp(WARMUP_BYTES, flow.received, flow.at_s)) for flow in wanted)
+    end_s = min(flow.at_s[-1] for flow in wanted)
+    counts = [np.interp((begin_s, end_s), flow.at_s, flow.received) for flow in wanted]
+    return 8 * float(sum(last - first for first, last in counts)) / (end_s - begin_s)
 
 
 def figures() -> Figures:
-    total = WARMUP_BYTES + MEASURED_BYTES
+    """Alone, together, and beside each other."""
     found: Figures = {}
+
+    def add(name: str, measured_bps: float, link: Link) -> None:
+        found[f"{name}, bit/s"] = measured_bps, link.bandwidth_bps * PAYLOAD / FRAME
+
     for name, src, dst, link in (("east", 0, 4, EAST), ("west", 4, 0, WEST), ("in", 0, 1, INSIDE)):
-        sources, destinations = flows({src: dst}, total)
-        expected_s = link.one_way_delay_s + ECHO_BITS / link.bandwidth_bps
-        found[f"{name} one way, s"] = sources[src]["one_way_s"][0], expected_s
-        rate_bps = link.bandwidth_bps * PAYLOAD / FRAME
-        found[f"{name} alone, bit/s"] = together_bps(destinations, [dst]), rate_bps
-    _, destinations = flows({0: 4, 1: 5, 2: 6, 3: 7}, total)
-    rate_bps = EAST.bandwidth_bps * PAYLOAD / FRAME
-    found["four east, bit/s"] = together_bps(destinations, [4, 5, 6, 7]), rate_bps
-    # Flows inside both regions and to the third, beside two on the trunk.
-    _, destinations = flows({0: 5, 1: 6, 2: 3, 4: 7}, total)
-    found["two east, bit/s"] = together_bps(destinations, [5, 6]), rate_bps
-    for name, dst in (("a", 3), ("b", 7)):
-        rate_bps = INSIDE.bandwidth_bps * PAYLOAD / FRAME
-        found[f"in {name} beside, bit/s"] = together_bps(destinations, [dst]), rate_bps
-    _, destinations = flows({0: 4, 1: 8}, total)
-    rate_bps = TO_C.bandwidth_bps * PAYLOAD / FRAME
-    found["to c beside, bit/s"] = together_bps(destinations, [8]), rate_bps
+        expected_s = link.one_way_delay_s + DATAGRAM_BITS / link.bandwidth_bps
+        found[f"{name} one way, s"] = one_way_s(src, dst), expected_s
+        add(f"{name} alone", rate_bps({src: dst}, [dst]), link)
+    add("four east", rate_bps({0: 4, 1: 5, 2: 6, 3: 7}, [4, 5, 6, 7]), EAST)
+    # Those beside are slower, so they are there all the time.
+    add("in a beside east", rate_bps({0: 5, 1: 6, 2: 3}, [3]), INSIDE)
+    add("in b beside east", rate_bps({0: 5, 1: 6, 4: 7}, [7]), INSIDE)
+    add("east beside to c", rate_bps({0: 4, 1: 8}, [4]), EAST)
+    add("to c", rate_bps({0: 4, 1: 8}, [8]), TO_C)
     return found
 
 
 def main() -> None:
     """Build, shape, measure."""
-    nodes, transport = addresses(), cast(Transport, Nodes())
+    nodes = addresses()
     build(nodes, NETWORK.mtu_bytes, gateways(NETWORK))
-    tune(transport, nodes, NETWORK, 1.0)
-    shape(transport, nodes, NETWORK, 1.0)
+    tune(run, nodes, NETWORK, 1.0)
+    shape(run, nodes, NETWORK, 1.0)
     found = figures()
-    found["drops"] = float(dropped_packets(transport, nodes, NETWORK, 1.0)), 0.0
-    back = read_back(programs(nodes, NETWORK, 1.0), transport.run)
+    found["drops"] = float(dropped_packets(run, nodes, NETWORK, 1.0)), 0.0
+    back = read_back(programs(nodes, NETWORK, 1.0), run)
     found["programs"] = float(len(back)), 12.0
     print(json.dumps(found))
 
