@@ -83,12 +83,27 @@ TABLES = {"normal": 0, "uniform": 1, "pareto": 2, "paretonormal": 3}
 """Jitter distribution -> "smallest packet" of the class above it, bytes. netem keeps its table for
 good and cannot be asked which one it has. So the class is: no packet is as small as that."""
 
+TABLE_DEVIATIONS = {
+    "normal": 1.0,
+    "uniform": 1 / math.sqrt(3),
+    "pareto": 0.8197,
+    "paretonormal": 0.8339,
+}
+"""Standard deviation that comes out of a jitter of 1. A table's 4096 values end at 4 deviations,
+which cuts the tails. Source: `normal.dist`, `pareto.dist` and `paretonormal.dist` of iproute2 6.1;
+measured in tests/network/noise_in_guest.py."""
+
+_IP = {4: ("ip", "ip", 16), 6: ("ipv6", "ip6", 36)}
+"""IP version -> tc's names of the protocol and of its matches, where the last four bytes of the
+destination are."""
+
 _MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
 _MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too long
 _BURST_S = 1e-3
 _OWN_FRAME_S = 200.0  # HTB keeps a burst as the time it takes, which must stay below 274 s
 _MAX_PACKET_BYTES = 1 << 16  # with segmentation offload
-_CAP_MINOR = 0xFFFF  # the class of the NIC cap
+CAP_MINOR = 0xFFFF
+"""The class of a NIC cap, the parent of all others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +127,7 @@ class HtbClass:
 class Leaf:
     """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited.
 
-    jitter_us: netem's; of a uniform distribution half its width, else the standard deviation.
+    jitter_us: netem's, which times `TABLE_DEVIATIONS` is the standard deviation.
     Shares and probabilities 0..1. may_overflow: the limit was asked for, and drops by it with it.
     """
 
@@ -338,11 +353,11 @@ def _classes(
             f"a NIC cap of {cap_bps} bit/s (after scaling) is too low for HTB to share between "
             f"{len(minors)} destinations; lower the scale"
         )
-    cap = _class(_CAP_MINOR, 0, cap_bps, cap_bps, frame)
+    cap = _class(CAP_MINOR, 0, cap_bps, cap_bps, frame)
     ceils = [own.get(minor, cap_bps) for minor in minors]
     return (
         cap,
-        *(_class(m, _CAP_MINOR, own_bps, c, frame) for m, c in zip(minors, ceils, strict=True)),
+        *(_class(m, CAP_MINOR, own_bps, c, frame) for m, c in zip(minors, ceils, strict=True)),
     )
 
 
@@ -383,11 +398,11 @@ def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale
     rate_bps = _rate(min(_leaf_bps(network, node, dst) for dst in group), scale, where)
     if link.jitter_s and not link.jitter_reorders:
         rate_bps = rate_bps or UNLIMITED_BPS
-    uniform = link.jitter_distribution == "uniform"
+    jitter_s = link.jitter_s / TABLE_DEVIATIONS[link.jitter_distribution]
     return Leaf(
         minor=minor,
         delay_us=_microseconds(link.one_way_delay_s, where),
-        jitter_us=_microseconds(link.jitter_s * (math.sqrt(3) if uniform else 1), where),
+        jitter_us=_microseconds(jitter_s, where),
         loss=link.loss,
         rate_bps=rate_bps,
         limit_packets=link.queue_packets or _limit_packets(network, node, group, scale),
@@ -466,7 +481,7 @@ def class_line(verb: str, dev: str, htb: HtbClass) -> str:
         f"class {verb} {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
         f"rate {htb.rate_bps}bit ceil {htb.ceil_bps}bit "
         f"burst {htb.burst_bytes}b cburst {htb.ceil_burst_bytes}b quantum {htb.quantum_bytes}"
-        f"{f' mpu {htb.mpu_bytes}b' if htb.mpu_bytes else ''}"
+        f"{f' mpu {htb.mpu_bytes}' if htb.mpu_bytes else ''}"
     )
 
 
@@ -510,44 +525,55 @@ def _percent(share: float) -> str:
 def _exempt_lines(
     dev: str, ports: tuple[int, ...], matches: tuple[tuple[str, int], ...]
 ) -> list[str]:
-    """TCP from and to these ports goes to the root's own handle: HTB sends that at once."""
     versions = {_ip(address).version for address, _ in matches}
     return [
-        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {EXEMPT_PRIORITY[version]} "
-        f"u32 match {match} protocol 6 0xff match {match} {end} {port} 0xffff flowid {HANDLE}0"
-        for version, protocol, match in ((4, "ip", "ip"), (6, "ipv6", "ip6"))
-        if version in versions
+        exempt_line(dev, version, port, end)
+        for version in sorted(versions)
         for port in ports
         for end in ("sport", "dport")
     ]
 
 
+def exempt_line(dev: str, version: int, port: int, end: str) -> str:
+    """TCP from (`sport`) or to (`dport`) a port goes to the root's own handle: HTB sends that at
+    once."""
+    protocol, match, _ = _IP[version]
+    return (
+        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {EXEMPT_PRIORITY[version]} "
+        f"u32 match {match} protocol 6 0xff match {match} {end} {port} 0xffff flowid {HANDLE}0"
+    )
+
+
 def _filter_lines(dev: str, matches: tuple[tuple[str, int], ...]) -> list[str]:
-    lines = []
-    for version, protocol, match, last_byte_at in ((4, "ip", "ip", 16), (6, "ipv6", "ip6", 36)):
-        mine = [(_ip(address), minor) for address, minor in matches]
-        mine = [(address, minor) for address, minor in mine if address.version == version]
-        prefix = f"filter add {dev} parent {HANDLE} protocol {protocol} prio {version} u32"
+    lines: list[str] = []
+    for version in _IP:
+        mine = [match for match in matches if _ip(match[0]).version == version]
         hashed = len(mine) >= HASH_FROM_PEERS
-        if hashed:
-            lines += _hash_lines(dev, protocol, version, last_byte_at)
-        for address, minor in mine:
-            table = f" ht {version}:{address.packed[-1]:x}:" if hashed else ""
-            lines.append(
-                f"{prefix}{table} match {match} dst {address}/{address.max_prefixlen} "
-                f"flowid {HANDLE}{minor:x}"
-            )
+        lines += hash_lines(dev, version) if hashed else ()
+        lines += [match_line(dev, address, minor, hashed=hashed) for address, minor in mine]
     return lines
 
 
-def _hash_lines(dev: str, protocol: str, table: int, last_word_at: int) -> list[str]:
+def match_line(dev: str, address: str, minor: int, *, hashed: bool) -> str:
+    """The filter of one destination, in the bucket of its last byte where they are hashed."""
+    ip = _ip(address)
+    protocol, match, _ = _IP[ip.version]
+    table = f" ht {ip.version}:{ip.packed[-1]:x}:" if hashed else ""
+    return (
+        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {ip.version} u32{table} "
+        f"match {match} dst {ip}/{ip.max_prefixlen} flowid {HANDLE}{minor:x}"
+    )
+
+
+def hash_lines(dev: str, version: int) -> tuple[str, str]:
     """A table of 256 buckets, and the rule that sends every packet to the bucket of its address."""
-    common = f"parent {HANDLE} protocol {protocol} prio {table}"
-    return [
-        f"filter add {dev} {common} handle {table}: u32 divisor 256",
+    protocol, _, last_word_at = _IP[version]
+    common = f"parent {HANDLE} protocol {protocol} prio {version}"
+    return (
+        f"filter add {dev} {common} handle {version}: u32 divisor 256",
         f"filter add {dev} {common} u32 match u32 0 0 at {last_word_at} "
-        f"hashkey mask 0x000000ff at {last_word_at} link {table}:",
-    ]
+        f"hashkey mask 0x000000ff at {last_word_at} link {version}:",
+    )
 
 
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
