@@ -5,17 +5,20 @@ not payload, 14 of Ethernet are counted by the qdisc but not in the MTU (1448/15
 An echo takes the delay of both ways, and its own 98 bytes at the rate of each.
 What several flows get together is counted over one common stretch of time: flows that share a queue
 do not get equal parts of it, and each alone over its own time would add up to more than there is.
+Jitter, loss, duplication and reordering are told by trains of packets, see `trains`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from netbench.network.program import destination_groups, egress_cap_bps, frame_bytes, link_bps
+from netbench.network.trains import Train, TrainResult, expectations, plan_trains
 from netbench.scenario.model import Link, Network
 
 VIRTUAL_TIME_TOLERANCE = 0.02
@@ -37,6 +40,12 @@ MEASURED_BDPS = 2
 MEASURED_S = 0.05
 MEASURED_FRAMES = 300
 MAX_NIC_FLOWS = 8
+MAX_TRUNK_FLOWS = 4
+
+TRAIN_TOLERANCE = 0.05
+"""What chance may add to a figure of a train, relative; it decides how many packets are sent."""
+
+PACKET_SHARES = ("loss", "duplication", "reordering")
 
 Arrivals = Sequence[tuple[int, int]]
 """(nanoseconds, bytes received so far), in order; of one transfer."""
@@ -49,20 +58,43 @@ JITTER_SPREAD = 4.0
 class Sample:
     """One measurement: delays from `src` to `dsts`, then transfers to all of them at once.
 
-    kind: `link` one link of its class; `class`, `nic` what several destinations share.
+    kind: `link` one link of its class; `class`, `nic`, `trunk` what several destinations share.
+    srcs: the source for each of `dsts`, where it is not always `src`.
+    streams: of a link, transferred by so many connections too, when more than one.
+    thorough: jitter and loss are measured even where none is expected.
     """
 
     kind: str
     src: int
     dsts: tuple[int, ...]
+    srcs: tuple[int, ...] = ()
+    streams: int = 1
+    thorough: bool = False
+
+    @property
+    def flows(self) -> tuple[tuple[int, int], ...]:
+        """(source, destination) of every transfer."""
+        return tuple(zip(self.srcs or (self.src,) * len(self.dsts), self.dsts, strict=True))
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Every source once."""
+        return tuple(dict.fromkeys(src for src, _ in self.flows))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Every node that takes part, once."""
+        return tuple(dict.fromkeys(node for flow in self.flows for node in flow))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What the nodes saw. rtt_s, one_way_s: per destination of the sample. goodput_bps: of all
-    its flows together. None where nothing was measured.
+    """What the nodes saw. rtt_s, one_way_s: per flow of the sample. goodput_bps: of all its flows
+    together; streams_goodput_bps: of one flow by several connections. None where nothing was
+    measured.
 
     method: `ping` or `udp`, what took `rtt_s`. error: why there are no figures, else empty.
+    trains: what was sent, train_results: what came of each.
     """
 
     sample: Sample
@@ -70,14 +102,20 @@ class Measurement:
     rtt_s: tuple[float | None, ...] = ()
     one_way_s: tuple[float | None, ...] = ()
     goodput_bps: float | None = None
+    streams_goodput_bps: float | None = None
+    trains: tuple[Train, ...] = ()
+    train_results: tuple[TrainResult, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One figure against the scenario. quantity: `rtt_s`, `one_way_s`, `goodput_bps` (scaled).
+    """One figure against the scenario. quantity: `rtt_s`, `one_way_s`, `goodput_bps` (scaled),
+    `jitter_s`, and shares of packets: `loss`, `duplication`, `reordering`.
 
-    allowed: how far measured may be from expected, in the unit of both.
+    allowed: how far measured may be from expected, in the unit of both. srcs: the source for each
+    of `dsts`, where it is not always `src`. streams: connections of a goodput. num_packets: what
+    jitter and shares were taken from.
     """
 
     kind: str
@@ -88,6 +126,9 @@ class Check:
     measured: float | None
     allowed: float
     passed: bool
+    srcs: tuple[int, ...] = ()
+    streams: int = 1
+    num_packets: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,49 +156,107 @@ def sample_links(network: Network, per_class: int = 1) -> tuple[Sample, ...]:
         samples += _class_samples(network)
     if network.sharing == "nic":
         samples += _nic_samples(network)
+    if network.sharing == "trunk":
+        samples += _trunk_samples(network)
     return tuple(samples)
 
 
-def rounds(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], ...]:
-    """Samples that can run at the same time: in each round a node takes part at most once.
+def all_pairs(network: Network, streams: int = 1) -> tuple[Sample, ...]:
+    """Every ordered pair of nodes as a thorough sample of its own, and what is shared.
+
+    In the order of a round-robin tournament, so that `rounds` makes as few of them as there can be.
+    """
+    size = network.num_nodes + network.num_nodes % 2
+    ring = list(range(size))
+    pairs: list[tuple[int, int]] = []
+    for _ in range(size - 1):
+        meeting = [(ring[i], ring[-1 - i]) for i in range(size // 2)]
+        meeting = [pair for pair in meeting if max(pair) < network.num_nodes]
+        pairs += [*meeting, *((b, a) for a, b in meeting)]
+        ring[1:] = [ring[-1], *ring[1:-1]]
+    samples = tuple(
+        Sample(kind="link", src=src, dsts=(dst,), streams=streams, thorough=True)
+        for src, dst in pairs
+    )
+    shared = (sample for sample in sample_links(network) if sample.kind != "link")
+    return (*samples, *shared)
+
+
+def rounds(samples: Sequence[Sample], network: Network) -> tuple[tuple[Sample, ...], ...]:
+    """Samples that can run at the same time: in each round a node takes part at most once, and so
+    does a pair of regions that shares a trunk.
 
     (Acknowledgements share the link back: two samples on one node would each see less.)
     """
-    planned: list[tuple[list[Sample], set[int]]] = []
+    planned: list[tuple[list[Sample], set[Hashable]]] = []
     for sample in samples:
-        nodes = {sample.src, *sample.dsts}
+        used = _used(sample, network)
         for members, busy in planned:
-            if not busy & nodes:
+            if not busy & used:
                 members.append(sample)
-                busy |= nodes
+                busy |= used
                 break
         else:
-            planned.append(([sample], set(nodes)))
+            planned.append(([sample], used))
     return tuple(tuple(members) for members, _ in planned)
 
 
-def transfer_bytes(network: Network, sample: Sample, scale: float) -> tuple[int, int]:
-    """Bytes per destination to send before the clock starts, and while it runs; 0, 0 for none."""
+def _used(sample: Sample, network: Network) -> set[Hashable]:
+    """What no other sample may use at the same time: nodes, and trunks in either direction."""
+    used: set[Hashable] = set(sample.nodes)
+    if network.sharing == "trunk":
+        ends = (frozenset(network.node_regions[node] for node in flow) for flow in sample.flows)
+        used |= {regions for regions in ends if len(regions) > 1}
+    return used
+
+
+def transfer_bytes(
+    network: Network,
+    sample: Sample,
+    scale: float,
+    streams: int = 1,
+    measured_s: float = MEASURED_S,
+) -> tuple[int, int]:
+    """Bytes per connection to send before the clock starts, and while it runs; 0, 0 for none.
+
+    streams: connections per flow. measured_s: how long the clock runs at least, seconds.
+    """
     total_bps = expected_rate_bps(network, sample)
     if total_bps is None:
         return 0, 0
-    share = total_bps / scale / 8 / len(sample.dsts)
-    rtt_s = max(_rtt_s(network, sample.src, dst) for dst in sample.dsts)
+    num_flows = len(sample.dsts) * streams
+    share = total_bps / scale / 8 / num_flows
+    rtt_s = max(_rtt_s(network, src, dst) for src, dst in sample.flows)
     least = MEASURED_FRAMES * frame_bytes(network)
     warmup = max(WARMUP_BDPS * share * rtt_s, least)
-    measured = max(MEASURED_BDPS * share * rtt_s, MEASURED_S * share, least)
+    measured = max(MEASURED_BDPS * share * rtt_s, measured_s * share, least)
     # The flows of a shared sample do not end together: time them while all are on their way.
-    return math.ceil(warmup), math.ceil(measured * (1 if len(sample.dsts) == 1 else 3))
+    return math.ceil(warmup), math.ceil(measured * (1 if num_flows == 1 else 3))
 
 
-def goodput_bps(flows: Sequence[Arrivals], warmup_bytes: int) -> float | None:
+def planned_trains(network: Network, sample: Sample, scale: float) -> tuple[Train, ...]:
+    """The trains of packets that a sample sends; only links have any."""
+    if sample.kind != "link":
+        return ()
+    src, dst = sample.src, sample.dsts[0]
+    rate_bps = link_bps(network, src, dst) / scale
+    return plan_trains(network.link(src, dst), rate_bps, TRAIN_TOLERANCE, sample.thorough)
+
+
+def goodput_bps(
+    flows: Sequence[Arrivals], warmup_bytes: int = 0, warmup_s: float = 0.0
+) -> float | None:
     """Bit/s of all flows together, from when each has had its warm-up until the first one ends.
 
-    None when that is no time at all. The clocks of the flows must be one clock.
+    warmup_s: since the first bytes of each came. None when that is no time at all. The clocks of
+    the flows must be one clock.
     """
     if not all(flows):
         return None
-    start_ns = max(next(ns for ns, count in flow if count >= warmup_bytes) for flow in flows)
+    start_ns = max(
+        max(next(ns for ns, count in flow if count >= warmup_bytes), flow[0][0] + warmup_s * 1e9)
+        for flow in flows
+    )
     end_ns = min(flow[-1][0] for flow in flows)
     if start_ns >= end_ns:
         return None
@@ -165,7 +264,7 @@ def goodput_bps(flows: Sequence[Arrivals], warmup_bytes: int) -> float | None:
     return 8e9 * counted / (end_ns - start_ns)
 
 
-def _bytes_at(flow: Arrivals, ns: int) -> float:
+def _bytes_at(flow: Arrivals, ns: float) -> float:
     """Bytes that had come by `ns`: exact at an arrival, in a straight line between two."""
     at = bisect_right(flow, ns, key=lambda arrival: arrival[0])
     if at == 0:
@@ -178,18 +277,32 @@ def _bytes_at(flow: Arrivals, ns: int) -> float:
 
 
 def expected_rate_bps(network: Network, sample: Sample) -> float | None:
-    """Rate all flows of a sample get together, bit/s, unscaled. None where none can be told:
-    not limited, or lossy (TCP's goodput then hangs on more than the rate).
+    """Rate all flows of a sample get together, bit/s, unscaled. None where none can be told: not
+    limited, or packets are lost or overtake each other (TCP then hangs on more than the rate).
     """
-    src = sample.src
-    links = [network.link(src, dst) for dst in sample.dsts]
-    links_back = [network.link(dst, src) for dst in sample.dsts]
-    groups = {min(group) for group in destination_groups(network, src) if {*group} & {*sample.dsts}}
-    total = sum(network.link(src, first).bandwidth_bps for first in groups)
-    rate_bps = min(total, egress_cap_bps(network, src))
-    if math.isinf(rate_bps) or any(link.loss for link in (*links, *links_back)):
+    regions = network.node_regions
+    own: dict[int, dict[int, float]] = {}
+    trunks: dict[tuple[int, int], float] = {}
+    for src, dst in sample.flows:
+        bandwidth_bps = network.link(src, dst).bandwidth_bps
+        if network.sharing == "trunk" and regions[src] != regions[dst]:
+            trunks[regions[src], regions[dst]] = bandwidth_bps
+        else:
+            first = next(g[0] for g in destination_groups(network, src) if dst in g)
+            own.setdefault(src, {})[first] = bandwidth_bps
+    rate_bps = sum(trunks.values()) + sum(
+        min(sum(rates.values()), egress_cap_bps(network, src)) for src, rates in own.items()
+    )
+    links = [network.link(*ends) for src, dst in sample.flows for ends in ((src, dst), (dst, src))]
+    if math.isinf(rate_bps) or any(map(_disturbs_tcp, links)):
         return None
     return rate_bps
+
+
+def _disturbs_tcp(link: Link) -> bool:
+    """Packets are lost, repeated or late on this link beside what its rate does to them."""
+    disturbed = link.mean_loss or link.duplication or link.reordering or link.queue_packets
+    return bool(disturbed) or (link.jitter_reorders and link.jitter_s > 0)
 
 
 def evaluate(
@@ -206,6 +319,7 @@ def evaluate(
     checks = tuple(
         check
         for measurement in measurements
+        if not measurement.error
         for check in _checks(measurement, network, scale, tolerance, shared_clock)
     )
     errors = [f"{_where(m.sample)}: {m.error}" for m in measurements if m.error]
@@ -264,29 +378,79 @@ def _nic_samples(network: Network) -> Iterator[Sample]:
             yield Sample(kind="nic", src=src, dsts=tuple(dsts))
 
 
+def _trunk_samples(network: Network) -> Iterator[Sample]:
+    """Several nodes of a region send to several of another: together they get the trunk's rate."""
+    num_regions = len(network.regions)
+    members = [
+        [node for node, region in enumerate(network.node_regions) if region == wanted]
+        for wanted in range(num_regions)
+    ]
+    for here, there in itertools.permutations(range(num_regions), 2):
+        senders, takers = members[here], members[there]
+        num_flows = min(MAX_TRUNK_FLOWS, max(len(senders), len(takers)))
+        finite = math.isfinite(network.links[here][there].bandwidth_bps)
+        if senders and takers and num_flows > 1 and finite:
+            yield Sample(
+                kind="trunk",
+                src=senders[0],
+                srcs=tuple(senders[i % len(senders)] for i in range(num_flows)),
+                dsts=tuple(takers[i % len(takers)] for i in range(num_flows)),
+            )
+
+
 def _checks(
     measurement: Measurement, network: Network, scale: float, tolerance: float, shared_clock: bool
 ) -> Iterator[Check]:
     sample = measurement.sample
-    if measurement.error:
-        return
-    for i, dst in enumerate(sample.dsts):
-        spread_s = JITTER_SPREAD * network.link(sample.src, dst).jitter_s
-        spread_back_s = JITTER_SPREAD * network.link(dst, sample.src).jitter_s
-        way_s = _echo_s(network, sample.src, dst, scale)
-        rtt_s = way_s + _echo_s(network, dst, sample.src, scale)
+    for i, (src, dst) in enumerate(sample.flows):
+        link = Sample(kind=sample.kind, src=src, dsts=(dst,))
+        spread_s = JITTER_SPREAD * network.link(src, dst).jitter_s
+        spread_back_s = JITTER_SPREAD * network.link(dst, src).jitter_s
+        way_s = _echo_s(network, src, dst, scale)
+        rtt_s = way_s + _echo_s(network, dst, src, scale)
         # Of the round trip for both: one way is taken by processes that have to be woken first.
         allowed_s = tolerance * rtt_s + DELAY_RESOLUTION_S + spread_s
         if shared_clock:
             one_way_s = measurement.one_way_s[i]
-            yield _check(sample, (dst,), "one_way_s", way_s, one_way_s, allowed_s)
+            yield _check(link, "one_way_s", way_s, one_way_s, allowed_s)
         allowed_s += spread_back_s
-        yield _check(sample, (dst,), "rtt_s", rtt_s, measurement.rtt_s[i], allowed_s)
+        yield _check(link, "rtt_s", rtt_s, measurement.rtt_s[i], allowed_s)
+    yield from _train_checks(measurement, network, scale, tolerance)
     rate_bps = expected_rate_bps(network, sample)
     if rate_bps is not None:
         expected = rate_bps / scale * goodput_ratio(network.mtu_bytes)
         found = measurement.goodput_bps
-        yield _check(sample, sample.dsts, "goodput_bps", expected, found, tolerance * expected)
+        yield _check(sample, "goodput_bps", expected, found, tolerance * expected)
+        if sample.streams > 1:
+            found, streams = measurement.streams_goodput_bps, sample.streams
+            yield _check(
+                sample, "goodput_bps", expected, found, tolerance * expected, streams=streams
+            )
+
+
+def _train_checks(
+    measurement: Measurement, network: Network, scale: float, tolerance: float
+) -> Iterator[Check]:
+    sample = measurement.sample
+    for train, result in zip(measurement.trains, measurement.train_results, strict=True):
+        src, dst = sample.src, sample.dsts[0]
+        rtt_s = _echo_s(network, src, dst, scale) + _echo_s(network, dst, src, scale)
+        resolution_s = tolerance * rtt_s + DELAY_RESOLUTION_S
+        found = {
+            "jitter_s": result.jitter_s,
+            "loss": result.loss,
+            "duplication": result.duplication,
+            "reordering": result.reordering,
+        }
+        for wanted in expectations(network.link(src, dst), train, tolerance, resolution_s):
+            yield _check(
+                sample,
+                wanted.quantity,
+                wanted.value,
+                found[wanted.quantity],
+                wanted.allowed,
+                num_packets=train.num_packets,
+            )
 
 
 def goodput_ratio(mtu_bytes: int) -> float:
@@ -296,21 +460,26 @@ def goodput_ratio(mtu_bytes: int) -> float:
 
 def _check(
     sample: Sample,
-    dsts: tuple[int, ...],
     quantity: str,
     expected: float,
     measured: float | None,
     allowed: float,
+    *,
+    streams: int = 1,
+    num_packets: int = 0,
 ) -> Check:
     return Check(
         kind=sample.kind,
         src=sample.src,
-        dsts=dsts,
+        dsts=sample.dsts,
+        srcs=sample.srcs,
         quantity=quantity,
         expected=expected,
         measured=measured,
         allowed=allowed,
         passed=measured is not None and abs(measured - expected) <= allowed,
+        streams=streams,
+        num_packets=num_packets,
     )
 
 
@@ -325,14 +494,22 @@ def _rtt_s(network: Network, src: int, dst: int) -> float:
 
 
 def _where(sample: Sample) -> str:
-    to = ", ".join(str(dst) for dst in sample.dsts)
-    return f"{sample.kind} sample, node {sample.src} to {to}"
+    src = ", ".join(str(src) for src in sample.sources)
+    to = ", ".join(str(dst) for dst in dict.fromkeys(sample.dsts))
+    return f"{sample.kind} sample, node{'s' * (len(sample.sources) > 1)} {src} to {to}"
 
 
 def _reason(check: Check) -> str:
-    where = _where(Sample(kind=check.kind, src=check.src, dsts=check.dsts))
+    sample = Sample(kind=check.kind, src=check.src, dsts=check.dsts, srcs=check.srcs)
+    by = f" by {check.streams} connections" if check.streams > 1 else ""
+    where = f"{_where(sample)}{by}"
     if check.measured is None:
         return f"{where}: no {check.quantity} was measured, expected {check.expected:.6g}"
+    if check.quantity in PACKET_SHARES:
+        return (
+            f"{where}: {check.quantity} is {check.measured:.3g} of {check.num_packets} packets, "
+            f"expected {check.expected:.3g} ± {check.allowed:.2g}"
+        )
     error = check.measured - check.expected
     if check.expected:
         off = f"{error / check.expected:+.1%}, allowed {check.allowed / check.expected:.1%}"

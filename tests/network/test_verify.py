@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
+from netbench.network.trains import TrainResult
 from netbench.network.verify import (
     Measurement,
     Sample,
+    all_pairs,
     evaluate,
     expected_rate_bps,
     goodput_bps,
     goodput_ratio,
+    planned_trains,
     rounds,
     sample_links,
     transfer_bytes,
 )
-from netbench.scenario.model import Link, Network
+from netbench.scenario.model import BurstLoss, Link, Network
 from tests.network.shaping_cases import ROUGH, UNLIMITED, two_regions
 from tests.network.test_program import networks
 
@@ -67,11 +72,32 @@ def test_samples_cover_every_class_of_links_in_both_directions(network: Network)
 def test_rounds_keep_every_sample_and_use_no_node_twice(network: Network) -> None:
     """Two samples on one node would take bandwidth from one another."""
     samples = sample_links(network)
-    planned = rounds(samples)
+    planned = rounds(samples, network)
     assert sorted(s for group in planned for s in map(str, group)) == sorted(map(str, samples))
     for group in planned:
-        nodes = [node for sample in group for node in (sample.src, *sample.dsts)]
+        nodes = [node for sample in group for node in sample.nodes]
         assert len(nodes) == len(set(nodes))
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3, 8, 9, 64])
+def test_all_pairs_take_as_few_rounds_as_there_can_be(num_nodes: int) -> None:
+    """Every ordered pair once, and each round uses every node that it can."""
+    network = two_regions(num_nodes=num_nodes)
+    samples = all_pairs(network)
+    pairs = [(sample.src, *sample.dsts) for sample in samples]
+    assert sorted(pairs) == sorted(itertools.permutations(range(num_nodes), 2))
+    assert all(sample.thorough for sample in samples)
+    even = num_nodes + num_nodes % 2
+    assert len(rounds(samples, network)) == 2 * (even - 1)
+
+
+def test_one_trunk_is_in_one_round_once() -> None:
+    """Two pairs of nodes over the same trunk, in either direction, would get half of it each."""
+    network = two_regions(num_nodes=8, sharing="trunk")
+    regions = network.node_regions
+    for group in rounds(all_pairs(network), network):
+        across = [s for s in group if regions[s.src] != regions[s.dsts[0]]]
+        assert len(across) <= 1
 
 
 def test_more_links_per_class_are_different_links() -> None:
@@ -96,6 +122,37 @@ def test_what_two_flows_get_together(sharing: str, nic_bps: float, expected: flo
     """Twice the rate, the rate, or what the NIC leaves."""
     network = two_regions(num_nodes=8, sharing=sharing, nic_bps=nic_bps)
     assert expected_rate_bps(network, Sample(kind="link", src=0, dsts=(1, 2))) == expected
+
+
+def test_a_trunk_is_sampled_with_several_sources() -> None:
+    """Four pairs of nodes in each direction; together they get the trunk's rate, alone too."""
+    network = two_regions(num_nodes=12, sharing="trunk")
+    trunks = [sample for sample in sample_links(network) if sample.kind == "trunk"]
+    assert [sample.flows for sample in trunks] == [
+        ((0, 6), (1, 7), (2, 8), (3, 9)),
+        ((6, 0), (7, 1), (8, 2), (9, 3)),
+    ]
+    assert [expected_rate_bps(network, sample) for sample in trunks] == [1.12e9, 1.12e9]
+    assert expected_rate_bps(network, Sample(kind="link", src=0, dsts=(6,))) == 1.12e9
+    inside = Sample(kind="link", src=0, srcs=(0, 2), dsts=(1, 3))
+    assert expected_rate_bps(network, inside) == 10e9
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"bursts": BurstLoss(to_bad=0.01)},
+        {"corruption": 0.01},
+        {"duplication": 0.01},
+        {"reordering": 0.01},
+        {"jitter_s": 0.001, "jitter_reorders": True},
+        {"queue_packets": 20},
+    ],
+)
+def test_no_goodput_is_expected_where_packets_are_disturbed(trouble: dict[str, Any]) -> None:
+    """TCP answers to it in ways that no formula here tells."""
+    network = two_regions(across=Link(one_way_delay_s=0.01, bandwidth_bps=1e9, **trouble))
+    assert expected_rate_bps(network, Sample(kind="link", src=0, dsts=(2,))) is None
 
 
 @pytest.mark.parametrize("link", [UNLIMITED, ROUGH])
@@ -138,6 +195,13 @@ def test_unequal_flows_of_one_queue_add_up_to_its_rate() -> None:
     slow = [(4 * i, i) for i in range(1, 401)] + [(1600 + i, 400 + i) for i in range(1, 801)]
     assert fast[-1][1] == slow[-1][1] == 1200
     assert goodput_bps([fast, slow], 100) == pytest.approx(8e9, rel=0.01)
+
+
+def test_goodput_of_an_unknown_rate_starts_after_a_time() -> None:
+    """Nothing in the first half of the second counts: there the flow was ten times slower."""
+    slow = [(ns * 10**6, ns * 10**5) for ns in range(1, 501)]
+    fast = [(ns * 10**6, 5 * 10**7 + (ns - 500) * 10**6) for ns in range(501, 1001)]
+    assert goodput_bps([slow + fast], warmup_s=0.5) == pytest.approx(8e9, rel=0.01)
 
 
 def test_no_goodput_is_told_without_time_to_tell_it() -> None:
@@ -218,6 +282,54 @@ def test_a_reason_says_found_expected_and_allowed() -> None:
         "link sample, node 0 to 40: goodput_bps is 9.64058e+08, expected 1.07118e+09 "
         "(-10.0%, allowed 2.0%)",
     )
+
+
+LOSSY = Link(one_way_delay_s=0.01, bandwidth_bps=1e9, loss=0.001)
+
+
+def lossy(received: int) -> list[Measurement]:
+    """One link with a loss of 0.1%, of which so many of 20000 packets came."""
+    sample = Sample(kind="link", src=0, dsts=(2,))
+    network = two_regions(across=LOSSY)
+    result = TrainResult(
+        num_packets=20_000, received=received, duplicates=0, ahead=0, mean_s=0.01, jitter_s=1e-6
+    )
+    return [
+        Measurement(
+            sample=sample,
+            method="udp",
+            rtt_s=(0.02,),
+            one_way_s=(0.01,),
+            trains=planned_trains(network, sample, 1.0),
+            train_results=(result,),
+        )
+    ]
+
+
+def test_a_loss_within_chance_is_good_and_beyond_it_is_a_reason() -> None:
+    """20 of 20000 are expected, give or take three standard deviations of 4.5."""
+    network = two_regions(across=LOSSY)
+    assert evaluate(lossy(20_000 - 18), network).trustworthy
+    bad = evaluate(lossy(20_000 - 60), network)
+    assert bad.reasons == (
+        "link sample, node 0 to 2: loss is 0.003 of 20000 packets, expected 0.001 ± 0.00074",
+    )
+    checked = {check.quantity: check for check in bad.checks}
+    assert set(checked) == {"one_way_s", "rtt_s", "loss", "duplication", "reordering"}
+    assert checked["loss"].num_packets == 20_000
+
+
+def test_several_connections_are_judged_as_one_is() -> None:
+    """The rate is the link's, however many share it."""
+    sample = Sample(kind="link", src=0, dsts=(40,), streams=8)
+    good = Measurement(
+        sample=sample, method="ping", rtt_s=(RTT_FAR_S,), one_way_s=(RTT_FAR_S / 2,),
+        goodput_bps=GOODPUT_FAR_BPS, streams_goodput_bps=GOODPUT_FAR_BPS,
+    )  # fmt: skip
+    assert evaluate([good], CASE3).trustworthy
+    slow = replace(good, streams_goodput_bps=0.8 * GOODPUT_FAR_BPS)
+    (reason,) = evaluate([slow], CASE3).reasons
+    assert "node 0 to 40 by 8 connections: goodput_bps is" in reason
 
 
 def test_the_probe_is_plain_json() -> None:
