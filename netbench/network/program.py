@@ -98,6 +98,7 @@ _IP = {4: ("ip", "ip", 16), 6: ("ipv6", "ip6", 36)}
 destination are."""
 
 _MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
+_MAX_JITTER_US = 2_147_483  # netem keeps a jitter in 31 bits of nanoseconds
 _MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too long
 _BURST_S = 1e-3
 _OWN_FRAME_S = 200.0  # HTB keeps a burst as the time it takes, which must stay below 274 s
@@ -230,7 +231,7 @@ def compile_program(
         ),
         matches=tuple(
             sorted(
-                ((address, minor) for group, minor in zip(groups, minors, strict=True)
+                ((str(_ip(address)), minor) for group, minor in zip(groups, minors, strict=True)
                  for dst in group for address in addresses[dst]),
                 key=lambda match: (_ip(match[0]).version, _ip(match[0]).packed),
             )
@@ -401,8 +402,8 @@ def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale
     jitter_s = link.jitter_s / TABLE_DEVIATIONS[link.jitter_distribution]
     return Leaf(
         minor=minor,
-        delay_us=_microseconds(link.one_way_delay_s, where),
-        jitter_us=_microseconds(jitter_s, where),
+        delay_us=_microseconds(link.one_way_delay_s, _MAX_TIME_US, f"{where}: a delay"),
+        jitter_us=_microseconds(jitter_s, _MAX_JITTER_US, f"{where}: a jitter"),
         loss=link.loss,
         rate_bps=rate_bps,
         limit_packets=link.queue_packets or _limit_packets(network, node, group, scale),
@@ -467,11 +468,12 @@ def _rate(bandwidth_bps: float, scale: float, where: str) -> int:
     return rate_bps
 
 
-def _microseconds(seconds: float, where: str) -> int:
-    delay_us = round(seconds * 1e6)
-    if delay_us > _MAX_TIME_US:
-        raise NetworkError(f"{where}: a delay of {seconds:g} s is above what netem holds, 274 s")
-    return delay_us
+def _microseconds(seconds: float, most_us: int, what: str) -> int:
+    time_us = round(seconds * 1e6)
+    if time_us > most_us:
+        most_s = most_us / 1e6
+        raise NetworkError(f"{what} of {seconds:g} s is above what netem holds, {most_s:.4g} s")
+    return time_us
 
 
 def class_line(verb: str, dev: str, htb: HtbClass) -> str:

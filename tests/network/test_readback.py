@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import NetworkError
-from netbench.network.program import Leaf, Program, compile_program
+from netbench.network.program import HtbClass, Leaf, Program
 from netbench.network.readback import differences, parse, root_qdisc, unwanted_drops
-from tests.network.shaping_cases import ADDRESSES, CASES
+from netbench.scenario.model import BurstLoss
+from tests.network.shaping_cases import CASES
+from tests.network.shaping_cases import kept_program as planned
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "network"
-
-
-def planned(name: str) -> Program:
-    network, scale = CASES[name]
-    return compile_program(network, 0, ADDRESSES, "eth0", scale)
 
 
 def printed(name: str) -> tuple[str, str]:
