@@ -7,6 +7,7 @@ import click
 from netbench.commands.lazy import Commands, LazyGroup
 
 COMMANDS: Commands = {
+    "shell": ("netbench.commands.net.shell", "command", "Be in a node of a network held open."),
     "trace": ("netbench.commands.net.trace", "trace", "Write a trace of links that change."),
 }
 
