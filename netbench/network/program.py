@@ -381,6 +381,11 @@ def _max_segments(cap_bps: int, frame: int) -> int:
 
 
 def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) -> HtbClass:
+    if frame * 8e6 / rate_bps > _MAX_TIME_US:
+        raise NetworkError(
+            f"a rate of {rate_bps} bit/s (after scaling) takes longer for a frame of {frame} bytes "
+            f"than the {_MAX_TIME_US / 1e6:g} s that HTB holds; lower the scale"
+        )
     ceil_burst = _burst_bytes(ceil_bps, frame)
     return HtbClass(
         minor=minor,

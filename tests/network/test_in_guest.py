@@ -19,3 +19,13 @@ def test_shaped_namespaces_behave_as_their_scenarios(
     )
     assert status == 0, output
     assert "all as planned" in output
+
+
+@pytest.mark.guest
+def test_random_programs_are_accepted_and_read_back_equal(
+    run_in_guest: Callable[..., tuple[int, str]],
+) -> None:
+    """100 of random networks, and some of more than 256 nodes, whatever their links do."""
+    status, output = run_in_guest([sys.executable, "-m", "tests.network.fuzz_in_guest"])
+    assert status == 0, output
+    assert "read back equal: small 100, hashed 4" in output
