@@ -344,27 +344,27 @@ def _why(event: Mapping[str, Any] | None, session: SessionProcess) -> str:
 
 
 class _Line:
-    """One line into the session, and whether the command of a connection is on it."""
+    """One line into the session, and for which connection a command runs on it."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
         self._lock = threading.Lock()
-        self._busy = False
+        self._user: socket.socket | None = None
 
-    def begin(self, request: bytes) -> None:
+    def begin(self, user: socket.socket, request: bytes) -> None:
         with self._lock:
-            self._busy = True
+            self._user = user
             self.stream.sendall(frame(REQUEST, request))
 
-    def pass_on(self, kind: bytes, payload: bytes) -> None:
-        """A frame for the command, if it has not ended."""
+    def pass_on(self, user: socket.socket, kind: bytes, payload: bytes) -> None:
+        """A frame for the command of `user`, unless that has ended: the line may have another."""
         with self._lock:
-            if self._busy:
+            if self._user is user:
                 self.stream.sendall(frame(kind, payload))
 
     def end(self) -> None:
         with self._lock:
-            self._busy = False
+            self._user = None
 
 
 class _Holder:
@@ -427,9 +427,9 @@ class _Holder:
             words = f"{NUM_LINES} commands are running in this network; end one of them first"
             connection.sendall(json_frame(END, {"error": words}))
             return
-        line.begin(request)
+        line.begin(connection, request)
         for kind, payload in rest:
-            line.pass_on(kind, payload)
+            line.pass_on(connection, kind, payload)
         threading.Thread(target=_pass_in, args=(connection, reader, line), daemon=True).start()
         ended = _pass_out(line, connection)
         line.end()
@@ -444,9 +444,9 @@ def _pass_in(connection: socket.socket, reader: FrameReader, line: _Line) -> Non
     with suppress(OSError, TestbedError):
         while data := connection.recv(CHUNK_BYTES):
             for kind, payload in reader.feed(data):
-                line.pass_on(kind, payload)
+                line.pass_on(connection, kind, payload)
     with suppress(OSError):
-        line.pass_on(HANG_UP, b"")
+        line.pass_on(connection, HANG_UP, b"")
 
 
 def _pass_out(line: _Line, connection: socket.socket) -> bool:
