@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,9 @@ def _bits(num_flows: int, rate_bps: float, delay_s: float) -> float:
 def measure_cells(backend: str, busy: bool, cores: int) -> Iterator[Cell | str]:
     """Measure the grid: a cell, or why there is none. Runs where netbench may change the network,
     with /run private."""
+    # A process on each of 128 nodes at once, with three pipes each.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     num_nodes = 2 * max(FLOWS[backend])
     nodes = namespaces.node_addresses([f"node{i}" for i in range(num_nodes)])
     namespaces.build(nodes, mtu_bytes=1500)
