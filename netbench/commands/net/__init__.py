@@ -8,6 +8,7 @@ from netbench.commands.lazy import Commands, LazyGroup
 
 COMMANDS: Commands = {
     "shell": ("netbench.commands.net.shell", "command", "Be in a node of a network held open."),
+    "import": ("netbench.commands.net.import_", "command", "Make a scenario of measurements."),
     "trace": ("netbench.commands.net.trace", "trace", "Write a trace of links that change."),
 }
 
