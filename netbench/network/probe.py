@@ -25,6 +25,7 @@ import socket
 import statistics
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -317,9 +318,10 @@ def _connect(address: str, hello: bytes) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection((address, PORT), timeout=DEADLINE_S)
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
+        except OSError as error:
+            if not isinstance(error, ConnectionRefusedError) or time.monotonic() > end:
+                where = f"TCP port {PORT} of {address} cannot be reached"
+                raise ConnectionError(f"{where}: {error}") from None
             time.sleep(0.02)
         else:
             connection.sendall(hello)
@@ -409,4 +411,7 @@ def main(job: str) -> None:
     threading.Thread(target=_leave_with_reader, daemon=True).start()
     arguments = json.loads(job)
     operations: dict[str, Callable[..., dict[str, object]]] = {"serve": serve, "measure": measure}
-    print(json.dumps(operations[arguments.pop("op")](**arguments)))
+    try:
+        print(json.dumps(operations[arguments.pop("op")](**arguments)))
+    except OSError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -189,9 +189,13 @@ def _read_table(name: str, text: str, reader: Reader) -> Matrix:
     """A square table with the places at its head and side, or one row per pair."""
     text = text.lstrip("\ufeff")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=None), delimiter=delimiter))
+    except csv.Error as error:
+        raise ScenarioError(f"{name}: not CSV: {error}") from None
     lines = [
         (number, [cell.strip() for cell in row])
-        for number, row in enumerate(csv.reader(io.StringIO(text), delimiter=delimiter), 1)
+        for number, row in enumerate(rows, 1)
         if any(cell.strip() for cell in row) and not row[0].lstrip().startswith("#")
     ]
     if len(lines) < 2:
