@@ -21,7 +21,8 @@ from netbench.scenario.schema import NAME, Section
 from netbench.scenario.source import Source, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.testbed import openssh
-from netbench.testbed.known_hosts import SSH_PORT
+
+SSH_PORT = 22
 
 KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 """Where OpenSSH keeps host keys, unless told otherwise."""

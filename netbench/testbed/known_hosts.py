@@ -11,11 +11,16 @@ import binascii
 import fnmatch
 import hashlib
 import hmac
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SSH_PORT = 22
+from netbench.errors import TestbedError
+from netbench.testbed.inventory import SSH_PORT, Host
+
+USER_FILE = Path("~/.ssh/known_hosts")
+"""Where OpenSSH adds keys, unless told otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,17 +53,32 @@ class KnownHosts:
         self._entries = [entry for path in self.paths for entry in _read(path)]
 
     def of(self, name: str) -> list[Entry]:
-        """What is known of a host, by the name `host_name` gives."""
+        """What is known of a host, by the name `known_as` gives."""
         return [e for e in self._entries if not e.marker and e.is_for(name.lower())]
 
-    def is_revoked(self, key: bytes) -> bool:
-        """Whether a key is marked `@revoked`, for whichever host."""
-        return any(e.marker == "@revoked" and e.key == key for e in self._entries)
+    def kinds(self, host: Host) -> list[str]:
+        """Of the keys known of a host, e.g. ssh-ed25519: what to ask it for."""
+        return [entry.kind for entry in self.of(known_as(host))]
+
+    def check(self, host: Host, kind: str, key: bytes) -> None:
+        """Raise TestbedError unless `key`, which the host shows, is one known of it."""
+        if any(e.marker == "@revoked" and e.key == key for e in self._entries):
+            raise TestbedError(
+                f"ITS HOST KEY IS REVOKED: known_hosts says so of {kind} {fingerprint(key)}; the "
+                "connection is refused"
+            )
+        known = self.of(known_as(host))
+        if not known:
+            raise TestbedError(_unknown(host, kind, key, self.paths))
+        if all(entry.key != key for entry in known):
+            raise TestbedError(_changed(host, kind, key, known))
 
 
-def host_name(address: str, port: int) -> str:
+def known_as(host: Host) -> str:
     """How known_hosts calls a host: `[address]:port`, or the address where the port is SSH's."""
-    return address if port == SSH_PORT else f"[{address}]:{port}"
+    if host.known_as or host.port == SSH_PORT:
+        return host.known_as or host.address
+    return f"[{host.address}]:{host.port}"
 
 
 def fingerprint(key: bytes) -> str:
@@ -98,3 +118,44 @@ def _hashed(name: str, salt: str) -> str:
     except binascii.Error:
         return ""
     return base64.b64encode(hmac.new(key, name.encode(), hashlib.sha1).digest()).decode()
+
+
+def _unknown(host: Host, kind: str, key: bytes, files: Sequence[Path]) -> str:
+    where = ", ".join(map(str, files)) or "any file"
+    return (
+        f"its host key is not known: {kind} {fingerprint(key)}, and {where} has "
+        f"none for {known_as(host)}. If the host itself shows the same (there: `ssh-keygen -lf "
+        f"/etc/ssh/ssh_host_{_file_kind(kind)}_key.pub`), add it: {_ssh_command(host, files)}"
+    )
+
+
+def _changed(host: Host, kind: str, key: bytes, known: Sequence[Entry]) -> str:
+    lines = "; ".join(f"{e.path}:{e.line} has {e.kind} {fingerprint(e.key)}" for e in known)
+    return (
+        f"ITS HOST KEY HAS CHANGED: it shows {kind} {fingerprint(key)}, but "
+        f"{lines}. Someone may stand between you and the host; the connection is refused. If you "
+        f"know why it changed: ssh-keygen -R {shlex.quote(known_as(host))} "
+        f"-f {shlex.quote(str(known[0].path))}"
+    )
+
+
+def _file_kind(kind: str) -> str:
+    """As in the name of sshd's key files."""
+    return "ecdsa" if kind.startswith("ecdsa") else kind.removeprefix("ssh-")
+
+
+def _ssh_command(host: Host, files: Sequence[Path]) -> str:
+    """The ssh command that asks whether to add the host's key to the first of `files`."""
+    words = ["ssh"]
+    if files and files[0] != USER_FILE.expanduser():
+        words += ["-o", f'UserKnownHostsFile="{files[0]}"']  # in quotes, as the option is a list
+    if host.known_as:
+        words += ["-o", f"HostKeyAlias={host.known_as}"]
+    if host.jump is not None:
+        words += ["-J", ",".join(jump.login for jump in _chain(host.jump))]
+    return shlex.join([*words, "-p", str(host.port), f"{host.user}@{host.address}", "true"])
+
+
+def _chain(host: Host) -> list[Host]:
+    """The hosts up to and with this one, nearest first."""
+    return [*(_chain(host.jump) if host.jump else ()), host]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import shlex
 import socket
 import threading
@@ -22,7 +23,7 @@ import paramiko
 
 from netbench.errors import TestbedError
 from netbench.testbed.inventory import Host
-from netbench.testbed.known_hosts import Entry, KnownHosts, fingerprint, host_name
+from netbench.testbed.known_hosts import KnownHosts
 from netbench.testbed.transport import COMMAND_TIMEOUT_S
 
 CONNECT_TIMEOUT_S = 30.0
@@ -39,6 +40,9 @@ PUT_TIMEOUT_S = 60.0
 
 DEFAULT_KEYS = tuple(Path(f"~/.ssh/id_{kind}") for kind in ("ed25519", "ecdsa", "rsa"))
 """Tried where an inventory names none: OpenSSH's, of the kinds paramiko knows."""
+
+FAILURES = (OSError, EOFError, paramiko.SSHException)
+"""What paramiko raises when a host, or the way to it, fails."""
 
 _CHUNK_BYTES = 1 << 16
 _SHOWN_CHARACTERS = 120
@@ -85,7 +89,8 @@ class Hosts:
     ) -> tuple[int, str, str]:
         """Run a command to its end, as the login user: exit status, stdout, stderr.
 
-        Status -1: ended by a signal. timeout_s is from the login on; a late command may run on.
+        Ended by a signal: -1, or 128 + the signal, as the login shell has it. timeout_s is from
+        the login on; a late command may run on.
         """
         host = self._hosts[node]
         channel = self._start(host, argv)
@@ -179,7 +184,7 @@ class Hosts:
         try:
             channel = self._link(host).open_session(timeout=self._connect_timeout_s)
             channel.exec_command(shlex.join(argv))
-        except (OSError, EOFError, paramiko.SSHException) as error:
+        except FAILURES as error:
             raise TestbedError(
                 f"{host.name}: its sshd did not start: {_shown(argv)} ({_words(error)})"
             ) from error
@@ -193,7 +198,7 @@ class Hosts:
             with _at_last(PUT_TIMEOUT_S, channel.close):
                 channel.invoke_subsystem("sftp")
                 sftp = paramiko.SFTPClient(channel)
-        except (OSError, EOFError, paramiko.SSHException) as error:
+        except FAILURES as error:
             raise TestbedError(
                 f"{host.name}: its sshd offers no SFTP ({_words(error)}); add "
                 '"Subsystem sftp internal-sftp" to its sshd_config'
@@ -211,12 +216,12 @@ class Hosts:
                     made = True
                     file.chmod(mode)
                     file.write(data)
-            except (OSError, EOFError, paramiko.SSHException) as error:
-                if made and not late.is_set():
-                    with suppress(OSError, EOFError, paramiko.SSHException):
-                        sftp.remove(path)
+            except FAILURES as error:
                 why = f"not within {PUT_TIMEOUT_S:g} s" if late.is_set() else _words(error)
                 room = self._room(node, path)
+                if made and not late.is_set():
+                    with suppress(*FAILURES):
+                        sftp.remove(path)
                 raise TestbedError(f"{name}: cannot write {path}: {why}{room}") from error
 
     def _room(self, node: int, path: str) -> str:
@@ -259,7 +264,7 @@ class Hosts:
                 link.auth_timeout = self._connect_timeout_s
                 self._negotiate(host, link)
                 _log_in(host, link)
-            except (OSError, EOFError, paramiko.SSHException, TestbedError) as error:
+            except (*FAILURES, TestbedError) as error:
                 if link is not None:
                     link.close()
                 connection.close()
@@ -287,29 +292,22 @@ class Hosts:
                 ("127.0.0.1", 0),  # where from: sshd only logs it
                 timeout=max(0.1, end - time.monotonic()),
             )
-        except (OSError, EOFError, paramiko.SSHException) as error:
+        except FAILURES as error:
             raise TestbedError(
                 f"{_named(host)}: not reached from the jump host {host.jump.login}: {_words(error)}"
             ) from error
 
     def _negotiate(self, host: Host, link: paramiko.Transport) -> None:
         """Agree on keys, asking for a host key that is known; refuse any other."""
-        known = self._known.of(_known_as(host))
         options = link.get_security_options()
-        wanted = {name for entry in known for name in _signatures(entry.kind)}
+        wanted = {name for kind in self._known.kinds(host) for name in _signatures(kind)}
         options.key_types = sorted(options.key_types, key=lambda name: name not in wanted)
         link.start_client(timeout=self._connect_timeout_s)
         shown = link.get_remote_server_key()
-        key = shown.asbytes()
-        if self._known.is_revoked(key):
-            raise TestbedError(
-                f"{_named(host)}: shows a host key that known_hosts marks as revoked "
-                f"({fingerprint(key)}); the connection is refused"
-            )
-        if not known:
-            raise TestbedError(_unknown(host, shown.get_name(), key, self._known.paths))
-        if all(entry.key != key for entry in known):
-            raise TestbedError(_changed(host, shown.get_name(), key, known))
+        try:
+            self._known.check(host, shown.get_name(), shown.asbytes())
+        except TestbedError as error:
+            raise TestbedError(f"{_named(host)}: {error}") from None
 
 
 class SshChannel:
@@ -324,7 +322,7 @@ class SshChannel:
         """Send one line (without its newline)."""
         try:
             self._channel.sendall(line.encode() + b"\n")
-        except OSError as error:
+        except FAILURES as error:
             words = self.last_words() or _words(error)
             raise TestbedError(f"{self._name}: the command there has ended: {words}") from error
 
@@ -333,8 +331,10 @@ class SshChannel:
 
         Raises TestbedError when nothing came within `timeout_s` (None: wait for ever).
         """
-        self._channel.settimeout(timeout_s)
+        end = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while b"\n" not in self._received:
+            left_s = None if timeout_s is None else max(0.0, end - time.monotonic())
+            self._channel.settimeout(left_s)
             try:
                 chunk = self._channel.recv(_CHUNK_BYTES)
             except TimeoutError:
@@ -356,7 +356,8 @@ class SshChannel:
 
     def close(self) -> None:
         """Drop the channel: the command reads the end of its stdin."""
-        self._channel.close()
+        with suppress(*FAILURES):  # the host was faster
+            self._channel.close()
 
 
 def _tcp(host: Host, end: float) -> socket.socket:
@@ -425,26 +426,24 @@ def _is_taken(host: Host, link: paramiko.Transport, key: paramiko.PKey) -> bool:
 def _communicate(channel: paramiko.Channel, stdin: str) -> tuple[int, bytes, bytes]:
     """Feed and drain a command until it ends: exit status, stdout, stderr.
 
-    All three at once: a command may fill one stream while it waits for another.
+    All three at once: a command may fill one stream while it waits for another. What feeds is not
+    waited for: it may be stuck in the socket of a host that is gone.
     """
-    errors: list[bytes] = []
-    threads = [
-        threading.Thread(target=_feed, args=(channel, stdin.encode()), daemon=True),
-        threading.Thread(target=_drain, args=(channel.recv_stderr, errors), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
     output: list[bytes] = []
+    errors: list[bytes] = []
+    threading.Thread(target=_feed, args=(channel, stdin.encode()), daemon=True).start()
+    draining = threading.Thread(target=_drain, args=(channel.recv_stderr, errors), daemon=True)
+    draining.start()
     _drain(channel.recv, output)
-    for thread in threads:
-        thread.join()
+    draining.join()
     status: int = channel.recv_exit_status()
-    channel.close()
+    with suppress(*FAILURES):
+        channel.close()
     return status, b"".join(output), b"".join(errors)
 
 
 def _feed(channel: paramiko.Channel, data: bytes) -> None:
-    with suppress(OSError):  # a command need not read what it is given
+    with suppress(*FAILURES):  # a command need not read what it is given
         channel.sendall(data)
         channel.shutdown_write()
 
@@ -461,7 +460,8 @@ def _at_last(timeout_s: float, stop: Callable[[], object]) -> Iterator[threading
 
     def end() -> None:
         late.set()
-        stop()
+        with suppress(*FAILURES):
+            stop()
 
     timer = threading.Timer(max(0.0, timeout_s), end)
     timer.daemon = True
@@ -475,51 +475,6 @@ def _at_last(timeout_s: float, stop: Callable[[], object]) -> Iterator[threading
 def _signatures(kind: str) -> tuple[str, ...]:
     """Names under which SSH negotiates a kind of host key. Source: RFC 8332 for RSA."""
     return ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa") if kind == "ssh-rsa" else (kind,)
-
-
-def _known_as(host: Host) -> str:
-    return host.known_as or host_name(host.address, host.port)
-
-
-def _unknown(host: Host, kind: str, key: bytes, files: Sequence[Path]) -> str:
-    where = ", ".join(map(str, files)) or "any file"
-    return (
-        f"{_named(host)}: its host key is not known: {kind} {fingerprint(key)}, and {where} has "
-        f"none for {_known_as(host)}. If the host itself shows the same (there: `ssh-keygen -lf "
-        f"/etc/ssh/ssh_host_{_file_kind(kind)}_key.pub`), add it: {_ssh_command(host, files)}"
-    )
-
-
-def _changed(host: Host, kind: str, key: bytes, known: Sequence[Entry]) -> str:
-    lines = "; ".join(f"{e.path}:{e.line} has {e.kind} {fingerprint(e.key)}" for e in known)
-    return (
-        f"{_named(host)}: ITS HOST KEY HAS CHANGED: it shows {kind} {fingerprint(key)}, but "
-        f"{lines}. Someone may stand between you and the host; the connection is refused. If you "
-        f"know why it changed: ssh-keygen -R {shlex.quote(_known_as(host))} "
-        f"-f {shlex.quote(str(known[0].path))}"
-    )
-
-
-def _file_kind(kind: str) -> str:
-    """As in the name of sshd's key files."""
-    return "ecdsa" if kind.startswith("ecdsa") else kind.removeprefix("ssh-")
-
-
-def _ssh_command(host: Host, files: Sequence[Path]) -> str:
-    """The ssh command that asks whether to add the host's key to the first of `files`."""
-    words = ["ssh"]
-    if files:
-        words += ["-o", f"UserKnownHostsFile={files[0]}"]
-    if host.known_as:
-        words += ["-o", f"HostKeyAlias={host.known_as}"]
-    if host.jump is not None:
-        words += ["-J", ",".join(jump.login for jump in _chain(host.jump))]
-    return shlex.join([*words, "-p", str(host.port), f"{host.user}@{host.address}", "true"])
-
-
-def _chain(host: Host) -> list[Host]:
-    """The hosts up to and with this one, nearest first."""
-    return [*(_chain(host.jump) if host.jump else ()), host]
 
 
 def _named(host: Host) -> str:

@@ -15,8 +15,7 @@ from netbench.errors import UsageError
 from netbench.network.command import all_or_error, at_once
 from netbench.network.program import num_routers
 from netbench.scenario import Scenario, load_scenario
-from netbench.testbed.inventory import Host, Inventory, load_inventory
-from netbench.testbed.known_hosts import SSH_PORT
+from netbench.testbed.inventory import SSH_PORT, Host, Inventory, load_inventory
 from netbench.testbed.ssh import Hosts
 
 Command = Callable[..., Any]
