@@ -15,6 +15,8 @@ What does what, and why:
 - Jitter must not reorder packets unless the link asks for it. netem with a rate sends no packet
   before the one ahead of it; so a link without a rate gets one that is never reached
   (`UNLIMITED_BPS`), and a link that may reorder has its rate in the HTB class instead.
+- What befalls single packets (loss, say) must not befall 64 KiB at once, which is how TCP hands
+  them over: then frames are handed over one by one (`max_segments`).
 - `limit` is in packets and must never be what slows TCP down, see `_limit_packets`.
 - A trunk is one leaf per region, at a router that everything leaving the region goes through.
 - TCP from and to SSH's port is matched first and sent to the root itself, unshaped, whoever the
@@ -236,7 +238,9 @@ def compile_program(
                 key=lambda match: (_ip(match[0]).version, _ip(match[0]).packed),
             )
         ),
-        max_segments=_max_segments(cap_bps, frame_bytes(network)),
+        max_segments=1
+        if _loses_frames(network, node)
+        else _max_segments(cap_bps, frame_bytes(network)),
     )  # fmt: skip
 
 
@@ -378,6 +382,18 @@ def _max_segments(cap_bps: int, frame: int) -> int:
     """
     burst = _burst_bytes(cap_bps, frame)
     return burst // frame if cap_bps and burst < _MAX_PACKET_BYTES else MAX_SEGMENTS
+
+
+def _loses_frames(network: Network, node: int) -> bool:
+    """Whether something befalls single frames of a node, on its own links or at its router.
+
+    What TCP hands over in one piece netem loses, doubles or delays in one piece: 1% of loss on
+    1 Gbit/s, 1 ms was 5 losses of 45 frames instead of 156 of one, and 888 Mbit/s instead of 146.
+    """
+    return any(
+        link.mean_loss or link.duplication or link.reordering or link.jitter_reorders
+        for link in network.links[_region_of(network, node)]
+    )
 
 
 def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) -> HtbClass:

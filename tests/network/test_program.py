@@ -30,8 +30,8 @@ from netbench.network.program import (
 )
 from netbench.scenario import load_scenario
 from netbench.scenario.load import list_scenarios
-from netbench.scenario.model import Link, Network
-from tests.network.shaping_cases import ADDRESSES, CASES, NEAR, kept_text, two_regions
+from netbench.scenario.model import BurstLoss, Link, Network
+from tests.network.shaping_cases import ADDRESSES, CASES, FAR, NEAR, kept_text, two_regions
 from tests.network.strategies import SCALES, addresses, networks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "network"
@@ -209,6 +209,26 @@ def test_packets_are_no_larger_than_the_burst_of_a_slow_cap(cap_bps: float, segm
     """1 ms of 25 Mbit/s is 3125 bytes, two frames; of 25 Gbit/s it is more than any packet."""
     network = two_regions(num_nodes=8, sharing="nic", nic_bps=cap_bps)
     assert compile_program(network, 0, addresses(8), "eth0").max_segments == segments
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        {"loss": 0.01},
+        {"bursts": BurstLoss(to_bad=0.01, to_good=0.3)},
+        {"duplication": 0.01},
+        {"corruption": 0.01},
+        {"reordering": 0.01},
+        {"jitter_s": 0.001, "jitter_reorders": True},
+    ],
+)
+def test_what_befalls_frames_befalls_them_one_by_one(noise: dict[str, Any]) -> None:
+    """netem decides once for what TCP hands over in one piece, up to 45 frames."""
+    noisy = replace(FAR, **noise)
+    assert compile_program(two_regions(NEAR, noisy), 0, ADDRESSES, "eth0").max_segments == 1
+    assert compile_program(two_regions(NEAR, FAR), 0, ADDRESSES, "eth0").max_segments > 1
+    trunks = compile_programs(two_regions(NEAR, noisy, sharing="trunk"), ADDRESSES, "eth0")
+    assert {program.max_segments for program in trunks} == {1}
 
 
 def test_filters_are_hashed_from_256_peers_up() -> None:
