@@ -12,6 +12,7 @@ the answer one line: `{"ok": ...}`, or `{"error": "..."}` and exit status 1.
     show   what the kernel holds, with counters
     clear  puts everything back as it was before `arm`
 
+All but `facts` are for `interface`, or, where that is empty, for the one that has `addresses`.
 Whoever arms has the interface until the lease ends. Then the dead-man, a process that needs neither
 this file nor the connection that started it, puts everything back.
 
@@ -22,11 +23,9 @@ since stays as it is, and so does a root qdisc that is not netbench's.
 from __future__ import annotations
 
 import fcntl
-import gzip
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -47,6 +46,9 @@ STATE = Path("/run/netbench")
 
 SYSCTL = Path("/proc/sys")
 
+FOLDER_PREFIX = "netbench."
+"""Of the name of the folder the controller makes for this file."""
+
 TOOL_S = 30.0
 """For one `tc` or `ip`, seconds; a batch for thousands of peers takes about one."""
 
@@ -61,6 +63,8 @@ RETRY_S = 5.0
 
 MAX_LEASE_S = 30 * 86400.0
 
+_BUFFERS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem")
+
 Request = dict[str, Any]
 State = dict[str, Any]
 
@@ -72,14 +76,9 @@ class AgentError(Exception):
 def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
     """Exit status, stdout, stderr. No shell; as root `tc` may not be in PATH."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
-    command = shutil.which(argv[0], path=path)
-    if command is None:
-        package = {"tc": "iproute2", "ip": "iproute2", "unshare": "util-linux"}.get(argv[0], "")
-        hint = f"; install {package}" if package else ""
-        raise AgentError(f"there is no command `{argv[0]}`{hint}")
     try:
         done = subprocess.run(
-            [command, *argv[1:]],
+            argv,
             input=stdin,
             capture_output=True,
             text=True,
@@ -87,6 +86,9 @@ def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
             check=False,
             env={"PATH": path, "LC_ALL": "C"},
         )
+    except FileNotFoundError:
+        package = {"tc": "iproute2", "ip": "iproute2", "unshare": "util-linux"}[argv[0]]
+        raise AgentError(f"there is no command `{argv[0]}`; install {package}") from None
     except subprocess.TimeoutExpired:
         raise AgentError(f"no answer within {TOOL_S:g} s from `{' '.join(argv)}`") from None
     return done.returncode, done.stdout, done.stderr
@@ -484,6 +486,16 @@ def _end_lease(interface: str, at_once: bool) -> None:
         if state is not None and (at_once or expired(state)):
             restore(state)
             state_path(interface).unlink(missing_ok=True)
+    _remove_agent()
+
+
+def _remove_agent() -> None:
+    """A controller that vanished has not removed this file, which it put in a folder of its own."""
+    file = Path(sys.argv[0])
+    if file.parent.name.startswith(FOLDER_PREFIX):
+        with suppress(OSError):
+            file.unlink()
+            file.parent.rmdir()
 
 
 def end_deadman(state: State) -> None:
@@ -752,11 +764,17 @@ def _set_sysctls(state: State, wanted: dict[str, str]) -> None:
         found = read_sysctl(name)
         if found is not None:
             former = known[name]["former"] if name in known else found
-            known[name] = {"former": former, "set": value}
+            known[name] = {"former": former, "set": _raised(name, former, value)}
     save_state(state)
     for name, values in known.items():
         if (read_sysctl(name) or "").split() != values["set"].split():
             write_sysctl(name, values["set"])
+
+
+def _raised(name: str, former: str, wanted: str) -> str:
+    """Buffers of a machine that is in use are made larger, never smaller."""
+    is_larger = name in _BUFFERS and int(former.split()[-1]) >= int(wanted.split()[-1])
+    return " ".join(former.split()) if is_larger else wanted
 
 
 def _set_segments(state: State, wanted: int) -> None:
@@ -772,7 +790,7 @@ def _set_segments(state: State, wanted: int) -> None:
 
 
 def show(request: Request) -> Any:
-    """{interface}: tables, classes, link as `readback.parse` takes them, with counters and a clock."""
+    """{interface}: tables and classes as `readback.parse` takes them, with counters and a clock."""
     interface = request["interface"]
     with locked(interface):
         state = load_state(interface)
@@ -781,7 +799,6 @@ def show(request: Request) -> Any:
             "at_s": now_s(),
             "tables": output_of(["tc", "-s", "-j", "-batch", "-"], text),
             "classes": output_of(["tc", "-d", "class", "show", "dev", interface]),
-            "link": output_of(["ip", "-d", "-j", "link", "show", "dev", interface]),
             "lease": None if state is None else lease_view(state),
             "changed": [] if state is None else _changed(state),
         }
@@ -819,10 +836,11 @@ def clear(request: Request) -> Any:
             raise AgentError(
                 f"{interface} is shaped by {who(state)}; --force clears it all the same"
             )
+        lease = lease_view(state)
         notes = restore(state)
         state_path(interface).unlink(missing_ok=True)
         end_deadman(state)
-    return {"cleared": True, "notes": notes}
+    return {"cleared": True, "notes": notes, "lease": lease}
 
 
 def _may_clear(state: State, owner: dict[str, Any], scope: str) -> bool:
@@ -833,12 +851,13 @@ def _may_clear(state: State, owner: dict[str, Any], scope: str) -> bool:
 
 def _clear_unrecorded(interface: str, scope: str) -> Any:
     """A program whose record was lost: it goes, but what was before it is not known."""
+    nothing = {"cleared": False, "notes": [], "lease": None}
     if scope == "session" or _ifindex(interface) is None:
-        return {"cleared": False, "notes": []}
+        return nothing
     if root_of(qdiscs_of(interface))["handle"] != HANDLE:
-        return {"cleared": False, "notes": []}
+        return nothing
     output_of(["tc", "qdisc", "del", "dev", interface, "root", "handle", HANDLE])
-    return {"cleared": True, "notes": ["there was no record of what was before"]}
+    return {**nothing, "cleared": True, "notes": ["there was no record of what was before"]}
 
 
 def sweep() -> list[str]:
@@ -903,7 +922,7 @@ def facts(request: Request) -> Any:
         return found
     found["lacking"] = _lacking()
     try:
-        interface = request["interface"] or _interface_with(request["addresses"])
+        interface = request["interface"] or interface_with(request["addresses"])
         found.update(_interface_facts(interface), interface=interface)
         found["routes"] = {peer: _or("", _route, peer) for peer in request["peers"]}
     except AgentError as error:
@@ -940,7 +959,7 @@ def _interface_facts(interface: str) -> dict[str, Any]:
     }
 
 
-def _interface_with(addresses: list[str]) -> str:
+def interface_with(addresses: list[str]) -> str:
     links = json.loads(output_of(["ip", "-j", "addr", "show"]))
     have = {info["local"]: link["ifname"] for link in links for info in link.get("addr_info", [])}
     missing = [address for address in addresses if address not in have]
@@ -1004,13 +1023,16 @@ def _hz() -> int | None:
     if plain.exists():
         text = plain.read_text()
     else:
+        import gzip  # rarely needed; every operation starts a new process
+
         text = gzip.decompress(Path("/proc/config.gz").read_bytes()).decode()
     found = re.search(r"^CONFIG_HZ=(\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else None
 
 
 def _free(place: str) -> int:
-    return shutil.disk_usage(place).free
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
 
 
 OPERATIONS: dict[str, Callable[[Request], Any]] = {
@@ -1034,7 +1056,10 @@ def main() -> int:
             raise AgentError(
                 "not root: log in as root, or let the user run sudo without a password"
             )
-        answer = {"ok": operation(json.load(sys.stdin))}
+        request = json.load(sys.stdin)
+        if operation is not facts:
+            request["interface"] = request["interface"] or interface_with(request["addresses"])
+        answer = {"ok": operation(request)}
     except (AgentError, OSError, KeyError, ValueError) as error:
         words = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
         answer = {"error": words}
