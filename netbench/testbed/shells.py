@@ -54,12 +54,13 @@ IN_NODE = 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
 def serve_line(line: int, nodes: Sequence[NodeAddress]) -> None:
     """Carry out one request after the other, until the line ends."""
     reader = FrameReader()
-    while data := os.read(line, CHUNK_BYTES):
-        pending = list(reader.feed(data))
-        while pending:
-            kind, payload = pending.pop(0)
-            if kind == REQUEST:  # others are for a command that has ended
-                pending = _carry_out(line, reader, json.loads(payload), nodes, pending)
+    with suppress(BrokenPipeError):  # it ended before its command did
+        while data := os.read(line, CHUNK_BYTES):
+            pending = list(reader.feed(data))
+            while pending:
+                kind, payload = pending.pop(0)
+                if kind == REQUEST:  # others are for a command that has ended
+                    pending = _carry_out(line, reader, json.loads(payload), nodes, pending)
 
 
 def _carry_out(
@@ -150,13 +151,14 @@ class Command:
     ) -> list[tuple[bytes, bytes]]:
         """Pass on input and output until the command ends; frames that came after the last."""
         ended_s: float | None = None
+        line_ended = False
         while True:
             while pending and not self._unwritten:
                 self._take(*pending.pop(0))
             readable = [*self._outputs]
             if ended_s is None:
                 readable.append(self._ended)
-                if not self._unwritten:  # else the one who types has to wait
+                if not self._unwritten and not line_ended:  # else the one who types has to wait
                     readable.append(line)
             writable = [self._input] if self._unwritten else []
             ready, can_write, _ = select.select(readable, writable, [], self._patience_s(ended_s))
@@ -173,6 +175,7 @@ class Command:
                 elif data := os.read(line, CHUNK_BYTES):
                     pending += reader.feed(data)
                 else:
+                    line_ended = True
                     self._take(HANG_UP, b"")
             if self._kill_at_s is not None and time.monotonic() > self._kill_at_s:
                 self._signal(signal.SIGKILL)

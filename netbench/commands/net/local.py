@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import click
 
 from netbench.commands.net.shell import describe
+from netbench.errors import RecordError
 from netbench.scenario import Scenario
 from netbench.testbed.choose import choose_held, network_doubt
 from netbench.testbed.hold import find_held, hold
@@ -26,7 +27,7 @@ def hold_scenario(scenario: Scenario, testbed: str) -> int:
         host = probe_host()
     choice = choose_held(testbed, host)
     click.echo(f"testbed: {choice.mode} ({choice.reason})")
-    if doubt := network_doubt(choice.mode, scenario.network):
+    if doubt := _doubt(choice.mode, scenario):
         click.echo(f"network: {doubt}")
     names = [node.name for node in scenario.nodes]
     with ExitStack() as open_until_end:
@@ -53,6 +54,14 @@ def hold_scenario(scenario: Scenario, testbed: str) -> int:
             click.echo()
     click.echo(f"{scenario.name} is gone")
     return 0
+
+
+def _doubt(mode: str, scenario: Scenario) -> str:
+    """Why the testbed may not deliver; not knowing is no reason not to hold a network either."""
+    try:
+        return network_doubt(mode, scenario.network)
+    except RecordError as error:
+        return str(error)
 
 
 def end_held(name: str) -> int:
