@@ -24,10 +24,12 @@ from netbench.network.verify import (
     Measurement,
     Sample,
     goodput_bps,
+    goodput_ratio,
     planned_trains,
     rounds,
     transfer_bytes,
 )
+from netbench.scenario.matrices import Matrix, Reading
 from netbench.scenario.model import Link, Network
 
 DEADLINE_S = 300.0
@@ -35,8 +37,16 @@ DEADLINE_S = 300.0
 
 MAX_ECHOES = 50
 
+DIGITS = 4
+"""Significant ones of what is measured of an unknown network."""
+
+HALVED = "Delays are half of the smallest round trip: one way = RTT / 2."
+WIRE = "Bandwidths are what links carry for the measured payload, headers of full frames included."
+
 WARMUP_SHARE = 0.3
 """Of a transfer over a link of unknown rate: what slow start is given."""
+
+UNKNOWN = Link(one_way_delay_s=0.0, bandwidth_bps=math.inf)
 
 Progress = Callable[[int, int], None]
 """Called with the number of rounds that are done, and of all."""
@@ -99,17 +109,21 @@ def measure(
 
 
 def measure_as_is(
-    pairs: Sequence[tuple[int, int]],
-    network: Network,
-    setting: Setting,
-    streams: int,
-    each_s: float,
+    pairs: Sequence[tuple[int, int]], setting: Setting, streams: int, each_s: float
 ) -> tuple[Measurement, ...]:
     """Measure (source, destination) pairs of which nothing is known, in order of `pairs`.
 
-    network: says which nodes there are. Every transfer, by one connection and if `streams` is more
-    than one by so many, lasts for `each_s`; the first `WARMUP_SHARE` of it is not counted.
+    Every transfer, by one connection and if `streams` is more than one by so many, lasts for
+    `each_s`; the first `WARMUP_SHARE` of it is not counted.
     """
+    num_nodes = len(setting.addresses)
+    network = Network(
+        regions=("",),
+        links=((UNKNOWN,),),
+        node_regions=(0,) * num_nodes,
+        sharing="pair",
+        nic_bps=(math.inf,) * num_nodes,
+    )
     samples = [Sample(kind="link", src=src, dsts=(dst,), streams=streams) for src, dst in pairs]
     return _measure_all(samples, network, setting, partial(_open_task, each_s))
 
@@ -152,7 +166,7 @@ def _task(network: Network, scale: float, setting: Setting, sample: Sample) -> T
 def _open_task(each_s: float, sample: Sample) -> Task:
     """What a link takes of which nothing is known."""
     streams = (1, sample.streams) if sample.streams > 1 else (1,)
-    trains = plan_trains(Link(one_way_delay_s=0.0, bandwidth_bps=math.inf), math.inf, 1.0, True)
+    trains = plan_trains(UNKNOWN, UNKNOWN.bandwidth_bps, 1.0, True)
     return Task(sample=sample, streams=streams, transfer_s=each_s, trains=trains)
 
 
@@ -296,6 +310,35 @@ def _shifted(arrivals: Arrivals, figure: Mapping[str, Any]) -> Arrivals:
         return []
     shift_ns = round(1e9 * (figure["wait_offset_s"] - figure["offset_s"]))
     return [(ns + shift_ns, count) for ns, count in arrivals]
+
+
+def readings_of(
+    names: Sequence[str], measurements: Sequence[Measurement], mtu_bytes: int = 1500
+) -> Matrix:
+    """What was measured between nodes of these names, rounded to `DIGITS`; failed ones left out.
+
+    The bandwidth is the rate of a link that gives the larger of the two goodputs.
+    """
+    found = {}
+    for measurement in measurements:
+        if measurement.error:
+            continue
+        ((src, dst),) = measurement.sample.flows
+        (rtt_s,), train = measurement.rtt_s, next(iter(measurement.train_results), None)
+        goodputs = (measurement.goodput_bps, measurement.streams_goodput_bps)
+        payload_bps = max((goodput for goodput in goodputs if goodput), default=None)
+        found[names[src], names[dst]] = Reading(
+            one_way_delay_s=rtt_s and _rounded(rtt_s / 2),
+            halved=True,
+            bandwidth_bps=payload_bps and _rounded(payload_bps / goodput_ratio(mtu_bytes)),
+            jitter_s=_rounded(train.jitter_s) if train else None,
+            loss=_rounded(train.loss) if train else None,
+        )
+    return Matrix(places=tuple(names), readings=found, notes=(HALVED, WIRE))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def _json_of(run: Run, node: int, argv: Sequence[str], stdin: str) -> dict[str, Any]:

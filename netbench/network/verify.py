@@ -14,7 +14,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from netbench.network.program import destination_groups, egress_cap_bps, frame_bytes, link_bps
@@ -151,13 +151,15 @@ class Probe:
         return asdict(self)
 
 
-def sample_links(network: Network, per_class: int = 1) -> tuple[Sample, ...]:
+def sample_links(network: Network, per_class: int = 1, streams: int = 1) -> tuple[Sample, ...]:
     """`per_class` links of every class (source region, destination region), so both directions
     and the inside of each region; then what is shared: one sample per distinct class rate and
-    per distinct NIC cap. Deterministic; nodes are used evenly, so that samples can run at once.
+    per distinct NIC cap, and per trunk. Deterministic; nodes are used evenly, so that samples can
+    run at once. streams: of the links.
     """
     uses = [0] * network.num_nodes
-    samples = list(_link_samples(network, per_class, uses))
+    links = _link_samples(network, per_class, uses)
+    samples = [replace(sample, streams=streams) for sample in links]
     if network.sharing == "class":
         samples += _class_samples(network)
     if network.sharing == "nic":

@@ -179,10 +179,12 @@ RATE_UNITS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """What the figures of a column are. unit: of bare numbers, "" = each says its own."""
+    """What the figures of a column are. unit: of bare numbers, "" = each says its own. named: its
+    head says so; else only its unit does."""
 
     kind: str
     unit: str
+    named: bool = True
 
 
 def _read_table(name: str, text: str, reader: Reader) -> Matrix:
@@ -221,11 +223,7 @@ def _find(head: Sequence[str], names: Sequence[str]) -> int | None:
 
 def _read_long(name: str, lines: list[Line], ends: tuple[int, int], reader: Reader) -> Matrix:
     heads = lines[0][1]
-    columns = {
-        i: column
-        for i, head in enumerate(heads)
-        if i not in ends and (column := _column(head, reader)) is not None
-    }
+    columns = _columns(name, lines[0], ends, reader)
     if not columns:
         raise ScenarioError(
             f"{name}:{lines[0][0]}: no column of figures among {', '.join(heads)}; expected heads "
@@ -247,6 +245,24 @@ def _read_long(name: str, lines: list[Line], ends: tuple[int, int], reader: Read
     first, second = sorted(ends)
     places = dict.fromkeys(cells[i] for _, cells in lines[1:] for i in (first, second))
     return Matrix(places=tuple(places), readings=readings, notes=_notes(readings))
+
+
+def _columns(name: str, head: Line, ends: tuple[int, int], reader: Reader) -> dict[int, Column]:
+    """The columns of figures. One that only its unit tells gives way to one that says its name."""
+    found = {
+        i: column
+        for i, text in enumerate(head[1])
+        if i not in ends and (column := _column(text, reader)) is not None
+    }
+    named = {PARSERS[column.kind][0] for column in found.values() if column.named}
+    kept = {i: c for i, c in found.items() if c.named or PARSERS[c.kind][0] not in named}
+    for field in sorted({PARSERS[column.kind][0] for column in kept.values()}):
+        same = [head[1][i] for i, column in kept.items() if PARSERS[column.kind][0] == field]
+        if len(same) > 1:
+            raise ScenarioError(
+                f"{name}:{head[0]}: {' and '.join(same)} are the same figure; keep one column"
+            )
+    return kept
 
 
 def _read_wide(name: str, lines: list[Line], reader: Reader) -> Matrix:
@@ -287,7 +303,7 @@ def _column(head: str, reader: Reader) -> Column | None:
     joined = "_".join(parts)
     kind = next((k for k, names in KINDS.items() if any(name in joined for name in names)), "")
     if unit in RATE_UNITS and kind in ("", "bandwidth"):
-        return Column(kind="bandwidth", unit=RATE_UNITS[unit])
+        return Column(kind="bandwidth", unit=RATE_UNITS[unit], named=bool(kind))
     if not kind:
         return None
     if kind == "loss":
@@ -301,7 +317,8 @@ def _with_unit(column: Column, reader: Reader) -> Column:
     """With the unit that was given for bare numbers, if it has none of its own."""
     kind = "rtt" if column.kind == "delay" and reader.round_trip else column.kind
     given = {"bandwidth": reader.bandwidth_unit, "loss": ""}.get(kind, reader.delay_unit)
-    return Column(kind=kind, unit=column.unit or RATE_UNITS.get(given.lower(), given))
+    unit = column.unit or RATE_UNITS.get(given.lower(), given)
+    return Column(kind=kind, unit=unit, named=column.named)
 
 
 def _guess(cells: Sequence[str]) -> Column | None:

@@ -231,9 +231,8 @@ def test_jitter_and_loss_are_measured_where_the_link_has_them_or_when_asked() ->
 
 def test_machines_of_unknown_speed_are_measured_for_a_set_time() -> None:
     """Loopback, one connection and three; what came in the first part is not counted."""
-    network = two_regions(UNLIMITED, num_nodes=2)
     setting = Setting(addresses=LOOPBACK, run=run_without_ping)
-    (found,) = measure_as_is([(0, 1)], network, setting, streams=3, each_s=0.3)
+    (found,) = measure_as_is([(0, 1)], setting, streams=3, each_s=0.3)
     assert found.error == ""
     assert found.goodput_bps is not None
     assert found.streams_goodput_bps is not None

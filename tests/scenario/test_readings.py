@@ -187,6 +187,15 @@ def test_heads_as_people_write_them(head: str, cell: str, field: str, value: flo
     assert getattr(reading, field) == value
 
 
+def test_columns_of_the_same_figure_are_refused_but_one_says_its_name() -> None:
+    """What `netbench net measure` writes has the goodputs beside the bandwidth."""
+    head = "source,destination,rtt_ms,single_stream_gbps,multi_stream_gbps,bandwidth_gbps"
+    (reading,) = read_matrix("t", f"{head}\na,b,2,0.8,0.9,0.95\n").readings.values()
+    assert (reading.one_way_delay_s, reading.bandwidth_bps) == (0.001, 0.95e9)
+    with pytest.raises(ScenarioError, match="t:1: rtt_ms and delay_ms are the same figure"):
+        read_matrix("t", "source,destination,rtt_ms,delay_ms\na,b,2,1\n")
+
+
 def test_a_square_table_needs_no_more_than_units() -> None:
     """Rows are sources; an empty diagonal is nothing, a value there is inside the place."""
     delays = "rtt_ms,a,b\na,,22\nb,24,2\n"

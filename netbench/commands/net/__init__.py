@@ -8,6 +8,8 @@ from netbench.commands.lazy import Commands, LazyGroup
 
 COMMANDS: Commands = {
     "shell": ("netbench.commands.net.shell", "command", "Be in a node of a network held open."),
+    "verify": ("netbench.commands.net.verify", "command", "Measure it against the scenario."),
+    "measure": ("netbench.commands.net.measure", "command", "Measure machines as they are."),
     "import": ("netbench.commands.net.import_", "command", "Make a scenario of measurements."),
     "trace": ("netbench.commands.net.trace", "trace", "Write a trace of links that change."),
 }

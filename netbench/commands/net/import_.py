@@ -6,17 +6,25 @@ from pathlib import Path
 
 import click
 
-from netbench.commands.quantity import Quantity
+from netbench.commands.quantity import RATE, TIME
 from netbench.errors import ScenarioError, UsageError
-from netbench.scenario.matrices import Frame, Matrix, completed, merge, renamed, scenario_yaml
+from netbench.scenario.matrices import (
+    Frame,
+    Matrix,
+    completed,
+    matrix_csv,
+    merge,
+    renamed,
+    scenario_yaml,
+)
 from netbench.scenario.model import Link
 from netbench.scenario.readings import Reader, read_matrix
-from netbench.units import parse_bandwidth, parse_time
 
 
 @click.command("import")
 @click.argument("files", metavar="[SOURCE,DESTINATION=]FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write the matrix too.")
 @click.option("--name", help="Of the scenario.  [default: the output's]")
 @click.option("--title", default="", help="Of the scenario, in words.")
 @click.option("--rename", "renames", multiple=True, metavar="PLACE=NAME", help="Call a place NAME.")
@@ -27,14 +35,15 @@ from netbench.units import parse_bandwidth, parse_time
 @click.option("--jitter", is_flag=True, help="Take jitter too, where there is any.")
 @click.option("--nodes", default=1, type=click.IntRange(1), help="Per region.  [default: 1]")
 @click.option("--device", default="V100", help="Of every node.  [default: V100]")
-@click.option("--inside-delay", type=Quantity("TIME", parse_time), help="One way in a region.")
-@click.option("--inside-bandwidth", type=Quantity("RATE", parse_bandwidth), help="In a region.")
+@click.option("--inside-delay", type=TIME, help="One way in a region.")
+@click.option("--inside-bandwidth", type=RATE, help="In a region.")
 @click.option("--inside-note", default="", help="Where the figures inside regions are from.")
 @click.option("--comment", "comments", multiple=True, help="A line at the head of the file.")
 def command(
     *,
     files: tuple[str, ...],
     output: Path | None,
+    csv: Path | None,
     name: str | None,
     title: str,
     renames: tuple[str, ...],
@@ -76,6 +85,8 @@ def command(
         jitter=jitter,
         comments=comments,
     )
+    if csv is not None:
+        write_text(csv, matrix_csv(matrix), "the matrix")
     write_text(output, scenario_yaml(matrix, frame), f"{len(matrix.places)} places")
 
 
