@@ -113,6 +113,12 @@ def _host_word(value: str) -> str:
     return value
 
 
+def _user_word(value: str) -> str:
+    if not re.fullmatch(r"[^\s@:/-][^\s@:/]*", value):
+        raise ValueError(f'"{value}" is no user; write e.g. "ubuntu"')
+    return value
+
+
 def _ip(value: str) -> str:
     try:
         return str(ipaddress.ip_address(value))
@@ -135,6 +141,7 @@ def _destination(value: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_host_word)]
+User = Annotated[str, AfterValidator(_user_word)]
 IpAddress = Annotated[str, AfterValidator(_ip)]
 Interface = Annotated[str, AfterValidator(_interface)]
 Alias = Annotated[str, AfterValidator(_destination)]
@@ -152,7 +159,7 @@ def _list_form(value: Any) -> str:
 class LoginForm(Section):
     """How to log in. jump: hosts in between, as OpenSSH's ProxyJump has them; `none` for none."""
 
-    user: str | None = Field(default=None, min_length=1, examples=["ubuntu"])
+    user: User | None = Field(default=None, examples=["ubuntu"])
     port: Port | None = Field(default=None, examples=["22"])
     key: str | None = Field(default=None, min_length=1, examples=["~/.ssh/id_ed25519"])
     agent: bool | None = None
@@ -245,6 +252,8 @@ class _Reader:
         """One entry; what it does not say is as under `ssh`, or as OpenSSH would have it."""
         defaults = self._form.ssh
         jump = form.jump or defaults.jump
+        if form.alias is not None and form.address is not None:
+            raise self._source.error(keys, "has both address and alias; keep one of the two")
         if form.alias is not None:
             login = self._asked(keys, form.alias, self._options(keys, form), jump)
             agent = defaults.agent if form.agent is None else form.agent
