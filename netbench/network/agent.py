@@ -10,6 +10,7 @@ the answer one line: `{"ok": ...}`, or `{"error": "..."}` and exit status 1.
     beat   renews the lease
     apply  loads a program; only where armed
     show   what the kernel holds, with counters
+    replay loads changes when they are due, as told on further lines of stdin
     clear  puts everything back as it was before `arm`
 
 All but `facts` are for `interface`, or, where that is empty, for the one that has `addresses`.
@@ -26,6 +27,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -73,9 +75,14 @@ class AgentError(Exception):
     """Says what went wrong on this node, and what to do."""
 
 
-def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
-    """Exit status, stdout, stderr. No shell; as root `tc` may not be in PATH."""
+def tool_environment() -> dict[str, str]:
+    """As root `tc` may not be in PATH."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
+    return {"PATH": path, "LC_ALL": "C"}
+
+
+def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
+    """Exit status, stdout, stderr. No shell."""
     try:
         done = subprocess.run(
             argv,
@@ -84,7 +91,7 @@ def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
             text=True,
             timeout=TOOL_S,
             check=False,
-            env={"PATH": path, "LC_ALL": "C"},
+            env=tool_environment(),
         )
     except FileNotFoundError:
         package = {"tc": "iproute2", "ip": "iproute2", "unshare": "util-linux"}[argv[0]]
@@ -106,14 +113,18 @@ def output_of(argv: list[str], stdin: str = "") -> str:
 def load_batch(text: str) -> None:
     """Load `tc -batch` text. The error quotes the line that tc refused."""
     status, _, stderr = run_tool(["tc", "-batch", "-"], text)
-    if not status:
-        return
+    if status:
+        raise AgentError(quoted(text, stderr))
+
+
+def quoted(text: str, stderr: str) -> str:
+    """tc's complaint, with the line of the batch it is about (`Command failed -:3`)."""
     words = " ".join(stderr.split())
     number = words.rpartition("Command failed -:")[2].split(" ")[0]
     lines = text.splitlines()
     if number.isdigit() and 0 < int(number) <= len(lines):
-        raise AgentError(f"tc refused `{lines[int(number) - 1]}`: {words}")
-    raise AgentError(f"tc failed: {words or 'it printed nothing'}")
+        return f"tc refused `{lines[int(number) - 1]}`: {words}"
+    return f"tc failed: {words or 'it printed nothing'}"
 
 
 def now_s() -> float:
@@ -860,6 +871,54 @@ def _clear_unrecorded(interface: str, scope: str) -> Any:
     return {**nothing, "cleared": True, "notes": ["there was no record of what was before"]}
 
 
+def replay(request: Request) -> Any:
+    """{owner, interface, steps: [[time_s, `tc -batch` text], ...]}, then lines on stdin:
+
+        {"clock": true}   answered with {"at_s": this node's monotonic clock}
+        {"start_s": ...}  load every step when it is due, time_s after that; answered, after each,
+                          with {"late_s": ...}
+        end of file       stop; what was loaded stays
+
+    The steps are in order of time.
+    """
+    with locked(request["interface"]):
+        _mine(request)
+    while line := sys.stdin.readline():
+        order = json.loads(line)
+        if "start_s" in order:
+            return {"loaded": _load_steps(order["start_s"], request["steps"])}
+        print(json.dumps({"at_s": time.monotonic()}), flush=True)
+    return {"loaded": 0}
+
+
+def _load_steps(start_s: float, steps: list[tuple[float, str]]) -> int:
+    for number, (time_s, text) in enumerate(steps):
+        # Started ahead: at the time it only has to read.
+        with subprocess.Popen(
+            ["tc", "-batch", "-"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=tool_environment(),
+        ) as waiting:
+            if not _wait_until(start_s + time_s):
+                return number
+            _, stderr = waiting.communicate(text, timeout=TOOL_S)
+            late_s = time.monotonic() - (start_s + time_s)
+        if waiting.returncode:
+            raise AgentError(f"at {time_s:g} s: {quoted(text, stderr)}")
+        print(json.dumps({"late_s": late_s}), flush=True)
+    return len(steps)
+
+
+def _wait_until(at_s: float) -> bool:
+    """Until then by the monotonic clock; False, at once, when the controller has gone."""
+    while (left_s := at_s - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], left_s)[0]:
+            return False
+    return True
+
+
 def sweep() -> list[str]:
     """Drop what an earlier boot left in STATE, and put back what a dead-man that died left here."""
     swept = []
@@ -1041,6 +1100,7 @@ OPERATIONS: dict[str, Callable[[Request], Any]] = {
     "beat": beat,
     "apply": apply,
     "show": show,
+    "replay": replay,
     "clear": clear,
 }
 
@@ -1056,7 +1116,7 @@ def main() -> int:
             raise AgentError(
                 "not root: log in as root, or let the user run sudo without a password"
             )
-        request = json.load(sys.stdin)
+        request = json.loads(sys.stdin.readline())
         if operation is not facts:
             request["interface"] = request["interface"] or interface_with(request["addresses"])
         answer = {"ok": operation(request)}
