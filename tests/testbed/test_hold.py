@@ -180,7 +180,7 @@ def test_what_is_left_in_the_background_keeps_nobody_waiting(
 def test_a_command_on_a_terminal_has_one(open_network: Callable[..., Held]) -> None:
     """Of the size it was started with, and then of the new one; Ctrl-C is a signal there."""
     held = open_network()
-    script = "stty size; trap 'stty size; exit 3' INT; read line; echo no"
+    script = "trap 'stty size; exit 3' INT; stty size; read line; echo no"
     with held.start(0, ["bash", "-c", script], (40, 100)) as connection:
         read_until(connection, b"40 100\r\n")
         connection.sendall(json_frame(WINDOW, (50, 120)))
