@@ -16,6 +16,7 @@ from rich.console import Console
 from netbench.commands.live import live, wide_console
 from netbench.commands.simulation import check_pictures, simulate_plans, write_pictures
 from netbench.errors import UsageError
+from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
 from netbench.plan.memory import memory_warnings
 from netbench.records import Environment, RunStore, find_run, read_run
@@ -251,6 +252,9 @@ def _run(
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
     for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
         console.print(f"[yellow]memory[/yellow]: {warning}", soft_wrap=True)
+    networks = [] if testbed == SIMULATOR else [(plan.network, plan.scale) for plan in plans]
+    for caution in dict.fromkeys(c for asked in set(networks) for c in cautions(*asked)):
+        console.print(f"[yellow]network[/yellow]: {caution}", soft_wrap=True)
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
     if resumed is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import math
 import select
 import socket
 import statistics
 import struct
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,6 +32,7 @@ from tests.network.shaping_cases import two_regions
 
 CLONE_NEWNET = 0x40000000
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33  # linux/socket.h; not in Python's socket
+TCPI_TOTAL_RETRANS = 100  # bytes before it in struct tcp_info, linux/tcp.h
 UDP_PORT, PLAIN_PORT, SSH_PORT = 9000, 9001, 22
 PAYLOAD_BYTES = 200
 SIGMAS = 4.5
@@ -171,9 +174,9 @@ def check_distributions() -> Iterator[str]:
 
 def check_order() -> Iterator[str]:
     """Without `reorders` packets keep their order, whatever the rate; what that does to jitter."""
-    for name, rate_bps in (("unlimited", math.inf), ("1 Gbit/s", 1e9), ("10 Mbit/s", 10e6)):
+    for name, rate_bps in (("unlimited", math.inf), ("10 Mbit/s", 10e6)):
         for gap_s in (0.0002, 0.001, 0.004, 0.02):
-            found = train(replace(NOISY, bandwidth_bps=rate_bps), 3000, gap_s)
+            found = train(replace(NOISY, bandwidth_bps=rate_bps), 2000, gap_s)
             mean_ms = (statistics.mean(found.delays_s) - DELAY_S) * 1e3
             deviation_ms = statistics.pstdev(found.delays_s) * 1e3
             print(f"jitter of 2 ms in order, {name}, a packet per {gap_s * 1e3:g} ms: "
@@ -183,16 +186,16 @@ def check_order() -> Iterator[str]:
 
 
 def check_correlation() -> Iterator[str]:
-    """What a correlation does to the delay of neighbours. (Nothing, on Linux 6.12.)"""
-    for share in (0.0, 0.25, 0.5, 0.9, 0.99):
-        for name in ("normal", "uniform"):
+    """A correlation does nothing to the delays of neighbours on Linux 6.12. Where this fails, the
+    kernel has learned it: then docs/netem-limits.md and `network.limits` are out of date."""
+    number = 2000
+    for name in ("normal", "uniform"):
+        for share in (0.5, 0.9):
             link = replace(NOISY, jitter_distribution=name, jitter_correlation=share)
-            found = train(replace(link, jitter_reorders=True), 4000, 0.02)
+            found = train(replace(link, jitter_reorders=True), number, 0.02)
+            what = f"{name}, correlation of {share:.0%}: between neighbours"
             lag = lag_correlation(found.delays_s)
-            deviation_ms = statistics.pstdev(found.delays_s) * 1e3
-            print(f"{name}, correlation of {share:.0%}: {lag:+.3f} between neighbours, "
-                  f"deviation {deviation_ms:.2f} ms")  # fmt: skip
-    yield from ()
+            yield from off(what, lag, 0.0, SIGMAS / math.sqrt(number))
 
 
 def check_loss() -> Iterator[str]:
@@ -243,6 +246,40 @@ def check_queue() -> Iterator[str]:
     yield from off("arrived", len(found.arrived), 100, 1)
 
 
+def check_tcp() -> Iterator[str]:
+    """TCP loses frame by frame what the link loses, not 64 KiB at once."""
+    with shaped(replace(STILL, one_way_delay_s=0.001, bandwidth_bps=1e9, loss=0.01)) as program:
+        start_s = time.monotonic()
+        resent = send_stream(20 << 20)
+        goodput_bps = 8 * (20 << 20) / (time.monotonic() - start_s)
+        shown = run(0, ("tc", "-s", "-j", "qdisc", "show", "dev", "eth0"), "")[1]
+    (leaf,) = (qdisc for qdisc in json.loads(shown) if qdisc["kind"] == "netem")
+    frames = leaf["packets"] + leaf["drops"]
+    print(f"TCP, 1 Gbit/s, 1 ms, loss of 1%, at most {program.max_segments} frame(s) at once: "
+          f"{goodput_bps / 1e6:.0f} Mbit/s, {frames} frames")  # fmt: skip
+    yield from off("lost", leaf["drops"] / frames, 0.01, share_error(0.01, frames))
+    yield from off("sent again", resent, leaf["drops"], 0.05 * leaf["drops"])
+
+
+def send_stream(size_bytes: int) -> int:
+    """Frames that TCP sent again of a stream from node 0 to node 1."""
+    enter(1)
+    with socket.create_server((ADDRESSES[1][0], PLAIN_PORT)) as listener:
+        enter(0)
+        client = socket.create_connection((ADDRESSES[1][0], PLAIN_PORT))
+        server = listener.accept()[0]
+    with client, server:
+        sender = threading.Thread(target=client.sendall, args=(bytes(size_bytes),))
+        sender.start()
+        received = 0
+        while received < size_bytes:
+            received += len(server.recv(1 << 20))
+        sender.join()
+        info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    (total_retransmitted,) = struct.unpack_from("=I", info, TCPI_TOTAL_RETRANS)
+    return int(total_retransmitted)
+
+
 def check_exempt() -> Iterator[str]:
     """TCP from and to port 22 does not wait; others do. IPv4 and IPv6."""
     with shaped(STILL, exempt_ports=(SSH_PORT,)):
@@ -274,7 +311,7 @@ def connect(family: socket.AddressFamily, address: str, server: int, port: int) 
 
 CHECKS = (
     check_distributions, check_order, check_correlation, check_loss, check_shares, check_queue,
-    check_exempt,
+    check_tcp, check_exempt,
 )  # fmt: skip
 
 

@@ -29,3 +29,13 @@ def test_random_programs_are_accepted_and_read_back_equal(
     status, output = run_in_guest([sys.executable, "-m", "tests.network.fuzz_in_guest"])
     assert status == 0, output
     assert "read back equal: small 100, hashed 4" in output
+
+
+@pytest.mark.guest
+def test_noise_is_what_was_asked_for(run_in_guest: Callable[..., tuple[int, str]]) -> None:
+    """Numbered packets: distributions, order, bursts, duplicates, damage, queues; port 22 is exempt
+    with IPv4 and IPv6, from and to."""
+    status, output = run_in_guest([sys.executable, "-m", "tests.network.noise_in_guest"])
+    assert status == 0, output
+    assert "all as asked for" in output
+    assert output.count("to port 22 of node") == 4
