@@ -599,5 +599,10 @@ def hash_lines(dev: str, version: int) -> tuple[str, str]:
     )
 
 
+def ip_version(address: str) -> int:
+    """4 or 6, of an address as programs have them."""
+    return 6 if ":" in address else 4
+
+
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(address)

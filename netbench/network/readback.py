@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from netbench.errors import NetworkError
@@ -23,6 +24,7 @@ from netbench.network.program import (
     HtbClass,
     Leaf,
     Program,
+    ip_version,
 )
 from netbench.scenario.model import NO_BURSTS
 
@@ -118,17 +120,29 @@ def parse(tables: str, classes: str, link: str = "[]") -> Found:
     if len(arrays) != 2:
         raise NetworkError(f"tc printed {len(arrays)} tables instead of 2: {tables[:200]!r}")
     qdiscs, filters = arrays
+    found = dict(_parse_class(line) for line in classes.splitlines() if " htb " in line)
+    segments = max((int(x.get("gso_max_segs", 0)) for x in _arrays(link)[0]), default=0)
+    return found_from(qdiscs, filters, found, segments)
+
+
+def found_from(
+    qdiscs: list[dict[str, Any]],
+    filters: list[dict[str, Any]],
+    classes: dict[str, dict[str, float | str]],
+    max_segments: int,
+) -> Found:
+    """From qdiscs and filters in the words of `tc -j`."""
     hashed, linked = _hash_tables(filters)
     root: dict[str, Any] = next((q for q in qdiscs if q.get("root")), {})
     return Found(
         root=(str(root.get("kind", "none")), str(root.get("handle", "0:"))),
         default_class=str(root.get("options", {}).get("default", "0")).removeprefix("0x"),
-        classes=dict(_parse_class(line) for line in classes.splitlines() if " htb " in line),
+        classes=classes,
         leaves={str(q.get("parent")): q for q in qdiscs if not q.get("root")},
         filters=tuple(_filters(filters, hashed, linked)),
         tables=tuple(sorted(hashed)),
         led_to=tuple(sorted(hashed & {table for table, mask, _ in linked if mask == "ff"})),
-        max_segments=max((int(x.get("gso_max_segs", 0)) for x in _arrays(link)[0]), default=0),
+        max_segments=max_segments,
     )
 
 
@@ -263,7 +277,7 @@ def _filter_differences(program: Program, found: Found) -> Iterator[str]:
 
 def planned_filters(program: Program) -> list[tuple[str, str, int]]:
     """(match, target, priority) of every filter of a program, as `Filter` has them."""
-    versions = {address: ipaddress.ip_address(address).version for address, _ in program.matches}
+    versions = {address: ip_version(address) for address, _ in program.matches}
     filters = [
         (address, f"{HANDLE}{minor:x}", versions[address]) for address, minor in program.matches
     ]
@@ -349,8 +363,7 @@ def _match(words: list[dict[str, Any]]) -> str:
     masks = [word["mask"] for word in words]
     values = [int(word["value"], 16) for word in words]
     if offsets in ([16], [24, 28, 32, 36]) and set(masks) == {"ffffffff"}:
-        packed = b"".join(value.to_bytes(4, "big") for value in values)
-        return str(ipaddress.ip_address(packed))
+        return _address(tuple(values))
     for version, where, tcp in ((4, [8, 20], (0x60000, "ff0000")), (6, [4, 40], (0x600, "ff00"))):
         if offsets == where and (values[0], masks[0]) == tcp:
             if masks[1] == "ffff0000":
@@ -358,6 +371,12 @@ def _match(words: list[dict[str, Any]]) -> str:
             if masks[1] == "ffff":
                 return f"IPv{version} TCP to port {values[1]}"
     return f"something other than one destination ({words})"
+
+
+@lru_cache(maxsize=8192)
+def _address(words: tuple[int, ...]) -> str:
+    packed = b"".join(word.to_bytes(4, "big") for word in words)
+    return str(ipaddress.ip_address(packed))
 
 
 def _is_found(

@@ -19,10 +19,12 @@ to load the program: see `is_replaced`.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 from netbench.network.program import (
     CAP_MINOR,
@@ -36,6 +38,7 @@ from netbench.network.program import (
     class_line,
     exempt_line,
     hash_lines,
+    ip_version,
     match_line,
     netem_options,
 )
@@ -48,6 +51,8 @@ from netbench.network.readback import (
 )
 
 _SECOND = 0x8000  # of the minor of the class that filters go to while theirs is made again
+_CLASS_FIELDS = attrgetter(*(f.name for f in fields(HtbClass) if f.name != "minor"))
+_LEAF_FIELDS = attrgetter(*(f.name for f in fields(Leaf) if f.name != "minor"))
 _NOT_FORGOTTEN = ("slot", "ecn")  # options of a netem that only a new one is without
 
 
@@ -94,6 +99,7 @@ def is_replaced(program: Program, found: Found) -> bool:
 
 def _class_lines(program: Program, found: Found) -> Iterator[str]:
     dev = f"dev {program.interface}"
+    same = _Same()
     for htb, leaf in _destinations(program):
         name = _name(htb.minor)
         if name not in found.classes:
@@ -103,15 +109,16 @@ def _class_lines(program: Program, found: Found) -> Iterator[str]:
         elif leaf and _is_moved(htb, found):
             yield from _move_lines(dev, htb, leaf, found)
         else:
-            wrong = any(class_differences(name, htb, found.classes[name]))
             # First the leaf: if nothing comes after, its class tells that it is not done.
             if leaf:
-                yield from _changed_leaf_lines(dev, htb, leaf, found)
-            if wrong:
+                yield from _changed_leaf_lines(dev, htb, leaf, found, same)
+            if not same.classes(htb, found.classes[name]):
                 yield class_line("change", dev, htb)
 
 
-def _changed_leaf_lines(dev: str, htb: HtbClass, leaf: Leaf, found: Found) -> Iterator[str]:
+def _changed_leaf_lines(
+    dev: str, htb: HtbClass, leaf: Leaf, found: Found, same: _Same
+) -> Iterator[str]:
     name = _name(leaf.minor)
     held = found.leaves.get(name)
     if held is None:
@@ -126,8 +133,29 @@ def _changed_leaf_lines(dev: str, htb: HtbClass, leaf: Leaf, found: Found) -> It
         or any(held.get("options", {}).get(option) for option in _NOT_FORGOTTEN)
     ):
         yield _leaf_line("replace", dev, leaf, _handle(leaf, found))
-    elif table != htb.mpu_bytes or any(leaf_differences(name, leaf, held)):
+    elif table != htb.mpu_bytes or not same.leaves(leaf, held):
         yield f"qdisc change {dev} parent {name} netem {netem_options(leaf, every=True)}"
+
+
+class _Same:
+    """What was compared already: a node has thousands of classes and leaves of a few kinds, which
+    `netlink` reads as one object each."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, int], bool] = {}
+
+    def classes(self, planned: HtbClass, held: dict[str, float | str]) -> bool:
+        key = (_CLASS_FIELDS(planned), id(held))
+        if key not in self._known:
+            self._known[key] = not any(class_differences(_name(planned.minor), planned, held))
+        return self._known[key]
+
+    def leaves(self, planned: Leaf, held: dict[str, Any]) -> bool:
+        """Of leaves whose kind and handle are as planned."""
+        key = (_LEAF_FIELDS(planned), id(held["options"]))
+        if key not in self._known:
+            self._known[key] = not any(leaf_differences(_name(planned.minor), planned, held))
+        return self._known[key]
 
 
 def _move_lines(dev: str, htb: HtbClass, leaf: Leaf, found: Found) -> Iterator[str]:
@@ -155,7 +183,7 @@ def _filter_lines(program: Program, found: Found) -> list[str]:
         held.setdefault((rule.match, rule.priority), []).append(rule)
     made: list[str] = []
     kept: set[str] = set()
-    versions = {address: ipaddress.ip_address(address).version for address, _ in program.matches}
+    versions = {address: ip_version(address) for address, _ in program.matches}
     counts = Counter(versions.values())
     hashing = [
         version for version, count in sorted(counts.items())
@@ -164,11 +192,11 @@ def _filter_lines(program: Program, found: Found) -> list[str]:
     tables = {version: hash_lines(dev, version) for version in hashing}
     made += [table for version, (table, _) in tables.items() if str(version) not in found.tables]
 
-    def keep(key: tuple[str, int], target: str, line: str) -> None:
+    def keep(key: tuple[str, int], target: str, line: Callable[[], str]) -> None:
         """The filter that is there, or with its class changed, or a new one."""
         rules = sorted(held.get(key, ()), key=lambda rule: rule.target != target)
         if key[1] in hashing or not rules:
-            made.append(line)
+            made.append(line())
             return
         kept.add(rules[0].handle)
         if rules[0].target != target:
@@ -178,11 +206,11 @@ def _filter_lines(program: Program, found: Found) -> list[str]:
         for port in program.exempt_ports:
             for end, way in (("sport", "from"), ("dport", "to")):
                 key = (f"IPv{version} TCP {way} port {port}", EXEMPT_PRIORITY[version])
-                keep(key, HANDLE, exempt_line(dev, version, port, end))
+                keep(key, HANDLE, partial(exempt_line, dev, version, port, end))
     for address, minor in program.matches:
         version = versions[address]
         hashed = version in hashing or str(version) in found.led_to
-        line = match_line(dev, address, minor, hashed=hashed)
+        line = partial(match_line, dev, address, minor, hashed=hashed)
         keep((address, version), _name(minor), line)
     made += [lead for _, lead in tables.values()]
     return made + [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from unittest import mock
@@ -119,7 +120,8 @@ def test_only_a_new_netem_is_without_a_table_of_jitter() -> None:
     uniform = change(normal, 2, distribution="uniform", delay_us=900)
     fields = "delay 1000us 100us 0% distribution pareto"
     there, class_there = text(normal, pareto)
-    assert there.startswith("qdisc change dev eth0 parent 6e62:2 netem") and fields in there
+    assert there.startswith("qdisc change dev eth0 parent 6e62:2 netem")
+    assert fields in there
     assert class_there.startswith("class change dev eth0 parent 6e62: classid 6e62:2 htb")
     assert class_there.endswith(" mpu 2")
     new, _ = text(normal, uniform)
@@ -137,7 +139,8 @@ def test_a_nic_cap_comes_while_its_destinations_wait_in_a_second_class() -> None
     lines = text(without(without(case("pair-scaled"), 3), 4), case("nic-scaled"))
     kinds = [" ".join(line.split()[:2]) for line in lines[:12]]
     second = lines[1].split()
-    assert second[5:7] == ["6e62:ffff", "classid"] and second[7] == "6e62:8002"
+    assert second[5:7] == ["6e62:ffff", "classid"]
+    assert second[7] == "6e62:8002"
     assert kinds == [
         "class add", "class add", "qdisc add", "filter change", "filter change", "class del",
         "class add", "qdisc add", "filter change", "filter change", "class del", "class add",
@@ -258,7 +261,7 @@ def test_no_destination_is_ever_unshaped(sequence: Sequence[Program], hashed: in
     """Line by line: what both programs shape is matched and in a class with a netem."""
     with hashed_from(hashed), mock.patch("netbench.network.update.HASH_FROM_PEERS", hashed):
         interface = loaded(sequence[0])
-        for before, after in zip(sequence, sequence[1:], strict=False):
+        for before, after in itertools.pairwise(sequence):
             both = dict(before.matches).keys() & dict(after.matches).keys()
             assert not is_replaced(after, interface.found())
             for line in update_text(after, interface.found()).splitlines():
