@@ -253,7 +253,7 @@ def _run(
     for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
         console.print(f"[yellow]memory[/yellow]: {warning}", soft_wrap=True)
     networks = [] if testbed == SIMULATOR else [(plan.network, plan.scale) for plan in plans]
-    for caution in dict.fromkeys(c for asked in set(networks) for c in cautions(*asked)):
+    for caution in dict.fromkeys(c for asked in dict.fromkeys(networks) for c in cautions(*asked)):
         console.print(f"[yellow]network[/yellow]: {caution}", soft_wrap=True)
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
