@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
 import paramiko
 
 from netbench.errors import TestbedError
+from netbench.network.command import at_once
 from netbench.testbed.inventory import Host
 from netbench.testbed.known_hosts import KnownHosts
 from netbench.testbed.transport import COMMAND_TIMEOUT_S
@@ -37,6 +38,9 @@ LOST_AFTER_S = 30.0
 
 PUT_TIMEOUT_S = 60.0
 """For one file, seconds. The largest is the agent: 100 KB."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""For all connections at once, seconds: a thread each, which looks up every 0.1 s."""
 
 DEFAULT_KEYS = tuple(Path(f"~/.ssh/id_{kind}") for kind in ("ed25519", "ecdsa", "rsa"))
 """Tried where an inventory names none: OpenSSH's, of the kinds paramiko knows."""
@@ -140,7 +144,7 @@ class Hosts:
             node, ["printenv", "SSH_CONNECTION"], timeout_s=self._connect_timeout_s
         )
         words = stdout.split()  # client address, client port, server address, server port
-        if status != 0 or len(words) != 4:
+        if status != 0 or len(words) != 4 or "%" in words[2]:  # a link-local address has a %
             raise TestbedError(
                 f"{self._hosts[node].name}: does not say at which address it takes SSH; "
                 "write its data_address into the inventory"
@@ -153,9 +157,8 @@ class Hosts:
             self._closed = True
             links = list(self._links.values())
             self._links.clear()
-        for future in links:
-            if future.done() and not future.exception():
-                future.result().close()
+        made = [future.result() for future in links if future.done() and not future.exception()]
+        at_once({index: link.close for index, link in enumerate(made)}, CLOSE_TIMEOUT_S)
 
     def _sudo(self, node: int) -> list[str]:
         host = self._hosts[node]
@@ -181,9 +184,11 @@ class Hosts:
 
     def _start(self, host: Host, argv: Sequence[str]) -> paramiko.Channel:
         """A session that runs `argv`: one shell word per argument."""
+        link = self._link(host)
         try:
-            channel = self._link(host).open_session(timeout=self._connect_timeout_s)
-            channel.exec_command(shlex.join(argv))
+            channel = link.open_session(timeout=self._connect_timeout_s)
+            with _at_last(self._connect_timeout_s, channel.close):
+                channel.exec_command(shlex.join(argv))
         except FAILURES as error:
             raise TestbedError(
                 f"{host.name}: its sshd did not start: {_shown(argv)} ({_words(error)})"
@@ -237,6 +242,8 @@ class Hosts:
     def _link(self, host: Host) -> paramiko.Transport:
         """The connection to `host`, made if there is none; one thread makes it, others wait."""
         with self._lock:
+            if self._closed:
+                raise TestbedError(f"{host.name}: the connections are closed")
             future = self._links.get(host)
             if future is not None and future.done() and not future.result().is_active():
                 future = None
@@ -254,8 +261,9 @@ class Hosts:
 
     def _connect(self, host: Host) -> paramiko.Transport:
         """Connect, check the host's key, log in: all within one deadline."""
+        jump = self._link(host.jump) if host.jump else None
         end = time.monotonic() + self._connect_timeout_s
-        connection = self._reach(host, end)
+        connection = _tcp(host, end) if jump is None else _tunnel(host, jump, end)
         link: paramiko.Transport | None = None
         with _at_last(end - time.monotonic(), connection.close) as late:
             try:
@@ -279,23 +287,6 @@ class Hosts:
             link.close()
             raise TestbedError(f"{host.name}: the connection is no longer wanted")
         return link
-
-    def _reach(self, host: Host, end: float) -> socket.socket | paramiko.Channel:
-        """A stream to the host's sshd: a TCP connection, or a channel through its jump host."""
-        if host.jump is None:
-            return _tcp(host, end)
-        jump = self._link(host.jump)
-        try:
-            return jump.open_channel(
-                "direct-tcpip",
-                (host.address, host.port),
-                ("127.0.0.1", 0),  # where from: sshd only logs it
-                timeout=max(0.1, end - time.monotonic()),
-            )
-        except FAILURES as error:
-            raise TestbedError(
-                f"{_named(host)}: not reached from the jump host {host.jump.login}: {_words(error)}"
-            ) from error
 
     def _negotiate(self, host: Host, link: paramiko.Transport) -> None:
         """Agree on keys, asking for a host key that is known; refuse any other."""
@@ -385,6 +376,22 @@ def _tcp(host: Host, end: float) -> socket.socket:
     raise TestbedError(f"{_named(host)}: no connection: {_words(failure)}") from failure
 
 
+def _tunnel(host: Host, jump: paramiko.Transport, end: float) -> paramiko.Channel:
+    """A channel to the host's sshd through its jump host."""
+    try:
+        return jump.open_channel(
+            "direct-tcpip",
+            (host.address, host.port),
+            ("127.0.0.1", 0),  # where from: sshd only logs it
+            timeout=max(0.1, end - time.monotonic()),
+        )
+    except FAILURES as error:
+        way = host.jump.login if host.jump else ""
+        raise TestbedError(
+            f"{_named(host)}: not reached from the jump host {way}: {_words(error)}"
+        ) from error
+
+
 def _log_in(host: Host, link: paramiko.Transport) -> None:
     """Offer the host's keys, or the usual ones, then the agent's, until one is taken."""
     refused: list[str] = []
@@ -402,25 +409,32 @@ def _log_in(host: Host, link: paramiko.Transport) -> None:
         if _is_taken(host, link, key):
             return
         refused.append(f"{path} is not accepted")
-    agent_keys = paramiko.Agent().get_keys() if host.use_agent else ()
-    for key in agent_keys:
-        if _is_taken(host, link, key):
-            return
     if host.use_agent:
-        refused.append(f"the SSH agent's {len(agent_keys)} keys are not accepted")
+        with closing(paramiko.Agent()) as agent:
+            keys = agent.get_keys()
+            if any(_is_taken(host, link, key) for key in keys):
+                return
+        refused.append(f"none of the SSH agent's {len(keys)} keys is accepted")
     raise TestbedError(f"{_named(host)}: login refused: {'; '.join(refused) or 'no key to try'}")
 
 
 def _is_taken(host: Host, link: paramiko.Transport, key: paramiko.PKey) -> bool:
+    """Whether the host lets us in with `key`. Raises where no other key can help."""
     try:
-        link.auth_publickey(host.user, key)
+        more = link.auth_publickey(host.user, key)
     except paramiko.BadAuthenticationType as error:
         ways = ", ".join(error.allowed_types)
         raise TestbedError(f"{_named(host)}: takes no keys, only {ways}") from error
-    except paramiko.AuthenticationException:
-        return False
-    authenticated: bool = link.is_authenticated()
-    return authenticated
+    except paramiko.AuthenticationException as error:
+        if link.is_active():
+            return False
+        raise TestbedError(
+            f"{_named(host)}: login refused: it hung up before every key was tried; name the right "
+            "one (`key`), and leave those of the agent out (`agent: false`)"
+        ) from error
+    if more:
+        raise TestbedError(f"{_named(host)}: wants more than a key: {', '.join(more)}")
+    return True
 
 
 def _communicate(channel: paramiko.Channel, stdin: str) -> tuple[int, bytes, bytes]:
@@ -478,7 +492,7 @@ def _signatures(kind: str) -> tuple[str, ...]:
 
 
 def _named(host: Host) -> str:
-    """Name and login, once where they say the same."""
+    """Name and login."""
     return f"{host.name} ({host.login})"
 
 

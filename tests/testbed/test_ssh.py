@@ -23,6 +23,8 @@ from netbench.testbed.inventory import Host
 from netbench.testbed.ssh import Hosts
 from tests.testbed.sshd_here import Sshd, free_port, make_key, write_script
 
+pytestmark = pytest.mark.ssh
+
 NASTY = [
     "a b",
     "",
@@ -213,6 +215,32 @@ def test_a_lost_connection_is_named_and_made_again(hosts: Hosts) -> None:
     with pytest.raises(TestbedError, match=r"here: the SSH connection was lost during: sleep 60"):
         hosts.run(0, ["sleep", "60"], timeout_s=30.0)
     assert hosts.run(0, ["echo", "back"])[1] == "back\n"
+
+
+def test_a_host_that_freezes_is_named_in_time(sshd: Sshd) -> None:
+    """Its kernel still acknowledges what we send; sshd is stopped and answers nothing."""
+    with Hosts([sshd.host()], [sshd.known_hosts], connect_timeout_s=1.0) as hosts:
+        serving = serving_pid(hosts)
+        os.kill(serving, signal.SIGSTOP)
+        try:
+            start_s = time.monotonic()
+            with pytest.raises(TestbedError, match=r"here: its sshd did not start: true \(Time"):
+                hosts.run(0, ["true"])
+            assert time.monotonic() - start_s < 5.0
+        finally:
+            os.kill(serving, signal.SIGKILL)
+
+
+def test_many_connections_close_at_once(sshd: Sshd) -> None:
+    """Sixteen take no longer than the slowest; nothing can be asked after that."""
+    names = [sshd.host(name=f"n{index}") for index in range(16)]
+    with Hosts(names, [sshd.known_hosts]) as hosts:
+        for node in range(16):
+            hosts.run(node, ["true"])
+        start_s = time.monotonic()
+    assert time.monotonic() - start_s < 1.0
+    with pytest.raises(TestbedError, match=r"n3: the connections are closed"):
+        hosts.run(3, ["true"])
 
 
 def test_the_nodes_own_address_is_what_it_is_reached_at(hosts: Hosts) -> None:
@@ -475,6 +503,14 @@ class TestLogin:
         message = fails(sshd.host(keys=(tmp_path / "locked", tmp_path / "text")), sshd.known_hosts)
         assert f"{tmp_path}/locked has a passphrase (`ssh-add {tmp_path}/locked`" in message
         assert f"{tmp_path}/text cannot be read as a private key" in message
+
+    def test_a_host_that_hangs_up_after_too_many_keys(self, sshd: Sshd, tmp_path: Path) -> None:
+        """sshd_config(5): MaxAuthTries, 6. The right key would have been the ninth."""
+        keys = [tmp_path / f"key{index}" for index in range(8)]
+        for key in keys:
+            make_key(key)
+        message = fails(sshd.host(keys=(*keys, sshd.folder / "client_key")), sshd.known_hosts)
+        assert "it hung up before every key was tried; name the right one" in message
 
     def test_the_agent_is_asked(self, sshd: Sshd, tmp_path: Path) -> None:
         """A real ssh-agent that has the key; without it the login fails."""

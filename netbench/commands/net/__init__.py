@@ -7,6 +7,7 @@ import click
 from netbench.commands.lazy import Commands, LazyGroup
 
 COMMANDS: Commands = {
+    "inventory": ("netbench.commands.net.inventory", "command", "Say what an inventory means."),
     "shell": ("netbench.commands.net.shell", "command", "Be in a node of a network held open."),
     "verify": ("netbench.commands.net.verify", "command", "Measure it against the scenario."),
     "measure": ("netbench.commands.net.measure", "command", "Measure machines as they are."),
