@@ -258,11 +258,26 @@ def test_there_must_be_a_host_per_node(write: Write) -> None:
         found.first(64)
 
 
-def test_the_schema_names_what_a_file_may_have() -> None:
-    """An independent reading of the form: the keys of docs/inventory.md."""
+def documented() -> str:
+    return (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
+
+
+def test_the_documentation_explains_every_key() -> None:
+    """Of the JSON schema, which is made of the forms that are checked."""
     schema = inventory_json_schema()
     assert set(schema["properties"]) == {"ssh", "hosts"}
-    text = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
     for form in ("HostForm", "SshForm", "JumpForm"):
         for key in schema["$defs"][form]["properties"]:
-            assert f"`{key}`" in text, f"docs/inventory.md does not explain {key}"
+            assert f"`{key}`" in documented(), f"docs/inventory.md does not explain {key}"
+
+
+@needs_ssh
+def test_the_documented_example_is_an_inventory(write: Write, tmp_path: Path) -> None:
+    example = documented().split("```yaml\n")[1].split("```")[0]
+    found = write(example.replace("~/.ssh/id_ed25519", "key"))
+    assert [host.name for host in found.hosts] == ["gpu-1", "gpu-2", "gpu-3"]
+    assert [host.user for host in found.hosts] == ["ubuntu"] * 3
+    assert {host.jump.login for host in found.hosts if host.jump} == {
+        "ubuntu@bastion.example.org:22"
+    }
+    assert found.hosts[2].data_addresses == ("192.168.1.7", "fd00::7")
