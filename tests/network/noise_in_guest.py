@@ -153,7 +153,7 @@ def lag_correlation(values: Sequence[float]) -> float:
 MEAN_SHIFTS = {"normal": 0.0, "uniform": 0.0, "pareto": -0.041, "paretonormal": -0.030}
 """Mean of tc's tables over their standard deviation (iproute2 6.1): their tails are cut."""
 
-SPREADS = {"normal": 0.05, "uniform": 0.04, "pareto": 0.10, "paretonormal": 0.10}
+SPREADS = {"normal": 0.05, "uniform": 0.04, "pareto": 0.12, "paretonormal": 0.10}
 """What a standard deviation of 4000 values may be off, as a share."""
 
 
