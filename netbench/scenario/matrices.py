@@ -135,6 +135,8 @@ def completed(matrix: Matrix, *, symmetric: bool = False) -> Matrix:
     for pair in itertools.permutations(matrix.places, 2):
         reading = matrix.readings.get(pair, Reading())
         back = matrix.readings.get((pair[1], pair[0]), Reading())
+        if reading.loaded and back.halved and not back.loaded:
+            reading = replace(reading, one_way_delay_s=None, loaded=False)
         filled = {
             name: getattr(back, name)
             for name in FIGURES
@@ -142,8 +144,8 @@ def completed(matrix: Matrix, *, symmetric: bool = False) -> Matrix:
             and getattr(back, name) is not None
             and (symmetric or (back.halved and name != "bandwidth_bps"))
         }
-        source = reading.source or (f"{back.source}, the way back" if filled else "")
-        found[pair] = replace(reading, **filled, source=source)
+        sources = [reading.source] + ([f"{back.source}, the way back"] if filled else [])
+        found[pair] = replace(reading, **filled, source="; ".join(filter(None, sources)))
         wanted = ("one_way_delay_s", "bandwidth_bps") if with_rates else ("one_way_delay_s",)
         lacking = [WORDS[name] for name in wanted if getattr(found[pair], name) is None]
         if lacking:

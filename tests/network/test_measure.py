@@ -205,7 +205,7 @@ def test_sources_of_a_trunk_meet_and_share_its_clock() -> None:
 
 
 def test_two_sources_send_to_one_destination() -> None:
-    """A region with one node: it takes both flows of the trunk, over loopback."""
+    """A region with one node: it takes both flows of the trunk, or there would be an error."""
     network = replace(
         two_regions(sharing="trunk", num_nodes=3), node_regions=(0, 0, 1), nic_bps=(math.inf,) * 3
     )
@@ -213,7 +213,7 @@ def test_two_sources_send_to_one_destination() -> None:
     assert [sample.flows for sample in samples] == [((0, 2), (1, 2)), ((2, 0), (2, 1))]
     for found in measure(network, samples, LOOPBACK, run_here):
         assert found.error == ""
-        assert found.goodput_bps is not None
+        assert len(found.rtt_s) == 2
         assert all(found.rtt_s)
 
 
