@@ -9,6 +9,7 @@ last step. How hosts are reached is somebody else's.
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import secrets
@@ -25,7 +26,7 @@ from netbench.network import readback
 from netbench.network.command import Run, at_once
 from netbench.network.courier import Courier, Machine, Put, Refused
 from netbench.network.preflight import Facts
-from netbench.network.program import Program, sysctls
+from netbench.network.program import Program, compile_program, sysctls
 from netbench.network.update import update_text
 from netbench.scenario.model import Network
 
@@ -52,6 +53,23 @@ def settings(network: Network) -> dict[str, str]:
     """Settings of TCP that machines need for `network`: name -> value. Buffers are only raised."""
     wanted = sysctls(network)
     return {name: wanted[name] for name in SETTINGS}
+
+
+def compile_for(
+    network: Network, facts: Mapping[int, Facts | Exception], exempt_ports: tuple[int, ...]
+) -> dict[int, Program]:
+    """The program of every host whose interface is known; none unless all addresses are."""
+    known = {node: host for node, host in facts.items() if isinstance(host, Facts)}
+    if len(known) < network.num_nodes or not all(host.addresses for host in known.values()):
+        return {}
+    addresses = [known[node].addresses for node in range(network.num_nodes)]
+    return {
+        node: dataclasses.replace(
+            compile_program(network, node, addresses, host.interface), exempt_ports=exempt_ports
+        )
+        for node, host in known.items()
+        if host.interface
+    }
 
 
 class FleetError(NetworkError):
@@ -174,15 +192,19 @@ class Fleet:
         """Of the host that plays a node."""
         return self._courier.machines[node].name
 
-    def facts(self, peers: Sequence[str] = ()) -> dict[int, Facts | Exception]:
-        """What every host is and can do, or why that is not known. Changes nothing.
-
-        peers: addresses of all nodes, as far as they are known; the way to each is looked up.
-        """
-        self._step("looking")
-        request = {"peers": list(peers), "settings": list(SETTINGS)}
-        tasks = {node: partial(self._facts, node, request) for node in self._nodes}
-        return at_once(tasks, SEND_DEADLINE_S)
+    def facts(self) -> dict[int, Facts | Exception]:
+        """What every host is and can do, or why that is not known. Changes nothing."""
+        self._step("sending the agent")
+        sends = {node: partial(self._courier.addresses, node) for node in self._nodes}
+        found = at_once(sends, SEND_DEADLINE_S)
+        peers = [a for r in found.values() if not isinstance(r, Exception) for a in r]
+        self._step("looking at the hosts")
+        tasks = {
+            node: partial(self._facts, node, {"peers": peers, "settings": list(SETTINGS)})
+            for node, result in found.items()
+            if not isinstance(result, Exception)
+        }
+        return {**found, **at_once(tasks, SEND_DEADLINE_S)}  # type: ignore[dict-item]
 
     def apply(
         self,
@@ -200,15 +222,15 @@ class Fleet:
         qdisc aside until `clear`, where it can be put back exactly.
         """
         wanted = {program.node: program for program in programs}
-        self._step("sending")
+        self._step("sending the agent")
         sends = {node: partial(self._courier.send, node) for node in wanted}
         self._all(at_once(sends, SEND_DEADLINE_S), "sending the agent")
         try:
-            self._step("arming")
+            self._step("arming the dead-man timers")
             armed = self._ask_all("arm", wanted, {"lease_s": self._lease_s})
             loaded = self._load(wanted, settings, replace)
             self._check(wanted)
-            self._step("extending")
+            self._step("extending the leases")
             self._ask_all("beat", wanted, {"lease_s": lease_s, "release": release})
         except BaseException as error:
             self._roll_back(wanted, error)
@@ -284,7 +306,7 @@ class Fleet:
         self, wanted: Mapping[int, Program], settings: Mapping[str, str], replace: bool
     ) -> dict[int, tuple[int, str]]:
         """Send every node what differs: number of commands, and the qdisc that was put aside."""
-        self._step("reading")
+        self._step("reading what is there")
         shown = self._all(self.show(wanted), "reading what is there")
         texts = {node: update_text(wanted[node], shown[node].found) for node in wanted}
         requests = {
@@ -297,13 +319,13 @@ class Fleet:
             }
             for node in wanted
         }
-        self._step("loading")
+        self._step("loading what differs")
         results = self._asked("apply", wanted, requests=requests)
         answers = self._all(results, "shaping")
         return {node: (len(texts[node].splitlines()), answers[node]["replaced"]) for node in wanted}
 
     def _check(self, wanted: Mapping[int, Program]) -> None:
-        self._step("checking")
+        self._step("reading it back")
         results: dict[int, Shown | Exception] = self.show(wanted)
         for node, shown in results.items():
             problems = () if isinstance(shown, Exception) else shown.problems(wanted[node])
