@@ -302,7 +302,7 @@ def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
     All are per namespace, so nothing has to be restored where a namespace ends with the run.
     """
     rmem, wmem = buffer_bytes(network, scale)
-    lossy = any(link.mean_loss for row in network.links for link in row)
+    lossy = any(link.mean_loss or link.queue_packets for row in network.links for link in row)
     return {
         **(_PATIENCE if scale > 1 and not lossy else {}),
         # Connections are older than the shaping. What they learned on the bare bridge (a round trip

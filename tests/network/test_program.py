@@ -397,6 +397,8 @@ def test_scaled_links_without_loss_are_waited_for() -> None:
     assert patient in sysctls(two_regions(), 1000.0)
     assert patient not in sysctls(two_regions(), 1.0)
     assert patient not in sysctls(two_regions(across=lossy), 1000.0)
+    overflowing = replace(FAR, queue_packets=10)
+    assert patient not in sysctls(two_regions(across=overflowing), 1000.0)
 
 
 @pytest.mark.parametrize("name", list_scenarios())
