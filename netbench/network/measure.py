@@ -17,18 +17,15 @@ from typing import Any
 
 from netbench.network import probe
 from netbench.network.command import Run, at_once, output_of
-from netbench.network.trains import Train, TrainResult, plan_trains, settle_s
-from netbench.network.verify import (
+from netbench.network.samples import (
     MEASURED_S,
-    Arrivals,
-    Measurement,
     Sample,
-    goodput_bps,
-    goodput_ratio,
     planned_trains,
     rounds,
     transfer_bytes,
 )
+from netbench.network.trains import Train, TrainResult, plan_trains, settle_s
+from netbench.network.verify import Arrivals, Measurement, goodput_bps, goodput_ratio
 from netbench.scenario.matrices import Matrix, Reading
 from netbench.scenario.model import Link, Network
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 
-from netbench.network.trains import TrainResult
-from netbench.network.verify import (
-    Measurement,
+from netbench.network.samples import (
     Sample,
     all_pairs,
-    evaluate,
     expected_rate_bps,
-    goodput_ratio,
     planned_trains,
     sample_links,
 )
+from netbench.network.trains import TrainResult
+from netbench.network.verify import Measurement, evaluate, goodput_ratio
 from netbench.report.matrix import Verification
 from netbench.scenario.model import Network
 
