@@ -400,8 +400,10 @@ class TestChannel:
         assert eventually(done.exists)
 
     def test_a_host_that_goes_away_is_the_end(self, tmp_path: Path) -> None:
-        server = Sshd(tmp_path / "gone")
-        with Hosts([server.host()], [server.known_hosts]) as hosts:
+        with (
+            Sshd(tmp_path / "gone") as server,
+            Hosts([server.host()], [server.known_hosts]) as hosts,
+        ):
             channel = hosts.open(0, ["cat"])
             serving = serving_pid(hosts)
             server.stop()
