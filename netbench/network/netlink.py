@@ -12,7 +12,8 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from netbench.network.readback import Found, found_from
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNET = 0x40000000  # CLONE_NEWNET
+_OWN_NAMESPACE = "/proc/thread-self/ns/net"
 _REQUEST, _DUMP, _INTERRUPTED = 1, 0x300, 0x10
 _ERROR, _DONE = 2, 3
 _GET_LINK, _GET_QDISC, _GET_CLASS, _GET_FILTER = 18, 38, 42, 46
@@ -58,30 +60,25 @@ def read(namespace: Path, interface: str) -> Found:
 
 
 def _connect(namespace: Path) -> socket.socket:
-    def make() -> socket.socket:
-        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-
-    connection = in_namespace(namespace, make)
+    with inside(namespace):
+        connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     connection.settimeout(_TIMEOUT_S)
     return connection
 
 
-def in_namespace(namespace: Path, make: Callable[[], socket.socket]) -> socket.socket:
-    """A socket stays in the network namespace it was made in; the thread goes back to its own."""
-    try:
-        own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+@contextmanager
+def inside(namespace: Path) -> Iterator[None]:
+    """This thread is in a network namespace; sockets and processes made there stay in it."""
+    with ExitStack() as stack:
         try:
-            there = os.open(namespace, os.O_RDONLY)
-            try:
-                _enter(there)
-                return make()
-            finally:
-                os.close(there)
-                _enter(own)
-        finally:
-            os.close(own)
-    except OSError as error:
-        raise NetworkError(f"cannot enter the namespace {namespace}: {error}") from error
+            own, there = (os.open(x, os.O_RDONLY) for x in (_OWN_NAMESPACE, namespace))
+            stack.callback(os.close, own)
+            stack.callback(os.close, there)
+            _enter(there)
+        except OSError as error:
+            raise NetworkError(f"cannot enter the namespace {namespace}: {error}") from error
+        stack.callback(_enter, own)
+        yield
 
 
 def _enter(namespace: int) -> None:
