@@ -843,7 +843,7 @@ def clear(request: Request) -> Any:
             return _clear_unrecorded(interface, scope)
         if not expired(state) and not _may_clear(state, request["owner"], scope):
             if scope == "session":
-                return {"cleared": False, "notes": []}
+                return {"cleared": False, "notes": [], "lease": None}
             raise AgentError(
                 f"{interface} is shaped by {who(state)}; --force clears it all the same"
             )
