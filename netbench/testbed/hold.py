@@ -44,8 +44,9 @@ from netbench.testbed.launch import SessionProcess, start_session
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.transport import COMMAND_TIMEOUT_S
 
-NUM_LINES = 16
-"""Commands at once in a held network; each has a line. UML has 64 serial lines."""
+NUM_LINES = 20
+"""Commands at once in a held network; each has a line. A line takes two of UML's interrupts, of
+which it has 64: the 25th could not be opened."""
 
 START_S = 120.0
 """Without any event, after which a session is taken for hung, seconds. Most of a start is Python's
