@@ -7,13 +7,34 @@ from contextlib import ExitStack
 import click
 
 from netbench.commands.net.shell import describe
-from netbench.errors import RecordError
+from netbench.errors import RecordError, UsageError
+from netbench.network.apply import Difference, read_back
 from netbench.scenario import Scenario
 from netbench.testbed.choose import choose_held, network_doubt
-from netbench.testbed.hold import find_held, hold
+from netbench.testbed.hold import Held, find_held, hold
+from netbench.testbed.hold_session import held_addresses
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.progress import open_progress
+from netbench.testbed.shaping import programs
+
+
+def held_scenario(scenario: Scenario) -> Held:
+    """The held network of a scenario. Raises UsageError where it has other nodes by now."""
+    held = find_held(scenario.name)
+    if held.network.node_regions != scenario.network.node_regions:
+        raise UsageError(
+            f"{scenario.name} has {len(scenario.nodes)} nodes, but is held open with others "
+            f"({len(held.node_names)}): the file has changed; hold it again"
+        )
+    return held
+
+
+def show_held(scenario: Scenario) -> tuple[Difference, ...]:
+    """What the nodes and routers of a held network hold, against the scenario."""
+    held = held_scenario(scenario)
+    nodes = held_addresses(scenario.network, held.node_names)
+    return read_back(programs(nodes, scenario.network, 1.0), held.run)
 
 
 def hold_scenario(scenario: Scenario, testbed: str) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from netbench.commands.live import wide_console
-from netbench.commands.net.target import Target, open_target, target_options
+from netbench.commands.net.nodes import Nodes, nodes_options, open_nodes
 from netbench.commands.quantity import SHARE
 from netbench.commands.simulation import check_pictures
 from netbench.network.measure import Progress as Observer
@@ -29,7 +29,7 @@ MEASURED_S = 0.5
 
 
 @click.command("verify")
-@target_options
+@nodes_options
 @click.option("--all", "everything", is_flag=True, help="Every ordered pair of nodes.")
 @click.option(
     "--streams", type=click.IntRange(1, 128), default=1, help="Also by so many connections at once."
@@ -42,7 +42,8 @@ MEASURED_S = 0.5
 def command(
     *,
     scenario: str,
-    inventory: Path,
+    inventory: Path | None,
+    testbed: str | None,
     everything: bool,
     streams: int,
     tolerance: float,
@@ -58,13 +59,13 @@ def command(
     """
     check_pictures(csv, plot)
     console = wide_console()
-    with open_target(scenario, inventory) as target, observing(console) as progress:
-        network = target.scenario.network
-        probe = _measured(target, network, everything, streams, tolerance, progress)
+    with open_nodes(scenario, inventory, testbed) as nodes, observing(console) as progress:
+        network = nodes.scenario.network
+        probe = _measured(nodes, network, everything, streams, tolerance, progress)
     found = Verification(
-        title=target.scenario.name,
+        title=nodes.scenario.name,
         checks=probe.checks,
-        nodes=target.names,
+        nodes=nodes.names,
         regions=network.regions,
         node_regions=network.node_regions,
     )
@@ -79,26 +80,28 @@ def command(
 
 
 def _measured(
-    target: Target,
+    nodes: Nodes,
     network: Network,
     everything: bool,
     streams: int,
     tolerance: float,
     progress: Observer,
 ) -> Probe:
-    """Every host's clock is its own: what is one way cannot be told, only the round trip."""
+    """Where every host's clock is its own, what is one way cannot be told, only the round trip."""
     samples = all_pairs(network, streams) if everything else sample_links(network, streams=streams)
     measurements = measure(
         network,
         samples,
-        target.addresses(),
-        target.hosts.run,
-        python=[host.python for host in target.nodes],
-        shared_clock=False,
+        nodes.addresses,
+        nodes.run,
+        python=nodes.pythons,
+        shared_clock=nodes.shared_clock,
+        at_the_same_time=not nodes.shared_clock,  # they would compete for the one machine
         measured_s=MEASURED_S,
         progress=progress,
     )
-    return evaluate(measurements, network, tolerance=tolerance, shared_clock=False)
+    shared = nodes.shared_clock
+    return evaluate(measurements, network, tolerance=tolerance, shared_clock=shared)
 
 
 @contextmanager
