@@ -11,7 +11,7 @@ from rich.table import Table
 
 from netbench.plan import build_plans
 from netbench.scenario import Scenario, list_scenarios, load_scenario
-from netbench.scenario.describe import jitter_text, loss_text, rest_text
+from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Sweep
 from netbench.units import (
     format_bandwidth,
@@ -146,11 +146,11 @@ def _link_table(found: Scenario) -> Table:
 
 
 def _written(link: Link) -> str:
-    """Two lines: delay and bandwidth, with jitter and loss where there are any; and a third where
-    there is more."""
+    """Two lines: delay and bandwidth, with jitter and loss where there are any; and one more
+    for each thing that it does beside."""
     delay = f"{format_time(link.one_way_delay_s, 4)} {jitter_text(link)}"
     rate = f"{format_bandwidth(link.bandwidth_bps, 4)} {loss_text(link)}"
-    return "\n".join(line for line in (delay.strip(), rate.strip(), rest_text(link)) if line)
+    return "\n".join((delay.strip(), rate.strip(), *rest_lines(link)))
 
 
 def _link_caption(found: Scenario) -> str:

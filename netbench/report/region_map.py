@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import UsageError
-from netbench.scenario.describe import jitter_text, loss_text, rest_text
+from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Network, Scenario
 from netbench.units import format_bandwidth, format_time
 
@@ -235,11 +235,11 @@ def _line_width(bandwidth_bps: float) -> float:
 
 
 def _link_text(link: Link) -> str:
-    """Delay, and beneath it bandwidth and loss where they limit anything, and what else there is."""
+    """Delay, and beneath it bandwidth and loss where they limit anything, and all else."""
     lines = [f"{_spaced(format_time(link.one_way_delay_s, 3))} {jitter_text(link)}".strip()]
     if math.isfinite(link.bandwidth_bps):
         lines.append(_spaced(format_bandwidth(link.bandwidth_bps, 3)) + "/s")
-    return "\n".join(line for line in (*lines, loss_text(link), rest_text(link)) if line)
+    return "\n".join(line for line in (*lines, loss_text(link), *rest_lines(link)) if line)
 
 
 def _spaced(text: str) -> str:

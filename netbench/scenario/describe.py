@@ -21,15 +21,14 @@ def loss_text(link: Link) -> str:
     return f"{format_percent(link.loss, 3)} loss" if link.loss else ""
 
 
-def rest_text(link: Link) -> str:
-    """E.g. `1% duplicated, queue 1000`: what is neither delay, rate, jitter nor loss."""
+def rest_lines(link: Link) -> list[str]:
+    """E.g. `1% duplicated` and `queue 1000`: what is neither delay, rate, jitter nor loss."""
     shares = (
         ("correlated", link.jitter_correlation),
         ("duplicated", link.duplication),
         ("corrupted", link.corruption),
         ("reordered", link.reordering),
     )
-    words = [f"{format_percent(share, 3)} {what}" for what, share in shares if share]
-    words += ["jitter reorders"] if link.jitter_reorders else []
-    words += [f"queue {link.queue_packets}"] if link.queue_packets else []
-    return ", ".join(words)
+    lines = [f"{format_percent(share, 3)} {what}" for what, share in shares if share]
+    lines += ["jitter reorders"] if link.jitter_reorders else []
+    return lines + ([f"queue {link.queue_packets}"] if link.queue_packets else [])

@@ -158,7 +158,7 @@ def test_show_needs_neither_torch_nor_matplotlib() -> None:
 def test_show_says_what_else_a_link_does(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Distribution, bursts with their mean, and a third line for the rest; what a trunk is."""
+    """Distribution, bursts with their mean, and a line for each thing else; what a trunk is."""
     (tmp_path / "s.yaml").write_text(
         "regions: [A, B]\n"
         "nodes: [{region: A, device: V100}, {region: B, device: V100}]\n"
@@ -176,5 +176,6 @@ def test_show_says_what_else_a_link_does(
     _, out, _ = typed(capsys, "show", str(tmp_path / "s.yaml"))
     assert "9ms ±1ms pareto" in out
     assert "unlimited 4% loss in bursts" in out
-    assert "2% duplicated, queue 500" in out
+    assert "  2% duplicated" in out
+    assert "  queue 500" in out
     assert "sharing: trunk (all between two regions shares one rate)" in out
