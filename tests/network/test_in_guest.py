@@ -39,3 +39,15 @@ def test_noise_is_what_was_asked_for(run_in_guest: Callable[..., tuple[int, str]
     assert status == 0, output
     assert "all as asked for" in output
     assert output.count("to port 22 of node") == 4
+
+
+@pytest.mark.guest
+def test_links_change_under_packets_without_a_gap(
+    run_in_guest: Callable[..., tuple[int, str]],
+) -> None:
+    """Random updates read back equal in two ways; no packet of a stream is early, and none is lost
+    where links are changed in place."""
+    status, output = run_in_guest([sys.executable, "-m", "tests.network.update_in_guest"])
+    assert status == 0, output
+    assert "all as planned" in output
+    assert "random: 100 programs, 75 updates" in output
