@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import socket
@@ -243,3 +244,15 @@ def test_both_operations_print_json(
     monkeypatch.setattr(probe, "_leave_with_reader", lambda: None)
     probe.main(json.dumps({"op": name, "address": "10.0.0.1"}))
     assert json.loads(capsys.readouterr().out)["called"] == {"address": "10.0.0.1"}
+
+
+def test_the_probe_is_written_for_the_oldest_python_of_a_node() -> None:
+    """Its syntax is that of 3.9, and it imports nothing that does not come with Python."""
+    tree = ast.parse(Path(probe.__file__).read_text(encoding="utf-8"), feature_version=(3, 9))
+    imported = {
+        (node.module or "").partition(".")[0] if isinstance(node, ast.ImportFrom) else name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert imported <= {*sys.stdlib_module_names, "collections"}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import click
 
 from netbench.commands.live import wide_console
 from netbench.commands.net.import_ import write_text
+from netbench.commands.net.target import ADDRESS_DEADLINE_S
 from netbench.commands.net.verify import observing
 from netbench.commands.quantity import TIME
 from netbench.errors import UsageError
+from netbench.network.command import all_or_error, at_once
 from netbench.network.measure import Setting, measure_as_is, readings_of
 from netbench.report.grid import rich_table
 from netbench.report.matrix import measured_csv, measured_grid
@@ -29,9 +32,11 @@ from netbench.testbed.ssh import Hosts
 )
 @click.option("--each", "each_s", type=TIME, default=2.0, help="Per transfer.  [default: 2s]")
 @click.option(
-    "--at-once", is_flag=True, help="Pairs without a common host at the same time: not if they "
-    "share a line."
-)  # fmt: skip
+    "--at-once",
+    "together",
+    is_flag=True,
+    help="Pairs without a common host at the same time: not if they share a line.",
+)
 @click.option("--jitter", is_flag=True, help="Jitter goes into the scenario too.")
 def command(
     *,
@@ -40,7 +45,7 @@ def command(
     csv: Path | None,
     streams: int,
     each_s: float,
-    at_once: bool,
+    together: bool,
     jitter: bool,
 ) -> int:
     """Measure delay, jitter, loss and throughput between all hosts, both ways.
@@ -55,16 +60,21 @@ def command(
     console = wide_console()
     pairs = list(itertools.permutations(range(len(names)), 2))
     with Hosts(machines.hosts, machines.known_hosts) as hosts, observing(console) as progress:
-        addresses = [
-            host.data_addresses or (hosts.own_address(node),)
+        asked = {
+            node: partial(hosts.own_address, node)
             for node, host in enumerate(machines.hosts)
+            if not host.data_addresses
+        }
+        own = all_or_error(at_once(asked, ADDRESS_DEADLINE_S), "asking for addresses")
+        addresses = [
+            host.data_addresses or (own[node],) for node, host in enumerate(machines.hosts)
         ]
         setting = Setting(
             addresses=addresses,
             run=hosts.run,
             python=[host.python for host in machines.hosts],
             shared_clock=False,
-            at_the_same_time=at_once,
+            at_the_same_time=together,
             progress=progress,
         )
         found = measure_as_is(pairs, setting, streams, each_s)
