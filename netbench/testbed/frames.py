@@ -28,6 +28,8 @@ ERRORS = b"E"
 """Bytes the command wrote to its standard output, and error."""
 END = b"X"
 """JSON `status` of the command, or `error`: why there is none. The last frame of an answer."""
+TAKEN = b"T"
+"""How many bytes have been read off the line, 4 bytes: so many more may follow (`LINE_WINDOW`)."""
 ASK = b"Q"
 """To the holder: what is held?"""
 ANSWER = b"A"
@@ -35,10 +37,16 @@ ANSWER = b"A"
 STOP = b"S"
 """To the holder: end."""
 
-KINDS = REQUEST + INPUT + WINDOW + HANG_UP + OUTPUT + ERRORS + END + ASK + ANSWER + STOP
+KINDS = REQUEST + INPUT + WINDOW + HANG_UP + OUTPUT + ERRORS + END + TAKEN + ASK + ANSWER + STOP
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """Longest payload read. Those written are a request at most: arguments and environment."""
+
+LINE_WINDOW_BYTES = 2048
+"""On their way into a session at most. User-Mode Linux never reads a serial line again that had
+more than a terminal's buffer holds, 4 KiB: it throttles the line and forgets to listen again."""
+
+COUNT = struct.Struct("!I")
 
 _HEADER = struct.Struct("!cI")
 

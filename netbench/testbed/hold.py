@@ -28,13 +28,16 @@ from netbench.scenario.model import Network
 from netbench.testbed.frames import (
     ANSWER,
     ASK,
+    COUNT,
     END,
     ERRORS,
     HANG_UP,
     INPUT,
+    LINE_WINDOW_BYTES,
     OUTPUT,
     REQUEST,
     STOP,
+    TAKEN,
     FrameReader,
     frame,
     json_frame,
@@ -344,28 +347,69 @@ def _why(event: Mapping[str, Any] | None, session: SessionProcess) -> str:
     return f"{what}; last console lines:\n{session.console_tail()}"
 
 
-class _Line:
-    """One line into the session, and for which connection a command runs on it."""
+class _Line(threading.Thread):
+    """One line into the session: passes on what comes out of it, always; and what goes in, no
+    faster than it is taken."""
 
-    def __init__(self, stream: socket.socket) -> None:
-        self.stream = stream
-        self._lock = threading.Lock()
+    def __init__(self, stream: socket.socket, free: queue.SimpleQueue[_Line]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._free = free
         self._user: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._taken = threading.Condition()
+        self._on_the_way = 0
 
     def begin(self, user: socket.socket, request: bytes) -> None:
-        with self._lock:
+        """Start a command for the connection `user`."""
+        with self._sending:
             self._user = user
-            self.stream.sendall(frame(REQUEST, request))
+            self._send(frame(REQUEST, request))
 
     def pass_on(self, user: socket.socket, kind: bytes, payload: bytes) -> None:
         """A frame for the command of `user`, unless that has ended: the line may have another."""
-        with self._lock:
+        with self._sending:
             if self._user is user:
-                self.stream.sendall(frame(kind, payload))
+                self._send(frame(kind, payload))
 
-    def end(self) -> None:
-        with self._lock:
+    def _send(self, data: bytes) -> None:
+        for at in range(0, len(data), LINE_WINDOW_BYTES):
+            piece = data[at : at + LINE_WINDOW_BYTES]
+            with self._taken:
+                self._taken.wait_for(lambda: self._on_the_way + len(piece) <= LINE_WINDOW_BYTES)  # noqa: B023
+                self._on_the_way += len(piece)
+            self._stream.sendall(piece)
+
+    def run(self) -> None:
+        """Until the session ends."""
+        reader = FrameReader()
+        with suppress(OSError):
+            while data := self._stream.recv(CHUNK_BYTES):
+                for kind, payload in reader.feed(data):
+                    self._receive(kind, payload)
+        if self._user is not None:
+            _hang_up(self._user)
+
+    def _receive(self, kind: bytes, payload: bytes) -> None:
+        if kind == TAKEN:
+            with self._taken:
+                self._on_the_way -= COUNT.unpack(payload)[0]
+                self._taken.notify()
+            return
+        user = self._user
+        assert user is not None
+        # Once the connection has gone the rest is thrown away: the next must find nothing of it.
+        with suppress(OSError):
+            user.sendall(frame(kind, payload))
+        if kind == END:
             self._user = None
+            _hang_up(user)
+            self._free.put(self)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # the other end was faster
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Holder:
@@ -382,8 +426,10 @@ class _Holder:
         self._about = about
         self._events = events
         self._free: queue.SimpleQueue[_Line] = queue.SimpleQueue()
-        for line in lines:
-            self._free.put(_Line(line))
+        for stream in lines:
+            line = _Line(stream, self._free)
+            line.start()
+            self._free.put(line)
 
     def start(self) -> None:
         self._listener.listen()
@@ -431,36 +477,8 @@ class _Holder:
         line.begin(connection, request)
         for kind, payload in rest:
             line.pass_on(connection, kind, payload)
-        threading.Thread(target=_pass_in, args=(connection, reader, line), daemon=True).start()
-        ended = _pass_out(line, connection)
-        line.end()
-        if ended:
-            self._free.put(line)
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-
-
-def _pass_in(connection: socket.socket, reader: FrameReader, line: _Line) -> None:
-    """From a connection to its command, until either ends."""
-    with suppress(OSError, TestbedError):
-        while data := connection.recv(CHUNK_BYTES):
-            for kind, payload in reader.feed(data):
-                line.pass_on(connection, kind, payload)
-    with suppress(OSError):
+        with suppress(OSError, TestbedError):
+            while data := connection.recv(CHUNK_BYTES):
+                for kind, payload in reader.feed(data):
+                    line.pass_on(connection, kind, payload)
         line.pass_on(connection, HANG_UP, b"")
-
-
-def _pass_out(line: _Line, connection: socket.socket) -> bool:
-    """From a command to its connection, until the command ends; whether it did, or the session.
-
-    Once the connection has gone the rest is thrown away: the line must be empty for the next.
-    """
-    reader = FrameReader()
-    with suppress(OSError):
-        while data := line.stream.recv(CHUNK_BYTES):
-            for kind, payload in reader.feed(data):
-                with suppress(OSError):
-                    connection.sendall(frame(kind, payload))
-                if kind == END:
-                    return True
-    return False

@@ -21,12 +21,14 @@ from contextlib import suppress
 from typing import Any
 
 from netbench.testbed.frames import (
+    COUNT,
     END,
     ERRORS,
     HANG_UP,
     INPUT,
     OUTPUT,
     REQUEST,
+    TAKEN,
     WINDOW,
     FrameReader,
     frame,
@@ -55,7 +57,7 @@ def serve_line(line: int, nodes: Sequence[NodeAddress]) -> None:
     """Carry out one request after the other, until the line ends."""
     reader = FrameReader()
     with suppress(BrokenPipeError):  # it ended before its command did
-        while data := os.read(line, CHUNK_BYTES):
+        while data := _read(line):
             pending = list(reader.feed(data))
             while pending:
                 kind, payload = pending.pop(0)
@@ -172,7 +174,7 @@ class Command:
                     self._unwritten.clear()
                 elif fd != line:
                     self._pass_on(fd, line)
-                elif data := os.read(line, CHUNK_BYTES):
+                elif data := _read(line):
                     pending += reader.feed(data)
                 else:
                     line_ended = True
@@ -241,6 +243,13 @@ class Command:
 def _set_size(terminal: int, size: Sequence[int]) -> None:
     rows, columns = size
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _read(line: int) -> bytes:
+    data = os.read(line, CHUNK_BYTES)
+    if data:
+        _write(line, frame(TAKEN, COUNT.pack(len(data))))
+    return data
 
 
 def _write(line: int, data: bytes) -> None:
