@@ -156,7 +156,8 @@ def _task(network: Network, scale: float, setting: Setting, sample: Sample) -> T
         trains=planned_trains(network, sample, scale),
         settle_s=settle_s(link),
         num_echoes=_num_echoes(max(link.mean_loss for link in both)),
-        middle=any(link.reordering for link in both),
+        # ping counts a damaged answer, and the time that is damaged in it.
+        middle=any(link.reordering or link.corruption for link in both),
     )
 
 

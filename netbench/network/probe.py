@@ -265,7 +265,8 @@ def measure(
     """Delay to every address in turn, trains of packets, then transfers to all addresses at once.
 
     trains: (packets, seconds between them, seconds to wait afterwards). middle: delays are the
-    median of the echoes instead of the smallest, for links on which some packets are early.
+    median of UDP echoes instead of the smallest of pings, for links on which some packets are early
+    or damaged.
     wait_at: the address at which all sources wait for each other.
     Returns "method": `ping` or `udp`, "rtt_s", "one_way_s", "offset_s" (clock there - clock here,
     if both ways take equally long) per address, "wait_offset_s" to the clock of `wait_at`.

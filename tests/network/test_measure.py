@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from netbench.network import probe
 from netbench.network.measure import Setting, measure, measure_as_is
 from netbench.network.verify import Sample, sample_links
 from netbench.scenario.model import Link
@@ -227,6 +228,32 @@ def test_jitter_and_loss_are_measured_where_the_link_has_them_or_when_asked() ->
     (result,) = found.train_results
     assert (result.num_packets, result.loss, result.duplicates, result.ahead) == (1000, 0, 0, 0)
     assert 0 < result.jitter_s < 0.1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "ping"),
+    [
+        ({}, True),
+        ({"corruption": 0.01}, False),
+        ({"reordering": 0.01}, False),
+        ({"loss": 0.3}, False),
+    ],
+)
+def test_ping_is_trusted_only_with_links_that_leave_packets_alone(
+    trouble: dict[str, float], ping: bool
+) -> None:
+    """It takes the time from a damaged answer (0 was seen), cannot tell early packets, and sends
+    too few where many are lost."""
+    jobs: list[dict[str, Any]] = []
+
+    def run(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        jobs.append(job_of(stdin))
+        return 0, answer(jobs[-1]), ""
+
+    network = two_regions(Link(one_way_delay_s=0.02, bandwidth_bps=1e8, **trouble))
+    measure(network, [Sample(kind="link", src=0, dsts=(1,))], LOOPBACK, run)
+    (job,) = (job for job in jobs if job["op"] == "measure")
+    assert (not job["middle"] and job["num_echoes"] == probe.NUM_ECHOES) is ping
 
 
 def test_machines_of_unknown_speed_are_measured_for_a_set_time() -> None:
