@@ -56,6 +56,7 @@ class FakeKernel:
         ours = self.root["handle"] == HANDLE
         kind, handle = self.root["kind"], self.root["handle"]
         shown = {
+            "tc -V": "tc utility, iproute2-6.1.0, libbpf 1.1.2\n",
             "tc -j qdisc show dev eth0": json.dumps([self.root]),
             "tc qdisc show dev eth0": f"qdisc {kind} {handle} root refcnt 2\n",
             "tc -s -j -batch -": (GOLDEN / "pair.tables.json").read_text()
@@ -66,7 +67,9 @@ class FakeKernel:
                 [{"ifindex": 2, "mtu": 1500, "gso_max_segs": self.segments}]
             ),
         }
-        if line.startswith("unshare"):
+        if line.startswith("ip -j route get"):
+            return json.dumps([{"dev": "eth0"}])
+        if line == "unshare --net -- tc -j -batch -":
             words = stdin.splitlines()[0].split()
             options = {words[8]: int(words[9])} if len(words) > 8 else {}
             return json.dumps([{**DEFAULT, "kind": words[7], "options": options}])
