@@ -300,7 +300,7 @@ class Fleet:
     def _facts(self, node: int, request: Mapping[str, Any]) -> Facts:
         sent = self._courier.send(node)
         answer = self._courier.ask(node, "facts", request)
-        return Facts.read(answer, self._courier.addresses(node), sent.ssh)
+        return Facts.read(answer, self._courier.addresses(node), sent.ssh, self._owner)
 
     def _load(
         self, wanted: Mapping[int, Program], settings: Mapping[str, str], replace: bool

@@ -43,7 +43,8 @@ class Facts:
     of a program -> what tc said of it; "" -> why nothing could be tried. free_bytes: by folder.
     settings: by name, None = this kernel has none. qdisc: the root's. foreign: it is neither the
     default nor netbench's; unrestorable: why --replace could not put it back. routes: peer
-    address -> interface it is reached through. shaped_by: who has a lease, in words.
+    address -> interface it is reached through. shaped_by: who has a lease, in words. is_taken: it
+    is not this owner's, or another process of theirs holds it.
     """
 
     addresses: tuple[str, ...]
@@ -68,18 +69,26 @@ class Facts:
     foreign: bool = False
     unrestorable: str = ""
     shaped_by: str = ""
+    is_taken: bool = False
     routes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(
-        cls, answer: Mapping[str, Any], addresses: tuple[str, ...], ssh: tuple[str, ...]
+        cls,
+        answer: Mapping[str, Any],
+        addresses: tuple[str, ...],
+        ssh: tuple[str, ...],
+        owner: Mapping[str, Any],
     ) -> Facts:
-        """From the agent's answer."""
+        """From the agent's answer to `owner`."""
         names = {field.name for field in dataclasses.fields(cls)}
         known = {key: value for key, value in answer.items() if key in names}
-        lease = answer.get("lease")
-        shaped_by = lease["who"] if lease else ""
-        return cls(addresses=addresses, ssh=ssh, shaped_by=shaped_by, **known)
+        if lease := answer.get("lease"):
+            theirs = lease["owner"]
+            is_other = theirs["name"] != owner["name"] or lease["held"]
+            known["shaped_by"] = lease["who"]
+            known["is_taken"] = is_other and theirs["session"] != owner["session"]
+        return cls(addresses=addresses, ssh=ssh, **known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,8 +174,12 @@ def _interface(host: Facts, network: Network, replace: bool) -> Iterator[Check]:
             f"{name} has a root qdisc that is not netbench's: {host.qdisc}; "
             + ("it is put aside until `clear`" if replace else "--replace puts it aside"),
         )
-    if host.shaped_by:
-        yield False, f"{name} is shaped by {host.shaped_by}"
+    if host.is_taken:
+        yield (
+            True,
+            f"{name} is shaped by {host.shaped_by}; wait, or take it away from them with "
+            "`netbench net clear --force`",
+        )
 
 
 def _routes(host: Facts, node: int, facts: Mapping[int, Facts]) -> Iterator[Check]:

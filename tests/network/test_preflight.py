@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import pytest
@@ -210,30 +209,50 @@ def test_the_controllers_ssh_must_not_be_shaped() -> None:
     assert problems(peer, exempt_ports=(22, 2222)) == []
 
 
-def test_somebody_elses_lease_is_told() -> None:
-    """Whether it stands in the way is the node's to decide."""
-    is_error, text = only(problems(host(shaped_by="bob@tower (pid 8) since ...")))
-    assert not is_error
-    assert "shaped by bob@tower" in text
+def test_somebody_elses_lease_is_an_error() -> None:
+    """One's own is not."""
+    taken = host(shaped_by="bob@tower (pid 8) since ...", is_taken=True)
+    is_error, text = only(problems(taken))
+    assert is_error
+    assert "eth0 is shaped by bob@tower (pid 8) since ...; wait, or" in text
+    assert problems(dataclasses.replace(taken, is_taken=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "session", "is_taken"),
+    [
+        ("alice", False, "1", False),
+        ("alice", True, "1", True),
+        ("alice", True, "2", False),
+        ("bob", False, "1", True),
+    ],
+)
+def test_whose_a_lease_is(name: str, held: bool, session: str, is_taken: bool) -> None:
+    """Another process of mine has it as long as it runs; what it left is mine."""
+    lease = {"owner": {"name": name, "session": session}, "held": held, "who": "somebody"}
+    me = {"name": "alice", "session": "2"}
+    facts = Facts.read({**ANSWER, "lease": lease}, ("10.0.0.1",), (), me)
+    assert (facts.shaped_by, facts.is_taken) == ("somebody", is_taken)
 
 
 def test_facts_are_read_from_an_answer() -> None:
     """As the agent writes them, with what it does not know left out."""
-    answer = {
-        "python": "3.9.18",
-        "kernel": "5.10",
-        "tc": "",
-        "machine": "m",
-        "timer_s": 0.01,
-        "hz": None,
-        "lacking": {},
-        "free_bytes": {},
-        "settings": {},
-        "lease": {"who": "bob"},
-        "interface": "",
-        "problem": "",
-        "unheard_of": 1,
-    }
-    facts = Facts.read(answer, ("10.0.0.1",), ())
-    assert (facts.addresses, facts.shaped_by, facts.timer_s) == (("10.0.0.1",), "bob", 0.01)
-    assert math.isfinite(facts.timer_s)
+    facts = Facts.read(ANSWER, ("10.0.0.1",), (), {"name": "alice", "session": "2"})
+    assert (facts.addresses, facts.shaped_by, facts.timer_s) == (("10.0.0.1",), "", 0.01)
+
+
+ANSWER = {
+    "python": "3.9.18",
+    "kernel": "5.10",
+    "tc": "",
+    "machine": "m",
+    "timer_s": 0.01,
+    "hz": None,
+    "lacking": {},
+    "free_bytes": {},
+    "settings": {},
+    "lease": None,
+    "interface": "",
+    "problem": "",
+    "unheard_of": 1,
+}

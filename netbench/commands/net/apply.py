@@ -82,6 +82,11 @@ def command(
     check_where(inventory, testbed)
     if inventory is None:
         assert testbed is not None
+        if hold or replace or anyway:
+            raise UsageError(
+                "--hold, --replace and --anyway are for hosts of an inventory; a network on this "
+                "machine is always held, and nothing else is in it"
+            )
         return hold_scenario(load_scenario(scenario), testbed)
     console = open_console()
     with open_machines(scenario, inventory, console) as machines:
