@@ -26,9 +26,6 @@ MAX_HOPS = 4
 """Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
 
 NONE = -1
-_READY, _WORKED, _SENT, _ROUND = 0, 1, 2, 3
-"""Kinds of event. An event is (time, key); a key holds task, kind and, in its last bits, which
-version of a flow's rate it was made for. So ties are broken by task, and nothing else."""
 _VERSIONS = 1 << 20
 _TICKS = float(1 << 30)
 """Of a second: what should happen at once does, however a processor rounds."""
@@ -65,7 +62,31 @@ class Tasks(NamedTuple):
     lag_s: Floats
 
 
-_STATE = np.dtype(
+_TASK = np.dtype(
+    [
+        ("start", np.float64),
+        ("end", np.float64),
+        ("amount", np.float64),
+        ("waiting", np.int32),
+        ("path", np.int32),
+        ("slot", np.int32),
+        ("edges", np.int32),
+    ]
+)
+_PATH = np.dtype(
+    [
+        ("window", np.float64),
+        ("granted", np.float64),
+        ("round_s", np.float64),
+        ("used_s", np.float64),
+        ("rtt_s", np.float64),
+        ("idle_s", np.float64),
+        ("first", np.float64),
+        ("fastest", np.float64),
+        ("alone", np.int64),
+    ]
+)
+_FLOW = np.dtype(
     [
         ("left", np.float64),
         ("chunk", np.float64),
@@ -73,19 +94,12 @@ _STATE = np.dtype(
         ("rate", np.float64),
         ("since", np.float64),
         ("version", np.int64),
+        ("task", np.int64),
         ("path", np.int64),
-        ("amount", np.float64),
-        ("waiting", np.int64),
-        ("ready", np.float64),
-        ("start", np.float64),
-        ("end", np.float64),
+        ("mark", np.int64),
+        ("sending", np.int64),
     ]
 )
-"""A task under way, its figures side by side in memory, for the loop jumps between tasks.
-
-Of a flow: bytes left, bytes that may go now (`chunk`, at first) and are still to go (`until`), its
-rate, since when, and how often that changed. Of any: as in `Tasks`, how many tasks it still waits
-for, when those before it let it start, and its start and end."""
 
 
 class _Users(NamedTuple):
@@ -101,149 +115,235 @@ class _Scratch(NamedTuple):
 
     room: Floats
     users: Integers
-    resource_mark: Integers
-    flow_mark: Integers
+    mark: Integers
     resources: Integers
 
 
 def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
-    """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
+    alone = True
+    while True:
+        state, done = _try(tasks, network, alone)
+        if done:
+            return state["start"].copy(), state["end"].copy()
+        alone = False
+
+def _try(tasks, network, alone):
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
-    # Made here: numba 0.68 loses writes to arrays of a tuple that is made inside compiled code.
-    state = np.zeros(num_tasks, _STATE).view(np.recarray)  # so that it runs uncompiled, too
-    state["left"] = state["amount"] = tasks.amount
-    state["path"], state["waiting"] = tasks.path, tasks.num_before
-    state["start"] = state["end"] = np.nan
+    num_flows = num_tasks
+    state = np.empty(num_tasks, _TASK).view(np.recarray)
+    flows = np.empty(num_flows, _FLOW).view(np.recarray)
+    paths = np.empty(len(network.hops), _PATH).view(np.recarray)
     users = _Users(
         head=np.full(num_resources, NONE),
-        following=np.full(num_tasks * MAX_HOPS, NONE),
-        previous=np.full(num_tasks * MAX_HOPS, NONE),
+        following=np.empty(num_flows * MAX_HOPS, np.int64),
+        previous=np.empty(num_flows * MAX_HOPS, np.int64),
     )
     scratch = _Scratch(
         room=np.zeros(num_resources),
         users=np.zeros(num_resources, np.int64),
-        resource_mark=np.zeros(num_resources, np.int64),
-        flow_mark=np.zeros(num_tasks, np.int64),
+        mark=np.zeros(num_resources, np.int64),
         resources=np.zeros(num_resources, np.int64),
     )
-    _run(tasks, network, state, users, scratch)
-    return state["start"].copy(), state["end"].copy()
+    done = _run(tasks, network, alone, state, paths, flows, users, scratch)
+    return state, done
 
 
 @njit(cache=True)
-def _run(
-    tasks: Tasks, network: Network, state: NDArray[np.void], users: _Users, scratch: _Scratch
-) -> None:
+def _run(tasks, network, alone, state, paths, flows, users, scratch):
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
-    window, granted = network.first_window.copy(), network.first_window.copy()
-    round_s = np.zeros(len(window))
-    used_s = np.full(len(window), -1.0)  # never
+    for path in range(len(paths)):
+        first = network.first_window[path]
+        paths[path].window = paths[path].granted = paths[path].first = first
+        paths[path].round_s = 0.0
+        paths[path].used_s = -1.0
+        paths[path].rtt_s, paths[path].idle_s = network.rtt_s[path], network.idle_s[path]
+        paths[path].fastest = _fastest(network, path)
+        paths[path].alone = 0
     dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
-    num_dirty = num_shares = num_now = 0
+    num_dirty = num_shares = num_ready = 0
     now = 0.0
-    ready_now = np.zeros(num_tasks, np.int64)  # a stack: what may start without waiting
+    ready = np.empty(num_tasks, np.int32)
+    free = np.empty(num_tasks, np.int32)
+    num_slots = num_free = 0
     for task in range(num_tasks):
+        state[task].start = 0.0
+        state[task].end = np.nan
+        state[task].amount = tasks.amount[task]
+        state[task].waiting = tasks.num_before[task]
+        state[task].path = tasks.path[task]
+        state[task].slot = NONE
         if state[task].waiting == 0:
-            ready_now[num_now] = task
-            num_now += 1
+            ready[num_ready] = task
+            num_ready += 1
+        if alone and tasks.path[task] != NONE:
+            paths[tasks.path[task]].alone = 1
+    if alone:
+        count = np.zeros(num_resources, np.int64)
+        for path in range(len(paths)):
+            if paths[path].alone == 1:
+                for hop in range(MAX_HOPS):
+                    if network.hops[path, hop] != NONE:
+                        count[network.hops[path, hop]] += 1
+        for path in range(len(paths)):
+            for hop in range(MAX_HOPS):
+                if network.hops[path, hop] != NONE and count[network.hops[path, hop]] > 1:
+                    paths[path].alone = 0
     events = [(0.0, 0)]
     events.pop()
 
     while True:
-        if num_now > 0:
-            num_now -= 1
-            kind, task, version = _READY, ready_now[num_now], 0
-        else:
+        task = NONE
+        while num_ready > 0:
+            num_ready -= 1
+            task = ready[num_ready]
+            start, path = state[task].start, state[task].path
+            if state[task].amount <= 0.0:
+                end = start
+            elif path == NONE:
+                end = _tick(start + state[task].amount)
+            elif paths[path].alone:
+                if start < paths[path].used_s:
+                    return False
+                end = _send_alone(start, state[task].amount, paths[path])
+            elif start > now:
+                heapq.heappush(events, (start, _key(task, 0)))
+                task = NONE
+                continue
+            else:
+                break
+            state[task].end = end
+            num_ready = _release(task, end, tasks, state, ready, num_ready)
+            task = NONE
+        finished = False
+        if task == NONE:
             if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
                 num_shared = 0
                 for index in range(num_dirty):
                     is_dirty[dirty[index]] = False
-                    task = _only_flow(dirty[index], tasks, network, users)
-                    if task == NONE:
+                    slot = _only_flow(dirty[index], network, flows, users)
+                    if slot == NONE:
                         dirty[num_shared] = dirty[index]
                         num_shared += 1
                     else:
-                        _set_rate(task, _fastest(network, state[task].path), now, state, events)
+                        _set_rate(flows[slot], paths[flows[slot].path].fastest, now, events)
                 num_dirty = 0
                 if num_shared > 0:
                     num_shares += 1
-                    _share(
-                        now,
-                        num_shares,
-                        dirty,
-                        num_shared,
-                        tasks,
-                        network,
-                        state,
-                        users,
-                        scratch,
-                        events,
-                    )
+                    _share(now, num_shares, dirty, num_shared, network, flows, users, scratch, events)
             if len(events) == 0:
-                return
+                break
             now, key = heapq.heappop(events)
             version = key % _VERSIONS
-            kind = key // _VERSIONS % 4
-            task = key // (_VERSIONS * 4)
-        path = state[task].path
-        finished = kind == _WORKED
-        if kind == _READY:
-            state[task].start = now
-            if state[task].amount <= 0.0:
-                finished = True
-            elif path == NONE:
-                heapq.heappush(events, (_tick(now + state[task].amount), _key(task, _WORKED, 0)))
-                continue
-            elif used_s[path] < 0.0:
-                round_s[path] = now
+            task = key // _VERSIONS
+        slot, path = state[task].slot, state[task].path
+        if slot == NONE:
+            _wake(paths[path], now)
+            if num_free > 0:
+                num_free -= 1
+                slot = free[num_free]
             else:
-                timeouts = (now - used_s[path]) // network.idle_s[path]
-                if timeouts > 0:
-                    halved = window[path] / 2.0 ** min(timeouts, 99.0)
-                    window[path] = max(halved, network.first_window[path])
-                    granted[path] = window[path]
-                    round_s[path] = now
-        elif kind == _SENT:
-            if version != state[task].version % _VERSIONS:
-                continue  # its rate changed, another event is on its way
-            num_dirty = _leave(task, path, network, users, dirty, is_dirty, num_dirty)
-            state[task].left -= state[task].chunk
-            granted[path] -= state[task].chunk
-            used_s[path] = now
-            finished = state[task].left <= 0.0
-            if granted[path] == np.inf and 2.0 * state[task].amount > window[path]:
-                window[path] += state[task].amount  # every byte acknowledged adds one
-        if finished:
-            state[task].end = now
-            for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
-                later = tasks.after[edge]
-                state[later].ready = max(state[later].ready, _tick(now + tasks.lag_s[edge]))
-                state[later].waiting -= 1
-                if state[later].waiting == 0:
-                    if state[later].ready <= now:
-                        ready_now[num_now] = later
-                        num_now += 1
-                    else:
-                        heapq.heappush(events, (state[later].ready, _key(later, _READY, 0)))
+                slot = num_slots
+                num_slots += 1
+                flows[slot].version = 0
+                flows[slot].mark = 0
+            state[task].slot = slot
+            flows[slot].task, flows[slot].path = task, path
+            flows[slot].left = state[task].amount
+            flows[slot].sending = 0
+        elif flows[slot].task != task or version != flows[slot].version % _VERSIONS:
             continue
-        round_ends_s = _tick(round_s[path] + network.rtt_s[path])
-        if granted[path] < np.inf and now >= round_ends_s:
-            if granted[path] <= window[path] / 2.0:  # only a window that was used grows
-                window[path] *= 2.0
-            granted[path], round_s[path] = window[path], now
-        if granted[path] <= 0.0:
-            heapq.heappush(events, (round_ends_s, _key(task, _ROUND, 0)))
+        elif flows[slot].sending:
+            flows[slot].sending = 0
+            num_dirty = _leave(slot, path, network, users, dirty, is_dirty, num_dirty)
+            flows[slot].left -= flows[slot].chunk
+            _sent(paths[path], flows[slot].chunk, state[task].amount, now)
+            if flows[slot].left <= 0.0:
+                state[task].end = now
+                flows[slot].task = NONE
+                flows[slot].version += 1
+                free[num_free] = slot
+                num_free += 1
+                num_ready = _release(task, now, tasks, state, ready, num_ready)
+                continue
+        chunk = _grant(paths[path], flows[slot].left, now)
+        flows[slot].version += 1
+        if chunk <= 0.0:
+            ends = _tick(paths[path].round_s + paths[path].rtt_s)
+            heapq.heappush(events, (ends, _key(task, flows[slot].version)))
             continue
-        if window[path] >= _fastest(network, path) * network.rtt_s[path]:
-            granted[path] = np.inf
-        state[task].chunk = min(state[task].left, granted[path])
-        state[task].until = state[task].chunk
-        state[task].since, state[task].rate = now, 0.0
-        state[task].version += 1
+        flows[slot].chunk = flows[slot].until = chunk
+        flows[slot].since, flows[slot].rate = now, 0.0
+        flows[slot].sending = 1
         if network.hops[path, 0] == NONE:
-            heapq.heappush(events, (now, _key(task, _SENT, state[task].version)))
+            heapq.heappush(events, (now, _key(task, flows[slot].version)))
         else:
-            num_dirty = _enter(task, path, network, users, dirty, is_dirty, num_dirty)
+            num_dirty = _enter(slot, path, network, users, dirty, is_dirty, num_dirty)
+    for task in range(num_tasks):
+        if state[task].waiting > 0:
+            state[task].start = np.nan
+    return True
+
+
+@njit(cache=True, inline="always")
+def _release(task, end, tasks, state, ready, num_ready):
+    for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
+        later = tasks.after[edge]
+        when = _tick(end + tasks.lag_s[edge])
+        if when > state[later].start:
+            state[later].start = when
+        state[later].waiting -= 1
+        if state[later].waiting == 0:
+            ready[num_ready] = later
+            num_ready += 1
+    return num_ready
+
+
+@njit(cache=True, inline="always")
+def _wake(path, now):
+    if path.used_s < 0.0:
+        path.round_s = now
+    elif now - path.used_s >= path.idle_s:
+        timeouts = (now - path.used_s) // path.idle_s
+        halved = path.window / 2.0 ** min(timeouts, 99.0)
+        path.window = max(halved, path.first)
+        path.granted = path.window
+        path.round_s = now
+
+
+@njit(cache=True, inline="always")
+def _grant(path, left, now):
+    if path.granted < np.inf and now >= _tick(path.round_s + path.rtt_s):
+        if path.granted <= path.window / 2.0:  # only a window that was used grows
+            path.window *= 2.0
+        path.granted, path.round_s = path.window, now
+    if path.granted <= 0.0:
+        return 0.0
+    if path.window >= path.fastest * path.rtt_s:
+        path.granted = np.inf
+    return min(left, path.granted)
+
+
+@njit(cache=True, inline="always")
+def _sent(path, chunk, amount, now):
+    path.granted -= chunk
+    path.used_s = now
+    if path.granted == np.inf and 2.0 * amount > path.window:
+        path.window += amount  # every byte acknowledged adds one
+
+
+@njit(cache=True, inline="always")
+def _send_alone(start, amount, path):
+    _wake(path, start)
+    now, left = start, amount
+    while left > 0.0:
+        chunk = _grant(path, left, now)
+        if chunk <= 0.0:
+            now = _tick(path.round_s + path.rtt_s)
+            continue
+        now = _tick(now + chunk / path.fastest)
+        left -= chunk
+        _sent(path, chunk, amount, now)
+    return now
 
 
 @njit(cache=True, inline="always")
@@ -252,8 +352,8 @@ def _tick(time_s: float) -> float:
 
 
 @njit(cache=True, inline="always")
-def _key(task: int, kind: int, version: int) -> int:
-    return (task * 4 + kind) * _VERSIONS + version % _VERSIONS
+def _key(task: int, version: int) -> int:
+    return task * _VERSIONS + version % _VERSIONS
 
 
 @njit(cache=True, inline="always")
@@ -267,7 +367,7 @@ def _fastest(network: Network, path: int) -> float:
 
 
 @njit(cache=True, inline="always")
-def _touch(resource: int, dirty: Integers, is_dirty: NDArray[np.bool_], num_dirty: int) -> int:
+def _touch(resource, dirty, is_dirty, num_dirty):
     """Note, once, that a resource is to be shared anew."""
     if is_dirty[resource]:
         return num_dirty
@@ -277,21 +377,13 @@ def _touch(resource: int, dirty: Integers, is_dirty: NDArray[np.bool_], num_dirt
 
 
 @njit(cache=True, inline="always")
-def _enter(
-    task: int,
-    path: int,
-    network: Network,
-    users: _Users,
-    dirty: Integers,
-    is_dirty: NDArray[np.bool_],
-    num_dirty: int,
-) -> int:
+def _enter(flow, path, network, users, dirty, is_dirty, num_dirty):
     """Put a flow on its resources, which are to be shared anew."""
     for hop in range(MAX_HOPS):
         resource = network.hops[path, hop]
         if resource == NONE:
             break
-        slot = task * MAX_HOPS + hop
+        slot = flow * MAX_HOPS + hop
         first = users.head[resource]
         users.following[slot], users.previous[slot] = first, NONE
         if first != NONE:
@@ -302,21 +394,13 @@ def _enter(
 
 
 @njit(cache=True, inline="always")
-def _leave(
-    task: int,
-    path: int,
-    network: Network,
-    users: _Users,
-    dirty: Integers,
-    is_dirty: NDArray[np.bool_],
-    num_dirty: int,
-) -> int:
+def _leave(flow, path, network, users, dirty, is_dirty, num_dirty):
     """Take a flow off its resources; those that others still use are to be shared anew."""
     for hop in range(MAX_HOPS):
         resource = network.hops[path, hop]
         if resource == NONE:
             break
-        slot = task * MAX_HOPS + hop
+        slot = flow * MAX_HOPS + hop
         before, behind = users.previous[slot], users.following[slot]
         if before == NONE:
             users.head[resource] = behind
@@ -330,52 +414,41 @@ def _leave(
 
 
 @njit(cache=True, inline="always")
-def _only_flow(resource: int, tasks: Tasks, network: Network, users: _Users) -> int:
+def _only_flow(resource, network, flows, users):
     """The flow that has `resource` and all its other ones to itself, or NONE."""
     slot = users.head[resource]
     if slot == NONE:
         return NONE
-    task = int(slot // MAX_HOPS)
+    flow = slot // MAX_HOPS
     for hop in range(MAX_HOPS):
-        other = network.hops[tasks.path[task], hop]
+        other = network.hops[flows[flow].path, hop]
         if other == NONE:
             break
         first = users.head[other]
-        if first // MAX_HOPS != task or users.following[first] != NONE:
+        if first // MAX_HOPS != flow or users.following[first] != NONE:
             return NONE
-    return task
+    return flow
 
 
 @njit(cache=True, inline="always")
-def _set_rate(task: int, rate: float, now: float, state: NDArray[np.void], events: Any) -> None:
+def _set_rate(flow, rate: float, now: float, events: Any) -> None:
     """A flow goes on at another rate from now: when it will have sent what it may."""
-    if state[task].rate != rate:
-        state[task].until -= state[task].rate * (now - state[task].since)
-        state[task].rate, state[task].since = rate, now
-        state[task].version += 1
-        wait_s = max(0.0, state[task].until) / rate
-        heapq.heappush(events, (_tick(now + wait_s), _key(task, _SENT, state[task].version)))
+    if flow.rate != rate:
+        flow.until -= flow.rate * (now - flow.since)
+        flow.rate, flow.since = rate, now
+        flow.version += 1
+        wait_s = max(0.0, flow.until) / rate
+        heapq.heappush(events, (_tick(now + wait_s), _key(flow.task, flow.version)))
 
 
 @njit(cache=True)
-def _share(
-    now: float,
-    mark: int,
-    dirty: Integers,
-    num_dirty: int,
-    tasks: Tasks,
-    network: Network,
-    state: NDArray[np.void],
-    users: _Users,
-    scratch: _Scratch,
-    events: Any,
-) -> None:
+def _share(now, mark, dirty, num_dirty, network, flows, users, scratch, events):
     """Max-min rates for all flows that `dirty` resources reach, by progressive filling: the
     resource with the least room per flow is full first and fixes its flows' rate."""
     for start in range(num_dirty):
-        if scratch.resource_mark[dirty[start]] == mark:
+        if scratch.mark[dirty[start]] == mark:
             continue  # reached from one before
-        num_resources, num_open = _gather(dirty[start], mark, tasks, network, users, scratch)
+        num_resources, num_open = _gather(dirty[start], mark, network, flows, users, scratch)
         while num_open > 0:
             tightest, fair = NONE, np.inf
             for index in range(num_resources):
@@ -386,26 +459,24 @@ def _share(
                         tightest, fair = resource, even
             slot = users.head[tightest]
             while slot != NONE:
-                task = slot // MAX_HOPS
-                if scratch.flow_mark[task] == mark:
-                    scratch.flow_mark[task] = -mark
+                flow = slot // MAX_HOPS
+                if flows[flow].mark == mark:
+                    flows[flow].mark = -mark
                     num_open -= 1
                     for hop in range(MAX_HOPS):
-                        resource = network.hops[tasks.path[task], hop]
+                        resource = network.hops[flows[flow].path, hop]
                         if resource == NONE:
                             break
                         scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
                         scratch.users[resource] -= 1
-                    _set_rate(task, fair, now, state, events)
+                    _set_rate(flows[flow], fair, now, events)
                 slot = users.following[slot]
 
 
 @njit(cache=True)
-def _gather(
-    first: int, mark: int, tasks: Tasks, network: Network, users: _Users, scratch: _Scratch
-) -> tuple[int, int]:
+def _gather(first, mark, network, flows, users, scratch):
     """Mark the resources and flows that `first` is connected with; how many of each."""
-    scratch.resource_mark[first] = mark
+    scratch.mark[first] = mark
     scratch.resources[0] = first
     num_resources, num_flows, index = 1, 0, 0
     while index < num_resources:  # the list grows while it is walked
@@ -413,17 +484,17 @@ def _gather(
         scratch.room[resource], scratch.users[resource] = network.capacity[resource], 0
         slot = users.head[resource]
         while slot != NONE:
-            task = slot // MAX_HOPS
+            flow = slot // MAX_HOPS
             scratch.users[resource] += 1
-            if scratch.flow_mark[task] != mark:
-                scratch.flow_mark[task] = mark
+            if flows[flow].mark != mark:
+                flows[flow].mark = mark
                 num_flows += 1
                 for hop in range(MAX_HOPS):
-                    other = network.hops[tasks.path[task], hop]
+                    other = network.hops[flows[flow].path, hop]
                     if other == NONE:
                         break
-                    if scratch.resource_mark[other] != mark:
-                        scratch.resource_mark[other] = mark
+                    if scratch.mark[other] != mark:
+                        scratch.mark[other] = mark
                         scratch.resources[num_resources] = other
                         num_resources += 1
             slot = users.following[slot]
