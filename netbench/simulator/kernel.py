@@ -120,12 +120,36 @@ class _Scratch(NamedTuple):
 
 
 def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
-    alone = True
-    while True:
+    """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
+    num_paths = len(network.hops)
+    alone = np.ones(num_paths, np.bool_)
+    state, done = _try(tasks, network, alone)
+    if not done:
+        alone = _apart(tasks.path, network.hops, len(network.capacity))
         state, done = _try(tasks, network, alone)
-        if done:
-            return state["start"].copy(), state["end"].copy()
-        alone = False
+    if not done:
+        state, done = _try(tasks, network, np.zeros(num_paths, np.bool_))
+    return state["start"].copy(), state["end"].copy()
+
+
+@njit(cache=True)
+def _apart(path, hops, num_resources):
+    used = np.zeros(len(hops), np.bool_)
+    for one in path:
+        if one != NONE:
+            used[one] = True
+    count = np.zeros(num_resources, np.int64)
+    for one in range(len(hops)):
+        for hop in hops[one]:
+            if used[one] and hop != NONE:
+                count[hop] += 1
+    alone = np.ones(len(hops), np.bool_)
+    for one in range(len(hops)):
+        for hop in hops[one]:
+            if hop != NONE and count[hop] > 1:
+                alone[one] = False
+    return alone
+
 
 def _try(tasks, network, alone):
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
@@ -158,12 +182,12 @@ def _run(tasks, network, alone, state, paths, flows, users, scratch):
         paths[path].used_s = -1.0
         paths[path].rtt_s, paths[path].idle_s = network.rtt_s[path], network.idle_s[path]
         paths[path].fastest = _fastest(network, path)
-        paths[path].alone = 0
+        paths[path].alone = alone[path]
     dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
     num_dirty = num_shares = num_ready = 0
     now = 0.0
-    ready = np.empty(num_tasks, np.int32)
-    free = np.empty(num_tasks, np.int32)
+    ready = np.empty(num_tasks, np.int64)
+    free = np.empty(num_tasks, np.int64)
     num_slots = num_free = 0
     for task in range(num_tasks):
         state[task].start = 0.0
@@ -175,19 +199,7 @@ def _run(tasks, network, alone, state, paths, flows, users, scratch):
         if state[task].waiting == 0:
             ready[num_ready] = task
             num_ready += 1
-        if alone and tasks.path[task] != NONE:
-            paths[tasks.path[task]].alone = 1
-    if alone:
-        count = np.zeros(num_resources, np.int64)
-        for path in range(len(paths)):
-            if paths[path].alone == 1:
-                for hop in range(MAX_HOPS):
-                    if network.hops[path, hop] != NONE:
-                        count[network.hops[path, hop]] += 1
-        for path in range(len(paths)):
-            for hop in range(MAX_HOPS):
-                if network.hops[path, hop] != NONE and count[network.hops[path, hop]] > 1:
-                    paths[path].alone = 0
+    free_s = np.zeros(num_resources)
     events = [(0.0, 0)]
     events.pop()
 
@@ -202,9 +214,14 @@ def _run(tasks, network, alone, state, paths, flows, users, scratch):
             elif path == NONE:
                 end = _tick(start + state[task].amount)
             elif paths[path].alone:
-                if start < paths[path].used_s:
-                    return False
                 end = _send_alone(start, state[task].amount, paths[path])
+                for hop in range(MAX_HOPS):
+                    resource = network.hops[path, hop]
+                    if resource == NONE:
+                        break
+                    if start < free_s[resource]:
+                        return False
+                    free_s[resource] = end
             elif start > now:
                 heapq.heappush(events, (start, _key(task, 0)))
                 task = NONE
