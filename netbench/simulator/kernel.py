@@ -4,6 +4,10 @@ A task either works for a time or moves bytes across resources (links, NICs, cla
 shares by max-min fairness with every flow that crosses them at that moment. Between events all
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
 
+When work ends is known as soon as all tasks before it have their ends. So it is for a flow that is
+alone wherever it goes. Only flows that meet others wait for the clock. Who meets is found by trying:
+all count as alone until two are on a resource at once; then that one is shared, and all runs again.
+
 A connection starts slowly, as TCP does: it sends its window, waits for the round trip to end, and
 doubles the window, until one fills the round trip (first window: RFC 6928). From then on a window
 grows by what is sent, while that is more than half of it, and is halved for every retransmission
@@ -12,7 +16,6 @@ timeout that the connection is idle (RFC 2861; on by default in Linux).
 
 from __future__ import annotations
 
-import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,12 +24,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Records = NDArray[np.void]
 
 MAX_HOPS = 4
 """Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
 
 NONE = -1
-_VERSIONS = 1 << 20
+_HASTE = {"cache": True, "error_model": "numpy"}
 _TICKS = float(1 << 30)
 """Of a second: what should happen at once does, however a processor rounds."""
 
@@ -67,12 +72,13 @@ _TASK = np.dtype(
         ("start", np.float64),
         ("end", np.float64),
         ("amount", np.float64),
-        ("waiting", np.int32),
-        ("path", np.int32),
-        ("slot", np.int32),
-        ("edges", np.int32),
+        ("path", np.int64),
+        ("waiting", np.int64),
     ]
 )
+"""A task, its figures side by side in memory, for the loop jumps between tasks. waiting: how many
+tasks it still waits for; those that have ended let it start at `start`."""
+
 _PATH = np.dtype(
     [
         ("window", np.float64),
@@ -83,129 +89,126 @@ _PATH = np.dtype(
         ("idle_s", np.float64),
         ("first", np.float64),
         ("fastest", np.float64),
-        ("alone", np.int64),
+        ("alone", np.bool_),
     ]
 )
+"""A path and its connection: its window, what of it is left in the round that began at `round_s`,
+when it was last used (-1 = never), as in `Network`, and the most that it can carry, bytes/s."""
+
 _FLOW = np.dtype(
     [
+        ("due", np.float64),
+        ("task", np.int64),
+        ("place", np.int64),
         ("left", np.float64),
         ("chunk", np.float64),
         ("until", np.float64),
         ("rate", np.float64),
         ("since", np.float64),
-        ("version", np.int64),
-        ("task", np.int64),
         ("path", np.int64),
         ("mark", np.int64),
-        ("sending", np.int64),
     ]
 )
+"""A flow under way that is not alone: when it is to be looked at, whose it is, and its place in the
+queue (of one that is over: the next that is); bytes left, bytes that may go now (`chunk`; 0 = none
+are under way) and are still to go (`until`), its rate and since when; in which sharing it was."""
+
+_RESOURCE = np.dtype(
+    [
+        ("capacity", np.float64),
+        ("free_s", np.float64),
+        ("head", np.int64),
+        ("room", np.float64),
+        ("users", np.int64),
+        ("mark", np.int64),
+        ("dirty", np.bool_),
+    ]
+)
+"""A resource: from when on it is free, if it is not shared; else the first of its flows, as a slot.
+While it is shared anew: what is left of it, for how many flows, and in which sharing."""
 
 
-class _Users(NamedTuple):
-    """The flows of every resource, as linked lists of slots, one per task and hop."""
+class _Traffic(NamedTuple):
+    """What flows that are not alone need.
 
-    head: Integers
-    following: Integers
-    previous: Integers
+    queue: such flows, a heap by due time and task. beside: (num_slots, 2), one slot per flow and
+    hop, the next and the previous one on the same resource. dirty: resources to be shared anew.
+    reached: those that a sharing reaches. num: see `_QUEUED`.
+    """
+
+    flows: Records
+    resources: Records
+    queue: Integers
+    beside: Integers
+    dirty: Integers
+    reached: Integers
+    num: Integers
 
 
-class _Scratch(NamedTuple):
-    """Of one sharing: what is left of each resource and for how many flows; who takes part."""
-
-    room: Floats
-    users: Integers
-    mark: Integers
-    resources: Integers
+_QUEUED, _FLOWS, _OVER, _DIRTY, _SHARES = range(5)
+"""Of `num`: length of the queue, flows so far, the first of those that are over, length of `dirty`,
+sharings so far."""
 
 
 def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
     """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
-    num_paths = len(network.hops)
-    alone = np.ones(num_paths, np.bool_)
-    state, done = _try(tasks, network, alone)
-    if not done:
-        alone = _apart(tasks.path, network.hops, len(network.capacity))
-        state, done = _try(tasks, network, alone)
-    if not done:
-        state, done = _try(tasks, network, np.zeros(num_paths, np.bool_))
+    num_tasks, num_resources = len(tasks.amount), len(network.capacity)
+    shared, alone = np.zeros(num_resources, np.bool_), np.ones(len(network.hops), np.bool_)
+    for tries in range(3):
+        if tries == 2:  # sharing moves flows in time, and more of them meet
+            shared[:], alone[:] = True, False
+        # Made here: numba 0.68 loses writes to arrays of a tuple that is made in compiled code.
+        state, paths = _records(num_tasks, _TASK), _records(len(alone), _PATH)
+        traffic = _Traffic(
+            flows=_records(num_tasks, _FLOW),
+            resources=_records(num_resources, _RESOURCE),
+            queue=np.empty(num_tasks, np.int64),
+            beside=np.empty((num_tasks * MAX_HOPS, 2), np.int64),
+            dirty=np.empty(num_resources + 1, np.int64),
+            reached=np.empty(num_resources, np.int64),
+            num=np.array([0, 0, NONE, 0, 0]),
+        )
+        if _run(tasks, network, shared, alone, state, paths, traffic):
+            break
     return state["start"].copy(), state["end"].copy()
 
 
-@njit(cache=True)
-def _apart(path, hops, num_resources):
-    used = np.zeros(len(hops), np.bool_)
-    for one in path:
-        if one != NONE:
-            used[one] = True
-    count = np.zeros(num_resources, np.int64)
-    for one in range(len(hops)):
-        for hop in hops[one]:
-            if used[one] and hop != NONE:
-                count[hop] += 1
-    alone = np.ones(len(hops), np.bool_)
-    for one in range(len(hops)):
-        for hop in hops[one]:
-            if hop != NONE and count[hop] > 1:
-                alone[one] = False
-    return alone
+def _records(count: int, dtype: np.dtype[np.void]) -> Records:
+    return np.empty(count, dtype).view(np.recarray)  # so that it runs uncompiled, too
 
 
-def _try(tasks, network, alone):
-    num_tasks, num_resources = len(tasks.amount), len(network.capacity)
-    num_flows = num_tasks
-    state = np.empty(num_tasks, _TASK).view(np.recarray)
-    flows = np.empty(num_flows, _FLOW).view(np.recarray)
-    paths = np.empty(len(network.hops), _PATH).view(np.recarray)
-    users = _Users(
-        head=np.full(num_resources, NONE),
-        following=np.empty(num_flows * MAX_HOPS, np.int64),
-        previous=np.empty(num_flows * MAX_HOPS, np.int64),
-    )
-    scratch = _Scratch(
-        room=np.zeros(num_resources),
-        users=np.zeros(num_resources, np.int64),
-        mark=np.zeros(num_resources, np.int64),
-        resources=np.zeros(num_resources, np.int64),
-    )
-    done = _run(tasks, network, alone, state, paths, flows, users, scratch)
-    return state, done
-
-
-@njit(cache=True)
-def _run(tasks, network, alone, state, paths, flows, users, scratch):
-    num_tasks, num_resources = len(tasks.amount), len(network.capacity)
+@njit(**_HASTE)
+def _run(
+    tasks: Tasks,
+    network: Network,
+    shared: Flags,
+    alone: Flags,
+    state: Records,
+    paths: Records,
+    traffic: _Traffic,
+) -> bool:
+    """Fill `state`. False = flows that were taken to be alone met: `shared` has more resources."""
+    flows, resources, queue, beside, dirty, _, num = traffic
+    hops, num_tasks = network.hops, len(state)
+    ready, num_ready = np.empty(num_tasks, np.int64), 0  # a stack: all before them have ended
+    for index in range(len(resources)):
+        resources[index].capacity = network.capacity[index]
+        resources[index].free_s, resources[index].head = 0.0, NONE
+        resources[index].mark, resources[index].dirty = 0, False
     for path in range(len(paths)):
-        first = network.first_window[path]
-        paths[path].window = paths[path].granted = paths[path].first = first
-        paths[path].round_s = 0.0
-        paths[path].used_s = -1.0
-        paths[path].rtt_s, paths[path].idle_s = network.rtt_s[path], network.idle_s[path]
-        paths[path].fastest = _fastest(network, path)
-        paths[path].alone = alone[path]
-    dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
-    num_dirty = num_shares = num_ready = 0
-    now = 0.0
-    ready = np.empty(num_tasks, np.int64)
-    free = np.empty(num_tasks, np.int64)
-    num_slots = num_free = 0
+        _new_path(path, network, alone[path], paths)
     for task in range(num_tasks):
-        state[task].start = 0.0
-        state[task].end = np.nan
-        state[task].amount = tasks.amount[task]
+        state[task].start, state[task].end = 0.0, np.nan
+        state[task].amount, state[task].path = tasks.amount[task], tasks.path[task]
         state[task].waiting = tasks.num_before[task]
-        state[task].path = tasks.path[task]
-        state[task].slot = NONE
         if state[task].waiting == 0:
             ready[num_ready] = task
             num_ready += 1
-    free_s = np.zeros(num_resources)
-    events = [(0.0, 0)]
-    events.pop()
+    now, correct = 0.0, True
 
     while True:
-        task = NONE
-        while num_ready > 0:
+        flow = NONE
+        while num_ready > 0 and flow == NONE:
             num_ready -= 1
             task = ready[num_ready]
             start, path = state[task].start, state[task].path
@@ -214,100 +217,75 @@ def _run(tasks, network, alone, state, paths, flows, users, scratch):
             elif path == NONE:
                 end = _tick(start + state[task].amount)
             elif paths[path].alone:
+                correct &= start >= paths[path].used_s
                 end = _send_alone(start, state[task].amount, paths[path])
-                for hop in range(MAX_HOPS):
-                    resource = network.hops[path, hop]
-                    if resource == NONE:
-                        break
-                    if start < free_s[resource]:
-                        return False
-                    free_s[resource] = end
-            elif start > now:
-                heapq.heappush(events, (start, _key(task, 0)))
-                task = NONE
-                continue
+                correct &= _occupy(path, start, end, hops, resources, shared)
             else:
-                break
+                flow = _new_flow(task, path, state[task].amount, flows, num)
+                if start > now:
+                    _queue(flow, start, queue, flows, num)
+                    flow = NONE
+                continue
             state[task].end = end
             num_ready = _release(task, end, tasks, state, ready, num_ready)
-            task = NONE
-        finished = False
-        if task == NONE:
-            if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
-                num_shared = 0
-                for index in range(num_dirty):
-                    is_dirty[dirty[index]] = False
-                    slot = _only_flow(dirty[index], network, flows, users)
-                    if slot == NONE:
-                        dirty[num_shared] = dirty[index]
-                        num_shared += 1
-                    else:
-                        _set_rate(flows[slot], paths[flows[slot].path].fastest, now, events)
-                num_dirty = 0
-                if num_shared > 0:
-                    num_shares += 1
-                    _share(now, num_shares, dirty, num_shared, network, flows, users, scratch, events)
-            if len(events) == 0:
+        if flow == NONE:
+            if num[_DIRTY] > 0 and (num[_QUEUED] == 0 or flows[queue[0]].due > now):
+                num[_SHARES] += 1
+                for index in range(num[_DIRTY]):
+                    resources[dirty[index]].dirty = False
+                for index in range(num[_DIRTY]):
+                    flow = _only_flow(dirty[index], hops, flows, resources, beside)
+                    if flow != NONE:
+                        due = _at_rate(flow, paths[flows[flow].path].fastest, now, flows)
+                        _queue(flow, due, queue, flows, num)
+                    elif resources[dirty[index]].mark != num[_SHARES]:  # not yet reached
+                        _share(dirty[index], now, hops, traffic)
+                num[_DIRTY] = 0
+            if num[_QUEUED] == 0:
                 break
-            now, key = heapq.heappop(events)
-            version = key % _VERSIONS
-            task = key // _VERSIONS
-        slot, path = state[task].slot, state[task].path
-        if slot == NONE:
-            _wake(paths[path], now)
-            if num_free > 0:
-                num_free -= 1
-                slot = free[num_free]
-            else:
-                slot = num_slots
-                num_slots += 1
-                flows[slot].version = 0
-                flows[slot].mark = 0
-            state[task].slot = slot
-            flows[slot].task, flows[slot].path = task, path
-            flows[slot].left = state[task].amount
-            flows[slot].sending = 0
-        elif flows[slot].task != task or version != flows[slot].version % _VERSIONS:
-            continue
-        elif flows[slot].sending:
-            flows[slot].sending = 0
-            num_dirty = _leave(slot, path, network, users, dirty, is_dirty, num_dirty)
-            flows[slot].left -= flows[slot].chunk
-            _sent(paths[path], flows[slot].chunk, state[task].amount, now)
-            if flows[slot].left <= 0.0:
+            flow = _next(queue, flows, num)
+            now = flows[flow].due
+        task, path = flows[flow].task, flows[flow].path
+        if flows[flow].chunk > 0.0:
+            _leave(flow, path, hops, resources, beside, dirty, num)
+            flows[flow].left -= flows[flow].chunk
+            _sent(flows[flow].chunk, state[task].amount, now, paths[path])
+            if flows[flow].left <= 0.0:
                 state[task].end = now
-                flows[slot].task = NONE
-                flows[slot].version += 1
-                free[num_free] = slot
-                num_free += 1
                 num_ready = _release(task, now, tasks, state, ready, num_ready)
+                flows[flow].place, num[_OVER] = num[_OVER], flow
                 continue
-        chunk = _grant(paths[path], flows[slot].left, now)
-        flows[slot].version += 1
-        if chunk <= 0.0:
-            ends = _tick(paths[path].round_s + paths[path].rtt_s)
-            heapq.heappush(events, (ends, _key(task, flows[slot].version)))
-            continue
-        flows[slot].chunk = flows[slot].until = chunk
-        flows[slot].since, flows[slot].rate = now, 0.0
-        flows[slot].sending = 1
-        if network.hops[path, 0] == NONE:
-            heapq.heappush(events, (now, _key(task, flows[slot].version)))
+        elif flows[flow].left == state[task].amount:
+            _wake(now, paths[path])
+        flows[flow].chunk = flows[flow].until = _granted(flows[flow].left, now, paths[path])
+        flows[flow].since, flows[flow].rate = now, 0.0
+        if flows[flow].chunk <= 0.0:
+            _queue(flow, _round_ends(paths[path]), queue, flows, num)
+        elif hops[path, 0] == NONE:
+            _queue(flow, now, queue, flows, num)
         else:
-            num_dirty = _enter(slot, path, network, users, dirty, is_dirty, num_dirty)
+            _enter(flow, path, hops, resources, beside, dirty, num)
+    if not correct:
+        _spread(hops, shared, alone)
     for task in range(num_tasks):
         if state[task].waiting > 0:
             state[task].start = np.nan
-    return True
+    return correct
 
 
-@njit(cache=True, inline="always")
-def _release(task, end, tasks, state, ready, num_ready):
+@njit(**_HASTE)
+def _tick(time_s: float) -> float:
+    return float(np.rint(time_s * _TICKS) / _TICKS)
+
+
+@njit(**_HASTE)
+def _release(
+    task: int, end: float, tasks: Tasks, state: Records, ready: Integers, num_ready: int
+) -> int:
+    """Tell those that wait for a task when it ends, and note whom nothing else keeps waiting."""
     for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
         later = tasks.after[edge]
-        when = _tick(end + tasks.lag_s[edge])
-        if when > state[later].start:
-            state[later].start = when
+        state[later].start = max(state[later].start, _tick(end + tasks.lag_s[edge]))
         state[later].waiting -= 1
         if state[later].waiting == 0:
             ready[num_ready] = later
@@ -315,21 +293,39 @@ def _release(task, end, tasks, state, ready, num_ready):
     return num_ready
 
 
-@njit(cache=True, inline="always")
-def _wake(path, now):
+@njit(**_HASTE)
+def _new_path(index: int, network: Network, alone: bool, paths: Records) -> None:
+    path = paths[index]
+    path.window = path.granted = path.first = network.first_window[index]
+    path.rtt_s, path.idle_s = network.rtt_s[index], network.idle_s[index]
+    path.round_s, path.used_s = 0.0, -1.0
+    path.alone = alone
+    path.fastest = np.inf
+    for hop in range(MAX_HOPS):
+        if network.hops[index, hop] != NONE:
+            path.fastest = min(path.fastest, network.capacity[network.hops[index, hop]])
+
+
+@njit(**_HASTE)
+def _wake(now: float, path: Any) -> None:
+    """A message begins: the first round, or what idleness has left of the window."""
     if path.used_s < 0.0:
         path.round_s = now
     elif now - path.used_s >= path.idle_s:
-        timeouts = (now - path.used_s) // path.idle_s
-        halved = path.window / 2.0 ** min(timeouts, 99.0)
+        halved = path.window / 2.0 ** min((now - path.used_s) // path.idle_s, 99.0)
         path.window = max(halved, path.first)
-        path.granted = path.window
-        path.round_s = now
+        path.granted, path.round_s = path.window, now
 
 
-@njit(cache=True, inline="always")
-def _grant(path, left, now):
-    if path.granted < np.inf and now >= _tick(path.round_s + path.rtt_s):
+@njit(**_HASTE)
+def _round_ends(path: Any) -> float:
+    return _tick(path.round_s + path.rtt_s)
+
+
+@njit(**_HASTE)
+def _granted(left: float, now: float, path: Any) -> float:
+    """Bytes that may go now; none until `_round_ends` where the window is used up."""
+    if path.granted < np.inf and now >= _round_ends(path):
         if path.granted <= path.window / 2.0:  # only a window that was used grows
             path.window *= 2.0
         path.granted, path.round_s = path.window, now
@@ -337,186 +333,267 @@ def _grant(path, left, now):
         return 0.0
     if path.window >= path.fastest * path.rtt_s:
         path.granted = np.inf
-    return min(left, path.granted)
+    return float(min(left, path.granted))
 
 
-@njit(cache=True, inline="always")
-def _sent(path, chunk, amount, now):
+@njit(**_HASTE)
+def _sent(chunk: float, amount: float, now: float, path: Any) -> None:
+    """Some bytes of a message of `amount` have left."""
     path.granted -= chunk
     path.used_s = now
     if path.granted == np.inf and 2.0 * amount > path.window:
         path.window += amount  # every byte acknowledged adds one
 
 
-@njit(cache=True, inline="always")
-def _send_alone(start, amount, path):
-    _wake(path, start)
+@njit(**_HASTE)
+def _send_alone(start: float, amount: float, path: Any) -> float:
+    """When a message has left that has all that its path can carry."""
     now, left = start, amount
+    _wake(now, path)
     while left > 0.0:
-        chunk = _grant(path, left, now)
+        chunk = _granted(left, now, path)
         if chunk <= 0.0:
-            now = _tick(path.round_s + path.rtt_s)
+            now = _round_ends(path)
             continue
         now = _tick(now + chunk / path.fastest)
         left -= chunk
-        _sent(path, chunk, amount, now)
+        _sent(chunk, amount, now, path)
     return now
 
 
-@njit(cache=True, inline="always")
-def _tick(time_s: float) -> float:
-    return float(np.rint(time_s * _TICKS) / _TICKS)
+@njit(**_HASTE)
+def _occupy(
+    path: int, start: float, end: float, hops: Integers, resources: Records, shared: Flags
+) -> bool:
+    """Whether a path's resources are free from `start` on; they are not until `end`."""
+    all_free = True
+    for hop in range(_num_hops(path, hops)):
+        index = hops[path, hop]
+        if start < resources[index].free_s:
+            shared[index], all_free = True, False
+        resources[index].free_s = end
+    return all_free
 
 
-@njit(cache=True, inline="always")
-def _key(task: int, version: int) -> int:
-    return task * _VERSIONS + version % _VERSIONS
+@njit(**_HASTE)
+def _spread(hops: Integers, shared: Flags, alone: Flags) -> None:
+    """Who crosses a shared resource is not alone, and shares all others that it crosses."""
+    grows = True
+    while grows:
+        grows = False
+        for path in range(len(hops)):
+            for hop in range(MAX_HOPS):
+                if alone[path] and hops[path, hop] != NONE and shared[hops[path, hop]]:
+                    alone[path], grows = False, True
+            for hop in range(MAX_HOPS):
+                if not alone[path] and hops[path, hop] != NONE:
+                    shared[hops[path, hop]] = True
 
 
-@njit(cache=True, inline="always")
-def _fastest(network: Network, path: int) -> float:
-    """The most that a path can carry, bytes/s."""
-    least = np.inf
+@njit(**_HASTE)
+def _new_flow(task: int, path: int, amount: float, flows: Records, num: Integers) -> int:
+    over = num[_OVER]
+    index = num[_FLOWS] if over == NONE else over
+    num[_FLOWS] += over == NONE
+    num[_OVER] = NONE if over == NONE else flows[index].place
+    flows[index].task, flows[index].path, flows[index].place = task, path, NONE
+    flows[index].left, flows[index].chunk, flows[index].mark = amount, 0.0, 0
+    return int(index)
+
+
+@njit(**_HASTE)
+def _sooner(a: int, b: int, flows: Records) -> bool:
+    if flows[a].due == flows[b].due:
+        return bool(flows[a].task < flows[b].task)
+    return bool(flows[a].due < flows[b].due)
+
+
+@njit(**_HASTE)
+def _queue(flow: int, due: float, queue: Integers, flows: Records, num: Integers) -> None:
+    """Look at a flow at `due`, and not when it was to be looked at before."""
+    at = flows[flow].place
+    flows[flow].due = due
+    if at == NONE:
+        at = num[_QUEUED]
+        num[_QUEUED] += 1
+    while at > 0 and _sooner(flow, queue[(at - 1) // 2], flows):
+        queue[at] = queue[(at - 1) // 2]
+        flows[queue[at]].place = at
+        at = (at - 1) // 2
+    _sink(flow, at, queue, flows, num[_QUEUED])
+
+
+@njit(**_HASTE)
+def _sink(flow: int, at: int, queue: Integers, flows: Records, length: int) -> None:
+    """Put a flow at a place of the heap, or further down."""
+    while True:
+        child = 2 * at + 1
+        if child + 1 < length and _sooner(queue[child + 1], queue[child], flows):
+            child += 1
+        if child >= length or not _sooner(queue[child], flow, flows):
+            break
+        queue[at] = queue[child]
+        flows[queue[at]].place = at
+        at = child
+    queue[at] = flow
+    flows[flow].place = at
+
+
+@njit(**_HASTE)
+def _next(queue: Integers, flows: Records, num: Integers) -> int:
+    """Take the flow that is due first from the heap."""
+    flow = queue[0]
+    num[_QUEUED] -= 1
+    _sink(queue[num[_QUEUED]], 0, queue, flows, num[_QUEUED])
+    flows[flow].place = NONE
+    return int(flow)
+
+
+@njit(**_HASTE)
+def _num_hops(path, hops):
+    num = 0
     for hop in range(MAX_HOPS):
-        if network.hops[path, hop] != NONE:
-            least = min(least, network.capacity[network.hops[path, hop]])
-    return least
+        num += hops[path, hop] != NONE
+    return num
 
 
-@njit(cache=True, inline="always")
-def _touch(resource, dirty, is_dirty, num_dirty):
+@njit(**_HASTE)
+def _touch(index: int, resources: Records, dirty: Integers, num: Integers) -> None:
     """Note, once, that a resource is to be shared anew."""
-    if is_dirty[resource]:
-        return num_dirty
-    is_dirty[resource] = True
-    dirty[num_dirty] = resource
-    return num_dirty + 1
+    dirty[num[_DIRTY]] = index
+    num[_DIRTY] += not resources[index].dirty
+    resources[index].dirty = True
 
 
-@njit(cache=True, inline="always")
-def _enter(flow, path, network, users, dirty, is_dirty, num_dirty):
+@njit(**_HASTE)
+def _enter(
+    flow: int,
+    path: int,
+    hops: Integers,
+    resources: Records,
+    beside: Integers,
+    dirty: Integers,
+    num: Integers,
+) -> None:
     """Put a flow on its resources, which are to be shared anew."""
-    for hop in range(MAX_HOPS):
-        resource = network.hops[path, hop]
-        if resource == NONE:
-            break
-        slot = flow * MAX_HOPS + hop
-        first = users.head[resource]
-        users.following[slot], users.previous[slot] = first, NONE
+    for hop in range(_num_hops(path, hops)):
+        index = hops[path, hop]
+        slot, first = flow * MAX_HOPS + hop, resources[index].head
+        beside[slot, 0], beside[slot, 1] = first, NONE
         if first != NONE:
-            users.previous[first] = slot
-        users.head[resource] = slot
-        num_dirty = _touch(resource, dirty, is_dirty, num_dirty)
-    return num_dirty
+            beside[first, 1] = slot
+        resources[index].head = slot
+        _touch(index, resources, dirty, num)
 
 
-@njit(cache=True, inline="always")
-def _leave(flow, path, network, users, dirty, is_dirty, num_dirty):
+@njit(**_HASTE)
+def _leave(
+    flow: int,
+    path: int,
+    hops: Integers,
+    resources: Records,
+    beside: Integers,
+    dirty: Integers,
+    num: Integers,
+) -> None:
     """Take a flow off its resources; those that others still use are to be shared anew."""
-    for hop in range(MAX_HOPS):
-        resource = network.hops[path, hop]
-        if resource == NONE:
-            break
+    for hop in range(_num_hops(path, hops)):
+        index = hops[path, hop]
         slot = flow * MAX_HOPS + hop
-        before, behind = users.previous[slot], users.following[slot]
+        behind, before = beside[slot, 0], beside[slot, 1]
         if before == NONE:
-            users.head[resource] = behind
+            resources[index].head = behind
         else:
-            users.following[before] = behind
+            beside[before, 0] = behind
         if behind != NONE:
-            users.previous[behind] = before
-        if users.head[resource] != NONE:
-            num_dirty = _touch(resource, dirty, is_dirty, num_dirty)
-    return num_dirty
+            beside[behind, 1] = before
+        if resources[index].head != NONE:
+            _touch(index, resources, dirty, num)
 
 
-@njit(cache=True, inline="always")
-def _only_flow(resource, network, flows, users):
-    """The flow that has `resource` and all its other ones to itself, or NONE."""
-    slot = users.head[resource]
-    if slot == NONE:
-        return NONE
-    flow = slot // MAX_HOPS
-    for hop in range(MAX_HOPS):
-        other = network.hops[flows[flow].path, hop]
-        if other == NONE:
-            break
-        first = users.head[other]
-        if first // MAX_HOPS != flow or users.following[first] != NONE:
-            return NONE
-    return flow
+@njit(**_HASTE)
+def _only_flow(
+    index: int, hops: Integers, flows: Records, resources: Records, beside: Integers
+) -> int:
+    """The flow that has a resource and all its other ones to itself, or NONE."""
+    slot = resources[index].head
+    flow = max(slot, 0) // MAX_HOPS
+    path = flows[flow].path
+    only = slot != NONE
+    for hop in range(_num_hops(path, hops)):
+        first = resources[hops[path, hop]].head
+        only &= (first // MAX_HOPS == flow) & (beside[first, 0] == NONE)
+    return int(flow) if only else NONE
 
 
-@njit(cache=True, inline="always")
-def _set_rate(flow, rate: float, now: float, events: Any) -> None:
-    """A flow goes on at another rate from now: when it will have sent what it may."""
-    if flow.rate != rate:
-        flow.until -= flow.rate * (now - flow.since)
-        flow.rate, flow.since = rate, now
-        flow.version += 1
-        wait_s = max(0.0, flow.until) / rate
-        heapq.heappush(events, (_tick(now + wait_s), _key(flow.task, flow.version)))
+@njit(**_HASTE)
+def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
+    """A flow goes on at a rate from now: when it will have sent what it may."""
+    if flows[flow].rate == rate:
+        return float(flows[flow].due)
+    flows[flow].until -= flows[flow].rate * (now - flows[flow].since)
+    flows[flow].rate, flows[flow].since = rate, now
+    return _tick(now + max(0.0, flows[flow].until) / rate)
 
 
-@njit(cache=True)
-def _share(now, mark, dirty, num_dirty, network, flows, users, scratch, events):
-    """Max-min rates for all flows that `dirty` resources reach, by progressive filling: the
-    resource with the least room per flow is full first and fixes its flows' rate."""
-    for start in range(num_dirty):
-        if scratch.mark[dirty[start]] == mark:
-            continue  # reached from one before
-        num_resources, num_open = _gather(dirty[start], mark, network, flows, users, scratch)
-        while num_open > 0:
-            tightest, fair = NONE, np.inf
-            for index in range(num_resources):
-                resource = scratch.resources[index]
-                if scratch.users[resource] > 0:
-                    even = scratch.room[resource] / scratch.users[resource]
-                    if tightest == NONE or even < fair:
-                        tightest, fair = resource, even
-            slot = users.head[tightest]
-            while slot != NONE:
-                flow = slot // MAX_HOPS
-                if flows[flow].mark == mark:
-                    flows[flow].mark = -mark
-                    num_open -= 1
-                    for hop in range(MAX_HOPS):
-                        resource = network.hops[flows[flow].path, hop]
-                        if resource == NONE:
-                            break
-                        scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
-                        scratch.users[resource] -= 1
-                    _set_rate(flows[flow], fair, now, events)
-                slot = users.following[slot]
-
-
-@njit(cache=True)
-def _gather(first, mark, network, flows, users, scratch):
-    """Mark the resources and flows that `first` is connected with; how many of each."""
-    scratch.mark[first] = mark
-    scratch.resources[0] = first
-    num_resources, num_flows, index = 1, 0, 0
-    while index < num_resources:  # the list grows while it is walked
-        resource = scratch.resources[index]
-        scratch.room[resource], scratch.users[resource] = network.capacity[resource], 0
-        slot = users.head[resource]
+@njit(**_HASTE)
+def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
+    """Max-min rates for all flows that a resource reaches, by progressive filling: the resource
+    with the least room per flow is full first and fixes its flows' rate."""
+    flows, resources, queue, beside, _, reached, num = traffic
+    num_reached, num_open = _gather(first, hops, flows, resources, beside, reached, num[_SHARES])
+    while num_open > 0:
+        tightest, fair = NONE, np.inf
+        for place in range(num_reached):
+            if resources[reached[place]].users > 0:
+                even = resources[reached[place]].room / resources[reached[place]].users
+                if tightest == NONE or even < fair:
+                    tightest, fair = reached[place], even
+        slot = resources[tightest].head
         while slot != NONE:
             flow = slot // MAX_HOPS
-            scratch.users[resource] += 1
+            if flows[flow].mark == num[_SHARES]:
+                flows[flow].mark = 0
+                num_open -= 1
+                for hop in range(_num_hops(flows[flow].path, hops)):
+                    index = hops[flows[flow].path, hop]
+                    resources[index].room = max(0.0, resources[index].room - fair)
+                    resources[index].users -= 1
+                _queue(flow, _at_rate(flow, fair, now, flows), queue, flows, num)
+            slot = beside[slot, 0]
+
+
+@njit(**_HASTE)
+def _gather(
+    first: int,
+    hops: Integers,
+    flows: Records,
+    resources: Records,
+    beside: Integers,
+    reached: Integers,
+    mark: int,
+) -> tuple[int, int]:
+    """Mark the resources and flows that `first` is connected with; how many of each."""
+    resources[first].mark, reached[0] = mark, first
+    num_reached, num_flows, place = 1, 0, 0
+    while place < num_reached:  # the list grows while it is walked
+        index = reached[place]
+        resources[index].room, resources[index].users = resources[index].capacity, 0
+        slot = resources[index].head
+        while slot != NONE:
+            flow = slot // MAX_HOPS
+            resources[index].users += 1
             if flows[flow].mark != mark:
                 flows[flow].mark = mark
                 num_flows += 1
-                for hop in range(MAX_HOPS):
-                    other = network.hops[flows[flow].path, hop]
-                    if other == NONE:
-                        break
-                    if scratch.mark[other] != mark:
-                        scratch.mark[other] = mark
-                        scratch.resources[num_resources] = other
-                        num_resources += 1
-            slot = users.following[slot]
-        index += 1
-    return num_resources, num_flows
+                for hop in range(_num_hops(flows[flow].path, hops)):
+                    other = hops[flows[flow].path, hop]
+                    if resources[other].mark != mark:
+                        resources[other].mark, reached[num_reached] = mark, other
+                        num_reached += 1
+            slot = beside[slot, 0]
+        place += 1
+    return num_reached, num_flows
 
 
 @njit(cache=True)
