@@ -21,7 +21,7 @@ from netbench.plan.model import Plan
 from netbench.simulator import collectives, schedules
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
-from netbench.simulator.pipeline import Lanes, add_pipelines
+from netbench.simulator.pipeline import Lanes, Wiring, add_pipelines, wire
 from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
 
@@ -171,8 +171,8 @@ def _gpipe(plan: Plan, transport: TransportProfile) -> Simulation:
 @functools.lru_cache(maxsize=4)
 def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
     graph, ranks = Graph(_fabric(plan, transport)), rank_lanes(plan)
-    forward, backward = schedules.gpipe(plan.layout.pp, plan.num_micro_batches)
     lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan, graph.fabric)
+    forward, backward = _wired(plan.schedule, plan.layout.pp, plan.num_micro_batches)
     start = graph.work(Kind.MARK, ranks)
     halfway = add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
     turn = _barrier(graph, ranks, halfway)
@@ -199,17 +199,27 @@ def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> _Timed:
     graph, ranks, count = Graph(_fabric(plan, transport)), rank_lanes(plan), plan.num_micro_batches
     start = graph.work(Kind.MARK, ranks)
     lanes = _lanes(plan, ranks, blocking=plan.system == "megatron")
-    make: dict[str, Callable[[], list[schedules.Program]]] = {
-        "1f1b": lambda: schedules.one_forward_one_backward(plan.layout.pp, count),
-        "zero-bubble": lambda: schedules.zero_bubble(plan.layout.pp, count),
-        "interleaved": lambda: schedules.interleaved(plan.layout.pp, count, plan.num_chunks),
-    }
-    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan, graph.fabric), start)
+    (wiring,) = _wired(plan.schedule, plan.layout.pp, count, plan.num_chunks, lanes.blocking)
+    ends = add_pipelines(graph, lanes, wiring, _seconds(plan, graph.fabric), start)
     done = _synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     if np.isnan(timeline.end_s).any():
         raise PlanError(f"schedule {plan.schedule} of {plan.variant} waits for itself")
     return _Timed(fabric=graph.fabric, timeline=timeline, moments={"ends": ends, "done": done})
+
+
+@functools.lru_cache(maxsize=16)
+def _wired(
+    schedule: str, depth: int, count: int, num_chunks: int = 1, blocking: bool = False
+) -> tuple[Wiring, ...]:
+    """A schedule's phases. They know of no network, so all plans of a shape have the same."""
+    make: dict[str, Callable[[], tuple[list[schedules.Program], ...]]] = {
+        "gpipe": lambda: schedules.gpipe(depth, count),
+        "1f1b": lambda: (schedules.one_forward_one_backward(depth, count),),
+        "zero-bubble": lambda: (schedules.zero_bubble(depth, count),),
+        "interleaved": lambda: (schedules.interleaved(depth, count, num_chunks),),
+    }
+    return tuple(wire(programs, blocking=blocking) for programs in make[schedule]())
 
 
 def _unit(plan: Plan) -> int:
