@@ -162,7 +162,8 @@ class Graph:
 
 
 def _common_shape(*arrays: ArrayLike) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(np.shape(array) for array in arrays))
+    shapes = {np.shape(array) for array in arrays} - {()}
+    return np.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop() if shapes else ()
 
 
 def _filled(values: ArrayLike, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
