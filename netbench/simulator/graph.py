@@ -117,12 +117,13 @@ class Graph:
         before, after, lag_s = (
             np.concatenate(parts) for parts in zip(*(self._edges or [empty]), strict=True)
         )
-        after_start, order = kernel.by_key(before, self._num_tasks)
-        before, after, lag_s = before[order], after[order], lag_s[order]
+        after_start, num_before, (before, after, lag_s) = kernel.by_task(
+            before, after, lag_s, self._num_tasks
+        )
         tasks = kernel.Tasks(
             amount=amount,
             path=path,
-            num_before=np.bincount(after, minlength=self._num_tasks),
+            num_before=num_before,
             after_start=after_start,
             after=after,
             lag_s=lag_s,

@@ -596,16 +596,23 @@ def _gather(
     return num_reached, num_flows
 
 
-@njit(cache=True)
-def by_key(keys: Integers, num_keys: int) -> tuple[Integers, Integers]:
-    """Sort by small keys: where each key starts, (num_keys + 1,), and the order, stable."""
-    starts = np.zeros(num_keys + 1, np.int64)
-    for key in keys:
-        starts[key + 1] += 1
-    for key in range(num_keys):
-        starts[key + 1] += starts[key]
-    place, order = starts[:-1].copy(), np.zeros(len(keys), np.int64)
-    for index, key in enumerate(keys):
-        order[place[key]] = index
-        place[key] += 1
-    return starts, order
+@njit(**_HASTE)
+def by_task(
+    before: Integers, after: Integers, lag_s: Floats, num_tasks: int
+) -> tuple[Integers, Integers, tuple[Integers, Integers, Floats]]:
+    """Edges in order of the task before, stable: where each task's start, (num_tasks + 1,), for how
+    many tasks each waits, (num_tasks,), and the edges."""
+    starts, num_before = np.zeros(num_tasks + 1, np.int64), np.zeros(num_tasks, np.int64)
+    for edge in range(len(before)):
+        starts[before[edge] + 1] += 1
+        num_before[after[edge]] += 1
+    for task in range(num_tasks):
+        starts[task + 1] += starts[task]
+    place = starts[:-1].copy()
+    ordered = np.empty_like(before), np.empty_like(after), np.empty_like(lag_s)
+    for edge in range(len(before)):
+        here = place[before[edge]]
+        place[before[edge]] += 1
+        ordered[0][here], ordered[1][here] = before[edge], after[edge]
+        ordered[2][here] = lag_s[edge]
+    return starts, num_before, ordered

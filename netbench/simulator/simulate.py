@@ -391,34 +391,31 @@ def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
     other.
     """
     workload, stage, fabric = plan.workload, plan.stages[0], _fabric(plan, transport)
-    element = DTYPE_BYTES[workload.dtype]
-    ring = np.arange(plan.layout.num_ranks)[None]
-    cost: dict[tuple[Callable[..., Ids], float], float] = {}
+    element, ring = DTYPE_BYTES[workload.dtype], np.arange(plan.layout.num_ranks)[None]
 
+    @functools.cache
     def alone_s(collective: collectives.Collective, parameters: float) -> float:
-        key = (collective, parameters)
-        if key not in cost:
-            cost[key] = _alone_s(fabric, ring, parameters * element, collective)
-            cost[key] += plan.collective_s
-        return cost[key]
+        return _alone_s(fabric, ring, parameters * element, collective) + plan.collective_s
 
     live = live_layers(workload, plan.live_parameters)
     gather_s = sum(alone_s(collectives.ring_all_gather, size) for size in layer_matrices(workload))
     layer_s = stage.forward_s / workload.layers, stage.backward_s / workload.layers
     bucket = REDUCE_BUCKET_PARAMETERS
-    graph = Graph(fabric)
-    compute: Ids = graph.work(Kind.MARK, 0)
-    talk: Ids = compute
-    gate: Ids = compute
+    tasks: list[tuple[Kind, float]] = []
+    edges: list[tuple[int, int]] = []
+
+    def add(kind: Kind, seconds: float, *before: int) -> int:
+        edges.extend((task, len(tasks)) for task in before)
+        tasks.append((kind, seconds))
+        return len(tasks) - 1
+
+    compute = talk = gate = add(Kind.MARK, 0.0)
     pending = 0.0
 
-    def communicate(seconds: float, ready: Ids) -> Ids:
+    def communicate(seconds: float, ready: int) -> int:
         nonlocal talk
-        task = graph.work(Kind.COLLECTIVE, 0, seconds)
-        graph.edge(talk, task)
-        graph.edge(ready, task)
-        talk = task
-        return task
+        talk = add(Kind.COLLECTIVE, seconds, talk, ready)
+        return talk
 
     kept = min(stage.parameters, live * layer_parameters(workload) + workload.embedding_parameters)
     compute = gate = communicate(alone_s(collectives.ring_all_gather, kept), compute)
@@ -427,10 +424,8 @@ def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
     for layer, backward in order:
         gathered = communicate(gather_s, gate) if layer >= live else gate
         gate = compute  # the next gather starts with this layer's compute
-        task = graph.work(Kind.BACKWARD if backward else Kind.FORWARD, 0, layer_s[backward])
-        graph.edge(compute, task)
-        graph.edge(gathered, task)
-        compute = task
+        kind = Kind.BACKWARD if backward else Kind.FORWARD
+        compute = add(kind, layer_s[backward], compute, gathered)
         if backward:
             pending += layer_parameters(workload) + (
                 workload.embedding_parameters if layer == 0 else 0
@@ -439,6 +434,10 @@ def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
                 scattered = min(pending, bucket) if layer else pending
                 communicate(alone_s(collectives.ring_reduce_scatter, scattered), compute)
                 pending -= scattered
+    graph = Graph(fabric)
+    graph.work([kind for kind, _ in tasks], 0, [seconds for _, seconds in tasks])
+    before, after = zip(*edges, strict=True)
+    graph.edge(before, after)
     return _Timed(fabric=fabric, timeline=graph.run(), moments={})
 
 

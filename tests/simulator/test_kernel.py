@@ -41,17 +41,16 @@ def tasks(
     path: Sequence[int],
     edges: Sequence[tuple[int, int, float]] = (),
 ) -> Tasks:
-    before = np.asarray([edge[0] for edge in edges], dtype=np.int64)
-    starts, order = kernel.by_key(before, len(amount))
-    after = np.asarray([edge[1] for edge in edges], dtype=np.int64)
-    lags = np.asarray([edge[2] for edge in edges], dtype=float)
+    columns = np.asarray(edges, dtype=float).reshape(-1, 3).T
+    before, after = columns[:2].astype(np.int64)
+    starts, num_before, (_, after, lag_s) = kernel.by_task(before, after, columns[2], len(amount))
     return Tasks(
         np.asarray(amount, dtype=float),
         np.asarray(path, dtype=np.int64),
-        np.bincount(after, minlength=len(amount)).astype(np.int64),
+        num_before,
         starts,
-        after[order],
-        lags[order],
+        after,
+        lag_s,
     )
 
 
