@@ -140,14 +140,21 @@ class Fabric:
         network, transport = self._network, self.transport
         a, b = self._node[source], self._node[target]
         inside, far = a == b, a != b
-        delay_s, back_s = (self.one_way_delay_s(*ends) for ends in ((source, target), (target, source)))
+        delay_s, back_s = (
+            self.one_way_delay_s(*ends) for ends in ((source, target), (target, source))
+        )
         rtt_s = delay_s + back_s
         link_bps = self._region_bps[self._region[source], self._region[target]]
         nic_bps = np.asarray(network.nic_bps, dtype=np.float64)
         host_bps = channels * self._host_bps(rtt_s) / self._goodput
         host = "host" if channels == 1 else "channels"
         limits: list[tuple[str, NDArray[np.bool_], NDArray[np.float64], tuple[Any, ...]]] = [
-            ("inside", inside, np.full(len(a), transport.inside_node_bps / self._goodput), (source, target)),
+            (
+                "inside",
+                inside,
+                np.full(len(a), transport.inside_node_bps / self._goodput),
+                (source, target),
+            ),
             (host, far, host_bps, (source, target)),
         ]
         if network.sharing == "class":
@@ -179,7 +186,9 @@ class Fabric:
         window_bytes = transport.max_window_bytes * transport.sockets
         with np.errstate(divide="ignore"):
             return np.where(
-                rtt_s == 0, transport.host_bps, np.minimum(transport.host_bps, 8 * window_bytes / rtt_s)
+                rtt_s == 0,
+                transport.host_bps,
+                np.minimum(transport.host_bps, 8 * window_bytes / rtt_s),
             )
 
     def _resource(self, key: tuple[object, ...], bps: float) -> int:

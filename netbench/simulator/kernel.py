@@ -5,8 +5,12 @@ shares by max-min fairness with every flow that crosses them at that moment. Bet
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
 
 When work ends is known as soon as all tasks before it have their ends. So it is for a flow that is
-alone wherever it goes. Only flows that meet others wait for the clock. Who meets is found by trying:
-all count as alone until two are on a resource at once; then that one is shared, and all runs again.
+alone wherever it goes. Only flows that meet others wait for the clock. Who meets is found by
+trying: all count as alone until two are on a resource at once, which is then shared, and all runs
+again.
+
+Compiled code counts references to arrays, at more than what a step costs, unless it is seen to need
+none: so loops over hops do not break, and helpers are given arrays one by one.
 
 A connection starts slowly, as TCP does: it sends its window, waits for the round trip to end, and
 doubles the window, until one fills the round trip (first window: RFC 6928). From then on a window
@@ -31,7 +35,6 @@ MAX_HOPS = 4
 """Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
 
 NONE = -1
-_HASTE = {"cache": True, "error_model": "numpy"}
 _TICKS = float(1 << 30)
 """Of a second: what should happen at once does, however a processor rounds."""
 
@@ -177,7 +180,7 @@ def _records(count: int, dtype: np.dtype[np.void]) -> Records:
     return np.empty(count, dtype).view(np.recarray)  # so that it runs uncompiled, too
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _run(
     tasks: Tasks,
     network: Network,
@@ -273,12 +276,12 @@ def _run(
     return correct
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _tick(time_s: float) -> float:
     return float(np.rint(time_s * _TICKS) / _TICKS)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _release(
     task: int, end: float, tasks: Tasks, state: Records, ready: Integers, num_ready: int
 ) -> int:
@@ -293,7 +296,7 @@ def _release(
     return num_ready
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _new_path(index: int, network: Network, alone: bool, paths: Records) -> None:
     path = paths[index]
     path.window = path.granted = path.first = network.first_window[index]
@@ -306,7 +309,7 @@ def _new_path(index: int, network: Network, alone: bool, paths: Records) -> None
             path.fastest = min(path.fastest, network.capacity[network.hops[index, hop]])
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _wake(now: float, path: Any) -> None:
     """A message begins: the first round, or what idleness has left of the window."""
     if path.used_s < 0.0:
@@ -317,12 +320,12 @@ def _wake(now: float, path: Any) -> None:
         path.granted, path.round_s = path.window, now
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _round_ends(path: Any) -> float:
     return _tick(path.round_s + path.rtt_s)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _granted(left: float, now: float, path: Any) -> float:
     """Bytes that may go now; none until `_round_ends` where the window is used up."""
     if path.granted < np.inf and now >= _round_ends(path):
@@ -336,7 +339,7 @@ def _granted(left: float, now: float, path: Any) -> float:
     return float(min(left, path.granted))
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _sent(chunk: float, amount: float, now: float, path: Any) -> None:
     """Some bytes of a message of `amount` have left."""
     path.granted -= chunk
@@ -345,7 +348,7 @@ def _sent(chunk: float, amount: float, now: float, path: Any) -> None:
         path.window += amount  # every byte acknowledged adds one
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _send_alone(start: float, amount: float, path: Any) -> float:
     """When a message has left that has all that its path can carry."""
     now, left = start, amount
@@ -361,7 +364,7 @@ def _send_alone(start: float, amount: float, path: Any) -> float:
     return now
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _occupy(
     path: int, start: float, end: float, hops: Integers, resources: Records, shared: Flags
 ) -> bool:
@@ -375,7 +378,7 @@ def _occupy(
     return all_free
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _spread(hops: Integers, shared: Flags, alone: Flags) -> None:
     """Who crosses a shared resource is not alone, and shares all others that it crosses."""
     grows = True
@@ -390,7 +393,7 @@ def _spread(hops: Integers, shared: Flags, alone: Flags) -> None:
                     shared[hops[path, hop]] = True
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _new_flow(task: int, path: int, amount: float, flows: Records, num: Integers) -> int:
     over = num[_OVER]
     index = num[_FLOWS] if over == NONE else over
@@ -401,14 +404,14 @@ def _new_flow(task: int, path: int, amount: float, flows: Records, num: Integers
     return int(index)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _sooner(a: int, b: int, flows: Records) -> bool:
     if flows[a].due == flows[b].due:
         return bool(flows[a].task < flows[b].task)
     return bool(flows[a].due < flows[b].due)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _queue(flow: int, due: float, queue: Integers, flows: Records, num: Integers) -> None:
     """Look at a flow at `due`, and not when it was to be looked at before."""
     at = flows[flow].place
@@ -423,7 +426,7 @@ def _queue(flow: int, due: float, queue: Integers, flows: Records, num: Integers
     _sink(flow, at, queue, flows, num[_QUEUED])
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _sink(flow: int, at: int, queue: Integers, flows: Records, length: int) -> None:
     """Put a flow at a place of the heap, or further down."""
     while True:
@@ -439,7 +442,7 @@ def _sink(flow: int, at: int, queue: Integers, flows: Records, length: int) -> N
     flows[flow].place = at
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _next(queue: Integers, flows: Records, num: Integers) -> int:
     """Take the flow that is due first from the heap."""
     flow = queue[0]
@@ -449,15 +452,15 @@ def _next(queue: Integers, flows: Records, num: Integers) -> int:
     return int(flow)
 
 
-@njit(**_HASTE)
-def _num_hops(path, hops):
+@njit(cache=True, error_model="numpy")
+def _num_hops(path: int, hops: Integers) -> int:
     num = 0
     for hop in range(MAX_HOPS):
         num += hops[path, hop] != NONE
     return num
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _touch(index: int, resources: Records, dirty: Integers, num: Integers) -> None:
     """Note, once, that a resource is to be shared anew."""
     dirty[num[_DIRTY]] = index
@@ -465,7 +468,7 @@ def _touch(index: int, resources: Records, dirty: Integers, num: Integers) -> No
     resources[index].dirty = True
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _enter(
     flow: int,
     path: int,
@@ -486,7 +489,7 @@ def _enter(
         _touch(index, resources, dirty, num)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _leave(
     flow: int,
     path: int,
@@ -511,7 +514,7 @@ def _leave(
             _touch(index, resources, dirty, num)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _only_flow(
     index: int, hops: Integers, flows: Records, resources: Records, beside: Integers
 ) -> int:
@@ -526,7 +529,7 @@ def _only_flow(
     return int(flow) if only else NONE
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
     """A flow goes on at a rate from now: when it will have sent what it may."""
     if flows[flow].rate == rate:
@@ -536,7 +539,7 @@ def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
     return _tick(now + max(0.0, flows[flow].until) / rate)
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
     """Max-min rates for all flows that a resource reaches, by progressive filling: the resource
     with the least room per flow is full first and fixes its flows' rate."""
@@ -563,7 +566,7 @@ def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
             slot = beside[slot, 0]
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def _gather(
     first: int,
     hops: Integers,
@@ -596,7 +599,7 @@ def _gather(
     return num_reached, num_flows
 
 
-@njit(**_HASTE)
+@njit(cache=True, error_model="numpy")
 def by_task(
     before: Integers, after: Integers, lag_s: Floats, num_tasks: int
 ) -> tuple[Integers, Integers, tuple[Integers, Integers, Floats]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +41,14 @@ class Lanes:
 class Wiring:
     """A schedule as the tasks of one pipeline and what they wait for: of no network, and no time.
 
-    Of tasks, (num_tasks,): kind (`Kind`), stage, label (micro-batch). First all work, which has
-    work_kind (its kind, and the tasks of it) and virtual_stage, (num_work,). Then, in the order of
-    `messages`, where each message's send starts, is done, its receive starts, is done. Others are
-    marks. Of messages, (num_messages,), in order within their channel, from one stage to another:
-    source, target, channel, place there, and length of the channel.
-    before, after: (num_edges,), tasks. first: of every chain of tasks, what waits for the gate of
-    its stage. ends: (num_stages,), the last one of each stage.
+    Of tasks, (num_tasks,): kind (`Kind`), stage, label (micro-batch). First comes all work, with
+    its virtual_stage, (num_work,); work_of has the tasks of every kind of work. Then come those of
+    messages, four times (num_messages,): where sends start, are done, receives start, are done. The
+    last are marks.
+    Of messages, (num_messages,), those from one stage to another together and in order: source and
+    target stage, place among those, and how many these are (length).
+    before, after: (num_edges,), tasks. first: tasks that wait for the gate of their stage. ends:
+    (num_stages,), a mark that follows all of a stage.
     """
 
     kind: NDArray[np.int8]
@@ -56,7 +58,6 @@ class Wiring:
     virtual_stage: Ids
     source: Ids
     target: Ids
-    channel: Ids
     place: Ids
     length: Ids
     before: Ids
@@ -65,8 +66,68 @@ class Wiring:
     ends: Ids
 
 
+class _Names(NamedTuple):
+    """Tasks of one lane: all work, and of every message where its send starts, is done, where its
+    receive starts, is done."""
+
+    work: dict[Work, int]
+    issue: dict[Message, int]
+    sent: dict[Message, int]
+    post: dict[Message, int]
+    received: dict[Message, int]
+
+
 def wire(programs: list[Program], *, blocking: bool) -> Wiring:
     """A schedule's programs, by stage. blocking: as in `Lanes`."""
+    works = [
+        (stage, step)
+        for stage, program in enumerate(programs)
+        for step in program
+        if isinstance(step, Work)
+    ]
+    channels = _channels(programs)
+    rows = [
+        (source, target, place, len(messages), message.micro_batch)
+        for (source, target), messages in channels.items()
+        for place, message in enumerate(messages)
+    ]
+    source, target, place, length, label = np.array(rows, np.int64).reshape(-1, 5).T
+    num_work, count = len(works), len(rows)
+    listed = [message for messages in channels.values() for message in messages]
+    issue, sent, post, received = (
+        {message: num_work + part * count + index for index, message in enumerate(listed)}
+        for part in range(4)
+    )
+    work = {step: task for task, (_, step) in enumerate(works)}
+    names = _Names(work, issue, sent, post, received)
+    ends = np.arange(len(programs)) + num_work + 4 * count
+    edges, marks, firsts = _edges(programs, names, ends, blocking=blocking)
+    before, after = np.array(edges, np.int64).reshape(-1, 2).T
+    others = np.array([*range(len(programs)), *marks], np.int64)
+    operations = np.repeat([Kind.MARK, Kind.SEND, Kind.MARK, Kind.RECEIVE], count)
+    marks_kind, no_label = np.full(len(others), Kind.MARK), np.full(len(others), -1)
+    work_kind, work_stage, work_label = np.array(
+        [(_KINDS[step.kind], stage, step.micro_batch) for stage, step in works], np.int64
+    ).T
+    return Wiring(
+        kind=np.concatenate([work_kind, operations, marks_kind]).astype(np.int8),
+        stage=np.concatenate([work_stage, source, source, target, target, others]),
+        label=np.concatenate([work_label, *[label] * 4, no_label]),
+        work_of={kind: np.flatnonzero([step.kind == kind for _, step in works]) for kind in _KINDS},
+        virtual_stage=np.array([step.virtual_stage for _, step in works], np.int64),
+        source=source,
+        target=target,
+        place=place,
+        length=length,
+        before=before,
+        after=after,
+        first=np.array(firsts, np.int64),
+        ends=ends,
+    )
+
+
+def _channels(programs: list[Program]) -> dict[tuple[int, int], list[Message]]:
+    """Messages from one stage to another, in order."""
     channels: dict[tuple[int, int], list[Message]] = {}
     for stage, program in enumerate(programs):
         for step in program:
@@ -74,107 +135,52 @@ def wire(programs: list[Program], *, blocking: bool) -> Wiring:
                 direction = 1 if message.kind == FORWARD else -1
                 target = (message.virtual_stage + direction) % len(programs)
                 channels.setdefault((stage, target), []).append(message)
-    columns = [
-        (source, target, channel, place, len(messages), message.micro_batch)
-        for channel, ((source, target), messages) in enumerate(channels.items())
-        for place, message in enumerate(messages)
-    ]
-    source, target, channel, place, length, micro_batch = (
-        np.array(columns, np.int64).reshape(-1, 6).T
-    )
-    works = [
-        (stage, step) for stage, program in enumerate(programs) for step in program
-        if isinstance(step, Work)
-    ]
-    task = {step: index for index, (_, step) in enumerate(works)}
-    count = len(columns)
-    listed = [message for messages in channels.values() for message in messages]
-    issue, sent, post, received = (
-        {message: len(works) + part * count + index for index, message in enumerate(listed)}
-        for part in range(4)
-    )
-    num_tasks = len(works) + 4 * count + len(programs)
-    ends = np.arange(num_tasks - len(programs), num_tasks)
-    mark_stages: list[int] = []
+    return channels
+
+
+def _edges(
+    programs: list[Program], names: _Names, ends: Ids, *, blocking: bool
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """What waits for what, the stages of further marks, and the first task of every chain.
+
+    A rank that waits for exchanges has one chain of all that it does, else one of its work and one
+    of its communicator's operations; then work waits for its message, and a message for the work
+    that makes it. An operation of several sends and receives is between two marks.
+    """
     edges: list[tuple[int, int]] = []
+    marks: list[int] = []
     firsts: list[int] = []
     for stage, program in enumerate(programs):
         work: list[tuple[int, int]] = []
         talk = work if blocking else []
         for step in program:
             if isinstance(step, Work):
-                work.append((task[step], task[step]))
+                work.append((names.work[step], names.work[step]))
                 continue
-            begins = [issue[m] for m in step.sends] + [post[m] for m in step.receives]
-            stops = [sent[m] for m in step.sends] + [received[m] for m in step.receives]
+            begins = [names.issue[m] for m in step.sends] + [names.post[m] for m in step.receives]
+            stops = [names.sent[m] for m in step.sends] + [names.received[m] for m in step.receives]
             begin, stop = begins[0], stops[0]
             if len(begins) > 1:
-                begin = num_tasks + len(mark_stages)
+                begin = int(ends[-1]) + 1 + len(marks)
                 stop = begin + 1
-                mark_stages += [stage, stage]
+                marks += [stage, stage]
                 edges += [(begin, other) for other in begins] + [(other, stop) for other in stops]
             talk.append((begin, stop))
-            if blocking:
-                continue
-            for message in step.sends:  # a message waits for the work that makes it
-                edges.append((task[Work(*message)], issue[message]))
-            for message in step.receives:  # and work for its message
-                after = message.virtual_stage + (1 if message.kind == FORWARD else -1)
-                edges.append(
-                    (received[message], task[Work(message.kind, after, message.micro_batch)])
-                )
+            if not blocking:
+                edges += [(names.work[Work(*m)], names.issue[m]) for m in step.sends]
+                edges += [(names.received[m], names.work[_user(m)]) for m in step.receives]
         for chain in [work] if blocking else [work, talk]:
             if chain:
                 firsts.append(chain[0][0])
-                edges += [(a[1], b[0]) for a, b in itertools.pairwise(chain)]
+                edges += [(one[1], other[0]) for one, other in itertools.pairwise(chain)]
                 edges.append((chain[-1][1], int(ends[stage])))
-    before, after_ = np.array(edges, np.int64).reshape(-1, 2).T
-    marks = np.full(count, int(Kind.MARK))
-    steps = [step for _, step in works]
-    return Wiring(
-        kind=np.concatenate(
-            [
-                [int(_KINDS[step.kind]) for step in steps],
-                marks,
-                np.full(count, int(Kind.SEND)),
-                marks,
-                np.full(count, int(Kind.RECEIVE)),
-                np.full(len(programs) + len(mark_stages), int(Kind.MARK)),
-            ]
-        ).astype(np.int8),
-        stage=np.concatenate(
-            [
-                np.array([stage for stage, _ in works], np.int64),
-                source,
-                source,
-                target,
-                target,
-                np.arange(len(programs)),
-                np.array(mark_stages, np.int64),
-            ]
-        ),
-        label=np.concatenate(
-            [
-                np.array([step.micro_batch for step in steps], np.int64),
-                np.tile(micro_batch, 4),
-                np.full(len(programs) + len(mark_stages), -1),
-            ]
-        ),
-        work_of={
-            kind: np.flatnonzero([step.kind == kind for step in steps])
-            for kind in (FORWARD, BACKWARD, WEIGHT)
-        },
-        virtual_stage=np.array([step.virtual_stage for step in steps], np.int64),
-        source=source,
-        target=target,
-        channel=channel,
-        place=place,
-        length=length,
-        before=before,
-        after=after_,
-        first=np.array(firsts, np.int64),
-        ends=ends,
-    )
+    return edges, marks, firsts
+
+
+def _user(message: Message) -> Work:
+    """The work that needs a message."""
+    direction = 1 if message.kind == FORWARD else -1
+    return Work(message.kind, message.virtual_stage + direction, message.micro_batch)
 
 
 def add_pipelines(
