@@ -78,6 +78,21 @@ def test_flows_share_and_speed_up_when_one_is_done() -> None:
     assert ends(tasks([100.0, 300.0], [0, 0]), network([100.0], [[0]])) == [2.0, 4.0]
 
 
+def test_a_flow_is_alone_until_another_comes() -> None:
+    """40 of 100 bytes in 4 s at 10 bytes/s; halves until the other's 30 are sent, then 3 s."""
+    graph = tasks([100.0, 4.0, 30.0], [0, NONE, 1], [(1, 2, 0.0)])
+    assert ends(graph, network([10.0], [[0], [0]])) == [13.0, 4.0, 10.0]
+
+
+def test_who_is_late_because_it_shares_meets_others() -> None:
+    """Alone, the second flow would end at 5 s and the third, behind it on another link, at 7 s,
+    before the fourth starts at 8 s. Shared, the second ends at 10 s, and those two meet as well:
+    the fourth has 20 of its 100 bytes then, 40 when the third is done."""
+    graph = tasks([100.0, 50.0, 20.0, 8.0, 100.0], [0, 0, 1, NONE, 2], [(1, 2, 0.0), (3, 4, 0.0)])
+    links = network([10.0, 10.0], [[0], [1], [1]])
+    assert ends(graph, links) == [15.0, 10.0, 14.0, 8.0, 20.0]
+
+
 def test_max_min_gives_what_others_cannot_use() -> None:
     """Three flows, the textbook example: a thin link holds one back, another takes the rest."""
     links = network([10.0, 2.0], [[0], [0, 1], [1]])
