@@ -104,7 +104,8 @@ class _Timed:
 
 
 def forget() -> None:
-    """Drop the parts that are kept for plans which differ in their batch only."""
+    """Drop the parts that are kept for plans which differ in their batch only. The wiring of
+    schedules stays: it knows of no network and no time."""
     for part in (_gpipe_round, _one_f_one_b_pass, _zero3_step):
         part.cache_clear()
 
