@@ -157,8 +157,8 @@ def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
     """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
     shared, alone = np.zeros(num_resources, np.bool_), np.ones(len(network.hops), np.bool_)
-    for tries in range(3):
-        if tries == 2:  # sharing moves flows in time, and more of them meet
+    for last_try in (False, False, False, True):  # sharing moves flows in time, and others meet
+        if last_try:
             shared[:], alone[:] = True, False
         # Made here: numba 0.68 loses writes to arrays of a tuple that is made in compiled code.
         state, paths = _records(num_tasks, _TASK), _records(len(alone), _PATH)
@@ -193,7 +193,8 @@ def _run(
     """Fill `state`. False = flows that were taken to be alone met: `shared` has more resources."""
     flows, resources, queue, beside, dirty, _, num = traffic
     hops, num_tasks = network.hops, len(state)
-    ready, num_ready = np.empty(num_tasks, np.int64), 0  # a stack: all before them have ended
+    ready = np.empty(num_tasks, np.int64)  # in order: all before them have ended
+    num_ready = num_begun = 0
     for index in range(len(resources)):
         resources[index].capacity = network.capacity[index]
         resources[index].free_s, resources[index].head = 0.0, NONE
@@ -211,9 +212,9 @@ def _run(
 
     while True:
         flow = NONE
-        while num_ready > 0 and flow == NONE:
-            num_ready -= 1
-            task = ready[num_ready]
+        while num_begun < num_ready and flow == NONE:
+            task = ready[num_begun]
+            num_begun += 1
             start, path = state[task].start, state[task].path
             if state[task].amount <= 0.0:
                 end = start
