@@ -62,8 +62,8 @@ class Fabric:
     @property
     def resources(self) -> tuple[tuple[object, ...], ...]:
         """What each resource is, in the order of `network().capacity`: its kind, then the ranks
-        (host, channels, inside) or nodes (pair, egress, ingress) it joins; a class has its node,
-        delay and rate."""
+        (host, channels, inside), nodes (pair, egress, ingress) or regions (trunk) it joins; a class
+        has its node, delay and rate."""
         return tuple(self._keys)
 
     def one_way_delay_s(
@@ -144,7 +144,8 @@ class Fabric:
             self.one_way_delay_s(*ends) for ends in ((source, target), (target, source))
         )
         rtt_s = delay_s + back_s
-        link_bps = self._region_bps[self._region[source], self._region[target]]
+        src, dst = self._region[source], self._region[target]
+        link_bps = self._region_bps[src, dst]
         nic_bps = np.asarray(network.nic_bps, dtype=np.float64)
         host_bps = channels * self._host_bps(rtt_s) / self._goodput
         host = "host" if channels == 1 else "channels"
@@ -157,10 +158,12 @@ class Fabric:
             ),
             (host, far, host_bps, (source, target)),
         ]
+        trunked = far & (src != dst) if network.sharing == "trunk" else np.zeros_like(far)
         if network.sharing == "class":
             limits.append(("class", far, link_bps, (a, delay_s, link_bps)))
         else:
-            limits.append(("pair", far, link_bps, (a, b)))
+            limits.append(("pair", far & ~trunked, link_bps, (a, b)))
+            limits.append(("trunk", trunked, link_bps, (src, dst)))
         if network.sharing == "nic":
             limits += [("egress", far, nic_bps[a], (a,)), ("ingress", far, nic_bps[b], (b,))]
         hops = np.full((len(a), kernel.MAX_HOPS), kernel.NONE)
