@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from netbench.testbed.hold import NUM_LINES, find_held
 from tests.testbed.processes import guests_of, left_after_a_while
 
 pytestmark = pytest.mark.guest
@@ -105,6 +106,13 @@ def test_commands_run_in_nodes_from_scripts(holder: Holder) -> None:
     )
     assert holder.shell("node2", "hostname")[:2] == (0, "node2\n")
     assert "via 10.77.0.5 dev eth0" in holder.shell("node0", "ip", "route", "get", "10.77.0.3")[1]
+
+
+def test_a_line_is_there_again_after_long_input(holder: Holder) -> None:
+    """More than a serial line holds, on every line twice: all of it arrives."""
+    held, text = find_held(holder.name), "long input\n" * 2000
+    for _ in range(2 * NUM_LINES):
+        assert held.run(0, ["wc", "-c"], text) == (0, f"{len(text)}\n", "")
 
 
 def test_a_shell_on_a_terminal_is_one(holder: Holder) -> None:

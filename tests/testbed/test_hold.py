@@ -21,7 +21,18 @@ from netbench.errors import TestbedError, UsageError
 from netbench.network.command import at_once
 from netbench.plan.serial import network_from_json, network_to_json
 from netbench.testbed import hold, shells
-from netbench.testbed.frames import END, INPUT, OUTPUT, WINDOW, frame, json_frame
+from netbench.testbed.frames import (
+    COUNT,
+    END,
+    INPUT,
+    LINE_WINDOW_BYTES,
+    OUTPUT,
+    REQUEST,
+    TAKEN,
+    WINDOW,
+    frame,
+    json_frame,
+)
 from netbench.testbed.hold import Held, find_held, frames_of, held_names, held_networks
 from netbench.testbed.hold_session import hosts_text
 from netbench.testbed.namespaces import node_addresses
@@ -258,3 +269,27 @@ def test_output_is_not_touched(open_network: Callable[..., Held]) -> None:
     assert kinds == {OUTPUT, END}
     with open_network().start(0, [sys.executable, "-c", script], None) as connection:
         assert output_of(connection) == (bytes(range(256)), 0)
+
+
+def test_no_more_goes_into_a_line_than_is_taken_off_it() -> None:
+    """A serial line of the guest is not read again once it was full."""
+    here, there = socket.socketpair()
+    asker, user = socket.socketpair()
+    with here, there, asker, user:
+        line = hold._Line(here, queue.SimpleQueue())
+        line.start()
+        sender = threading.Thread(target=line.begin, args=(user, bytes(5000)), daemon=True)
+        sender.start()
+        whole, found = frame(REQUEST, bytes(5000)), b""
+        there.settimeout(PATIENCE_S)
+        while len(found) < len(whole):
+            piece = there.recv(1 << 16)
+            assert len(piece) <= LINE_WINDOW_BYTES
+            found += piece
+            assert sender.is_alive() or found == whole
+            there.sendall(frame(TAKEN, COUNT.pack(len(piece))))
+        assert found == whole
+        sender.join(PATIENCE_S)
+        there.shutdown(socket.SHUT_RDWR)
+        line.join(PATIENCE_S)
+        assert not line.is_alive()
