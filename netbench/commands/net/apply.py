@@ -20,7 +20,7 @@ from netbench.commands.net.machines import (
 )
 from netbench.commands.net.nodes import check_where
 from netbench.commands.quantity import Quantity
-from netbench.errors import UsageError
+from netbench.errors import NetworkError, UsageError
 from netbench.network.agent import MAX_LEASE_S
 from netbench.network.fleet import ARM_LEASE_S, Cleared, settings
 from netbench.scenario import load_scenario
@@ -94,7 +94,7 @@ def command(
         print_problems(console, machines.names, found.problems)
         if len(found.programs) < len(machines.names) or (found.has_errors and not anyway):
             hint = "" if len(found.programs) < len(machines.names) else " (--anyway tries it)"
-            raise UsageError(f"nothing was changed: see the errors above{hint}")
+            raise NetworkError(f"nothing was changed: see the errors above{hint}")
         _apply(console, machines, found, ARM_LEASE_S if hold else lease_s, hold, replace)
         if hold:
             return _hold(console, machines, found)
