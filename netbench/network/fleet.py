@@ -29,6 +29,7 @@ from netbench.network.preflight import Facts
 from netbench.network.program import Program, compile_program, sysctls
 from netbench.network.update import update_text
 from netbench.scenario.model import Network
+from netbench.units import format_time
 
 T = TypeVar("T")
 
@@ -225,15 +226,17 @@ class Fleet:
         self._step("sending the agent")
         sends = {node: partial(self._courier.send, node) for node in wanted}
         self._all(at_once(sends, SEND_DEADLINE_S), "sending the agent")
+        longest_s: float | None = self._lease_s
         try:
             self._step("arming the dead-man timers")
             armed = self._ask_all("arm", wanted, {"lease_s": self._lease_s})
             loaded = self._load(wanted, settings, replace)
             self._check(wanted)
             self._step("extending the leases")
+            longest_s = lease_s if lease_s is None else max(lease_s, self._lease_s)
             self._ask_all("beat", wanted, {"lease_s": lease_s, "release": release})
         except BaseException as error:
-            self._roll_back(wanted, error)
+            self._roll_back(wanted, error, longest_s)
             raise
         return {
             node: Applied(
@@ -334,17 +337,23 @@ class Fleet:
                 results[node] = NetworkError("; ".join(problems[:3]) + more)
         self._all(results, "reading back what was loaded")
 
-    def _roll_back(self, wanted: Mapping[int, Program], error: BaseException) -> None:
-        """Clear what this process armed. What is left is added to the error, with when it ends."""
+    def _roll_back(
+        self, wanted: Mapping[int, Program], error: BaseException, longest_s: float | None
+    ) -> None:
+        """Clear what this process armed. What is left is added to the error, with when it ends.
+
+        longest_s: the longest lease that a host may have been given, whatever it answered.
+        """
         self._step("rolling back")
         cleared = self._clear(wanted, "session")
         left = {node: r for node, r in cleared.items() if isinstance(r, Exception)}
         if left and isinstance(error, FleetError):
             names = ", ".join(map(self.name, sorted(left)))
-            text = (
-                f"{error}\nnot cleared: {names}; what was changed there ends with its lease, "
-                f"in {self._lease_s:g} s at most"
-            )
+            text = f"{error}\nnot cleared: {names}; what was changed there "
+            if longest_s is None:
+                text += "may stay, without end: `netbench net clear` when it can be reached"
+            else:
+                text += f"ends with its lease, in {format_time(longest_s)} at most"
             error.args = (text,)
 
     def _clear(self, nodes: Iterable[int], scope: str) -> dict[int, Cleared | Exception]:
