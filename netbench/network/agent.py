@@ -36,7 +36,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -883,32 +883,72 @@ def replay(request: Request) -> Any:
     """
     with locked(request["interface"]):
         _mine(request)
+    steps = [(time_s, {"": text}) for time_s, text in request["steps"]]
+    return {"loaded": serve_steps(steps, lambda _: start_batch())}
+
+
+def start_batch() -> subprocess.Popen[str]:
+    """A `tc -batch` that waits for its input: when that is due it only has to read."""
+    return subprocess.Popen(
+        ["tc", "-batch", "-"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=tool_environment(),
+    )
+
+
+def serve_steps(
+    steps: list[tuple[float, dict[str, str]]], start: Callable[[str], subprocess.Popen[str]]
+) -> int:
+    """Obey the lines of stdin that `replay` describes; the number of steps that were loaded.
+
+    steps: time_s, and the text of each place that has one then, by name ("": the only one).
+    start: makes the place's `start_batch`.
+    """
     while line := sys.stdin.readline():
         order = json.loads(line)
         if "start_s" in order:
-            return {"loaded": _load_steps(order["start_s"], request["steps"])}
+            return _load_steps(order["start_s"], steps, start)
         print(json.dumps({"at_s": time.monotonic()}), flush=True)
-    return {"loaded": 0}
+    return 0
 
 
-def _load_steps(start_s: float, steps: list[tuple[float, str]]) -> int:
-    for number, (time_s, text) in enumerate(steps):
-        # Started ahead: at the time it only has to read.
-        with subprocess.Popen(
-            ["tc", "-batch", "-"],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=tool_environment(),
-        ) as waiting:
+def _load_steps(
+    start_s: float,
+    steps: list[tuple[float, dict[str, str]]],
+    start: Callable[[str], subprocess.Popen[str]],
+) -> int:
+    for number, (time_s, texts) in enumerate(steps):
+        with ExitStack() as processes:
+            waiting = {place: processes.enter_context(start(place)) for place in texts}
             if not _wait_until(start_s + time_s):
                 return number
-            _, stderr = waiting.communicate(text, timeout=TOOL_S)
+            for place, process in waiting.items():
+                _feed(process, texts[place])
+            for place, process in waiting.items():
+                if why := _refusal(process, texts[place]):
+                    raise AgentError(f"{place}{', ' if place else ''}at {time_s:g} s: {why}")
             late_s = time.monotonic() - (start_s + time_s)
-        if waiting.returncode:
-            raise AgentError(f"at {time_s:g} s: {quoted(text, stderr)}")
         print(json.dumps({"late_s": late_s}), flush=True)
     return len(steps)
+
+
+def _feed(process: subprocess.Popen[str], text: str) -> None:
+    stream, process.stdin = process.stdin, None
+    assert stream is not None
+    with suppress(BrokenPipeError), stream:  # one that has ended says why
+        stream.write(text)
+
+
+def _refusal(process: subprocess.Popen[str], text: str) -> str:
+    """Why a batch failed, once it has ended; "" when it did not."""
+    try:
+        _, stderr = process.communicate(timeout=TOOL_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"tc did not end within {TOOL_S:g} s"
+    return quoted(text, stderr) if process.returncode else ""
 
 
 def _wait_until(at_s: float) -> bool:

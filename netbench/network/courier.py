@@ -17,9 +17,13 @@ from typing import Any
 from netbench.errors import NetbenchError, NetworkError
 from netbench.network import agent
 from netbench.network.command import Run, output_of
+from netbench.network.replay import Channel
 
 Put = Callable[[int, bytes, str], None]
 """Write a new file as the login user: (node, data, path). May raise."""
+
+Open = Callable[[int, Sequence[str]], Channel]
+"""Start a command that stays, as root: (node, argv). May raise."""
 
 FOLDERS = ("/tmp", "/dev/shm", "/var/tmp")
 """Where the agent goes: the first that has room."""
@@ -64,7 +68,15 @@ class Sent:
 class Courier:
     """The agent on every host; node i is `machines[i]`. What is sent stays until `remove`."""
 
-    def __init__(self, machines: Sequence[Machine], run: Run, run_as_root: Run, put: Put) -> None:
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        run: Run,
+        run_as_root: Run,
+        put: Put,
+        open_as_root: Open | None = None,
+    ) -> None:
+        self._open = open_as_root
         self.machines = tuple(machines)
         self._run = run
         self._run_as_root = run_as_root
@@ -101,12 +113,27 @@ class Courier:
             raise Refused(answer["error"])
         return answer["ok"]
 
+    def open(self, node: int, operation: str, request: Mapping[str, Any]) -> Channel:
+        """Start an operation that goes on talking after its request. Raises NetbenchError."""
+        if self._open is None:
+            raise NetworkError(f"{self.machines[node].name} is not reached by a channel")
+        argv, line = self._words(node, operation, request)
+        channel = self._open(node, argv)
+        channel.send(line)
+        return channel
+
     def _call(self, node: int, operation: str, request: Mapping[str, Any]) -> tuple[int, str, str]:
+        return self._run_as_root(node, *self._words(node, operation, request))
+
+    def _words(
+        self, node: int, operation: str, request: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], str]:
+        """The command and its first line of input."""
         machine, sent = self.machines[node], self.send(node)
         about = {"interface": machine.interface, "addresses": list(self.addresses(node))}
         # Neither the environment nor a folder but Python's own decides what is imported.
         argv = (machine.python, "-I", "-S", sent.path, operation)
-        return self._run_as_root(node, argv, json.dumps({**about, **request}))
+        return argv, json.dumps({**about, **request})
 
     def remove(self, node: int) -> None:
         """Take the agent away. Fine where it is not."""

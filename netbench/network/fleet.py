@@ -24,9 +24,11 @@ from typing import Any, TypeVar
 from netbench.errors import NetworkError
 from netbench.network import readback
 from netbench.network.command import Run, at_once
-from netbench.network.courier import Courier, Machine, Put, Refused
+from netbench.network.courier import Courier, Machine, Open, Put, Refused
 from netbench.network.preflight import Facts
-from netbench.network.program import Program, compile_program, sysctls
+from netbench.network.program import Program, compile_program
+from netbench.network.replay import Channel, Played, Playing
+from netbench.network.trace import Change, Replay, Step, compile_replay, replay_sysctls
 from netbench.network.update import update_text
 from netbench.scenario.model import Network
 from netbench.units import format_time
@@ -42,6 +44,9 @@ STEP_DEADLINE_S = ARM_LEASE_S / 2
 SEND_DEADLINE_S = 90.0
 """For connecting and sending the agent, before anything is armed; and for its facts."""
 
+LOOK_S = 0.2
+"""How often the progress of a replay is told, seconds."""
+
 BEATS_PER_LEASE = 6
 """Heartbeats in the time of one lease: some may be lost on the way."""
 
@@ -50,9 +55,10 @@ SETTINGS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_tso_rtt_log"
 behaves otherwise is the machine's own."""
 
 
-def settings(network: Network) -> dict[str, str]:
-    """Settings of TCP that machines need for `network`: name -> value. Buffers are only raised."""
-    wanted = sysctls(network)
+def settings(network: Network, changes: Sequence[Change] = ()) -> dict[str, str]:
+    """Settings of TCP that machines need for `network`, whatever of `changes` befalls it: name ->
+    value. Buffers are only raised."""
+    wanted = replay_sysctls(network, changes)
     return {name: wanted[name] for name in SETTINGS}
 
 
@@ -70,6 +76,23 @@ def compile_for(
         )
         for node, host in known.items()
         if host.interface
+    }
+
+
+def compile_replays_for(
+    network: Network,
+    changes: Sequence[Change],
+    facts: Mapping[int, Facts | Exception],
+    exempt_ports: tuple[int, ...],
+) -> dict[int, Replay]:
+    """What every host does in a trace, where `compile_for` has a program for each."""
+    known = [host for _, host in sorted(facts.items()) if isinstance(host, Facts)]
+    addresses = [host.addresses for host in known]
+    return {
+        node: compile_replay(
+            network, changes, node, addresses, host.interface, exempt_ports=exempt_ports
+        )
+        for node, host in enumerate(known)
     }
 
 
@@ -151,8 +174,9 @@ def this_owner() -> Owner:
 class Fleet:
     """Machines that are shaped together; node i is `machines[i]`.
 
-    run: as the login user; run_as_root: as root. lease_s: of hosts while they are being worked on.
-    deadline_s: of one step, on all. step: called with the name of each step, before it.
+    run: as the login user; run_as_root, open_as_root: as root; only `replay` needs the latter.
+    lease_s: of hosts while they are being worked on. deadline_s: of one step, on all. step: called
+    with the name of each step, before it.
     """
 
     def __init__(
@@ -162,12 +186,13 @@ class Fleet:
         run_as_root: Run,
         put: Put,
         *,
+        open_as_root: Open | None = None,
         owner: Owner | None = None,
         lease_s: float = ARM_LEASE_S,
         deadline_s: float = STEP_DEADLINE_S,
         step: Callable[[str], None] = lambda name: None,
     ) -> None:
-        self._courier = Courier(machines, run, run_as_root, put)
+        self._courier = Courier(machines, run, run_as_root, put, open_as_root)
         self._owner = asdict(owner or this_owner())
         self._lease_s = lease_s
         self._deadline_s = deadline_s
@@ -271,6 +296,44 @@ class Fleet:
                     say(f"{self._line(node, result)}; it clears itself in {max(left_s, 0):.0f} s")
             if lost:
                 raise self._error("holding", lost, len(wanted))
+
+    def replay(
+        self, replays: Mapping[int, Replay], say: Callable[[str], None]
+    ) -> dict[int, Played]:
+        """Play a trace on nodes that hold its programs, and renew their leases meanwhile.
+
+        say: see `hold`. Raises NetworkError when a node fails; then all stop where they are.
+        """
+        self._step("starting the replay")
+        programs = [replay.program for replay in replays.values()]
+        steps = {node: replay.steps for node, replay in replays.items()}
+        opens = {node: partial(self._open_replay, node, steps[node]) for node in replays}
+        opened = at_once(opens, self._deadline_s)
+        channels = {n: c for n, c in opened.items() if not isinstance(c, Exception)}
+        try:
+            self._all(opened, "starting the replay")
+            playing = Playing(channels, steps)
+            self.hold(programs, partial(self._wait_for, playing), say)
+        finally:
+            for channel in channels.values():
+                channel.close()
+        played = playing.result()
+        failures = {n: result for n, result in played.items() if isinstance(result, Exception)}
+        if failures:
+            raise self._error("playing the trace", failures, len(replays))
+        return {n: result for n, result in played.items() if isinstance(result, Played)}
+
+    def _open_replay(self, node: int, steps: Sequence[Step]) -> Channel:
+        request = {"owner": self._owner, "steps": [(step.time_s, step.text) for step in steps]}
+        return self._courier.open(node, "replay", request)
+
+    def _wait_for(self, playing: Playing, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while (left_s := end - time.monotonic()) > 0:
+            if playing.wait(min(left_s, LOOK_S)):
+                return True
+            self._step(f"replaying on {len(self._nodes)} hosts: {playing.progress}")
+        return False
 
     def show(self, nodes: Iterable[int] | None = None) -> dict[int, Shown | Exception]:
         """What every node holds, or why that is not known."""

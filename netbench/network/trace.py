@@ -151,34 +151,78 @@ def compile_replays(
     addresses: Sequence[Sequence[str]],
     interface: str,
     scale: float = 1.0,
-    exempt_ports: tuple[int, ...] = (),
 ) -> tuple[Replay, ...]:
-    """What every node and router does. addresses: as of `compile_programs`.
+    """What every node and router does, see `compile_replay`."""
+    nodes = range(network.num_nodes + num_routers(network))
+    return tuple(
+        compile_replay(network, changes, node, addresses, interface, scale) for node in nodes
+    )
+
+
+def compile_replay(
+    network: Network,
+    changes: Sequence[Change],
+    node: int,
+    addresses: Sequence[Sequence[str]],
+    interface: str,
+    scale: float = 1.0,
+    exempt_ports: tuple[int, ...] = (),
+) -> Replay:
+    """What a node or router does. addresses: as of `compile_programs`.
 
     With `class` sharing, destinations share a queue where their links are equal all the time.
     Raises NetworkError.
     """
     changed = networks(network, changes)
     states = [network, *(state for _, state in changed)]
-    replays = []
-    for node in range(network.num_nodes + num_routers(network)):
-        groups = _lasting_groups(states, node)
-        programs = [
+    groups = _lasting_groups(states, node)
+    programs = _with_longest_queues(
+        [
             replace(
                 compile_program(state, node, addresses, interface, scale, groups),
                 exempt_ports=exempt_ports,
             )
             for state in states
         ]
-        programs = _with_longest_queues(programs)
-        steps = (
-            Step(time_s=time_s, text=_difference(before, after))
-            for (time_s, _), (before, after) in zip(changed, pairwise(programs), strict=True)
+    )
+    steps = (
+        Step(time_s=time_s, text=_difference(before, after))
+        for (time_s, _), (before, after) in zip(changed, pairwise(programs), strict=True)
+    )
+    segments = compile_program(_lossiest(states), node, addresses, interface, scale, groups)
+    return Replay(
+        program=replace(programs[0], max_segments=segments.max_segments),
+        steps=tuple(step for step in steps if step.text),
+    )
+
+
+def _lossiest(states: Sequence[Network]) -> Network:
+    """Every link with the most loss it ever has while it is up: a setting that suits them all."""
+    links = tuple(
+        tuple(
+            replace(link, loss=max((x for x in _losses(states, src, dst) if x < 1), default=0.0))
+            for dst, link in enumerate(row)
         )
-        replays.append(
-            Replay(program=programs[0], steps=tuple(step for step in steps if step.text))
+        for src, row in enumerate(states[0].links)
+    )
+    return replace(states[0], links=links)
+
+
+def _losses(states: Sequence[Network], src: int, dst: int) -> list[float]:
+    return [state.links[src][dst].loss for state in states]
+
+
+def fastest(network: Network, changes: Iterable[Change]) -> Network:
+    """Every link with the highest rate it ever has: what a node must be able to carry."""
+    states = [network, *(state for _, state in networks(network, changes))]
+    links = tuple(
+        tuple(
+            replace(link, bandwidth_bps=max(s.links[src][dst].bandwidth_bps for s in states))
+            for dst, link in enumerate(row)
         )
-    return tuple(replays)
+        for src, row in enumerate(network.links)
+    )
+    return replace(network, links=links)
 
 
 def replay_sysctls(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,49 @@ class FakeKernel:
         return 0, "", ""
 
 
+class FakeReplay:
+    """A channel to an agent's `replay` on a node whose clock is `ahead_s` of ours; it loads what
+    it is told at once, and says it is late by `late_s`.
+
+    refuses: what it answers to the step of that number. loaded: (time_s, text).
+    """
+
+    def __init__(
+        self, ahead_s: float = 0.0, late_s: float = 1e-4, refuses: dict[int, str] | None = None
+    ) -> None:
+        self.ahead_s, self.late_s, self.refuses = ahead_s, late_s, refuses or {}
+        self.steps: list[tuple[float, str]] | None = None
+        self.start_s = 0.0
+        self.loaded: list[tuple[float, str]] = []
+        self.closed = False
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def send(self, line: str) -> None:
+        order = json.loads(line)
+        if self.steps is None:
+            self.steps = order["steps"]
+        elif "clock" in order:
+            self._lines.put(json.dumps({"at_s": time.monotonic() + self.ahead_s}))
+        else:
+            self.start_s = order["start_s"]
+            self._load_all()
+
+    def _load_all(self) -> None:
+        for number, step in enumerate(self.steps or ()):
+            if number in self.refuses:
+                self._lines.put(json.dumps({"error": self.refuses[number]}))
+                return
+            self.loaded.append(step)
+            self._lines.put(json.dumps({"late_s": self.late_s}))
+
+    def receive(self) -> str | None:
+        return self._lines.get()
+
+    def close(self) -> None:
+        self.closed = True
+        self._lines.put(None)
+
+
 class FakeMachines:
     """`run`, `run_as_root` and `put` for a fleet. lost: nodes that are not reached. python,
     checksum: what the check before the first run answers. files: what is there, by node and path.
@@ -100,6 +145,7 @@ class FakeMachines:
         self.full: set[str] = set()
         self.asked: list[tuple[int, str]] = []
         self.boottime_s = 1000.0
+        self.replays: dict[int, FakeReplay] = {}
         self._node = 0
         self._lock = threading.Lock()
         patch.setattr(agent, "STATE", folder / "state")
@@ -142,6 +188,13 @@ class FakeMachines:
             except agent.AgentError as error:
                 answer = {"error": str(error)}
         return int("error" in answer), json.dumps(answer), ""
+
+    def open(self, node: int, argv: Sequence[str], as_root: bool = True) -> FakeReplay:
+        self._reach(node)
+        assert as_root
+        assert (node, argv[-2]) in self.files
+        self.asked.append((node, argv[-1]))
+        return self.replays.setdefault(node, FakeReplay())
 
     def _reach(self, node: int) -> None:
         if node in self.lost:

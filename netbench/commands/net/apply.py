@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
@@ -12,17 +11,19 @@ from netbench.commands.net.local import hold_scenario
 from netbench.commands.net.machines import (
     Looked,
     Machines,
+    check_problems,
+    clear_hosts,
     host_table,
     look,
     open_console,
     open_machines,
-    print_problems,
+    wait,
 )
 from netbench.commands.net.nodes import check_where
 from netbench.commands.quantity import Quantity
-from netbench.errors import NetworkError, UsageError
+from netbench.errors import UsageError
 from netbench.network.agent import MAX_LEASE_S
-from netbench.network.fleet import ARM_LEASE_S, Cleared, settings
+from netbench.network.fleet import ARM_LEASE_S, settings
 from netbench.scenario import load_scenario
 from netbench.testbed.choose import HELD_REQUESTS
 from netbench.units import format_time, parse_time
@@ -91,10 +92,7 @@ def command(
     console = open_console()
     with open_machines(scenario, inventory, console) as machines:
         found = look(machines, replace=replace)
-        print_problems(console, machines.names, found.problems)
-        if len(found.programs) < len(machines.names) or (found.has_errors and not anyway):
-            hint = "" if len(found.programs) < len(machines.names) else " (--anyway tries it)"
-            raise NetworkError(f"nothing was changed: see the errors above{hint}")
+        check_problems(console, machines, found, anyway=anyway)
         _apply(console, machines, found, ARM_LEASE_S if hold else lease_s, hold, replace)
         if hold:
             return _hold(console, machines, found)
@@ -132,26 +130,9 @@ def _hold(console: Console, machines: Machines, found: Looked) -> int:
     console.print(f"{machines.target.scenario.name} is held; Ctrl-C clears the hosts")
     programs = list(found.programs.values())
     try:
-        machines.fleet.hold(programs, _wait, lambda text: console.print(text, markup=False))
+        machines.fleet.hold(programs, wait, lambda text: console.print(text, markup=False))
     except KeyboardInterrupt:
         console.print()
     finally:
-        left = _clear(console, machines)
+        left = clear_hosts(console, machines)
     return 1 if left else 0
-
-
-def _wait(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
-def _clear(console: Console, machines: Machines) -> int:
-    """Number of hosts that could not be cleared; each is printed."""
-    results = machines.fleet.clear("session")
-    failed = {node: r for node, r in results.items() if not isinstance(r, Cleared)}
-    for node, error in failed.items():
-        name = machines.names[node]
-        text = f"{name} was not cleared, and does it itself within {ARM_LEASE_S:g} s: {error}"
-        console.print(text, markup=False, soft_wrap=True)
-    console.print(f"{len(results) - len(failed)} of {len(results)} hosts are as they were")
-    return len(failed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from netbench.commands.net.target import Target, open_target
+from netbench.errors import NetworkError
 from netbench.network.courier import Machine
-from netbench.network.fleet import Fleet, compile_for
+from netbench.network.fleet import ARM_LEASE_S, Cleared, Fleet, compile_for
 from netbench.network.preflight import Facts, Problem, preflight
 from netbench.network.program import Program
+from netbench.scenario.model import Network
 
 T = TypeVar("T")
 
@@ -63,13 +67,23 @@ def open_machines(scenario: str, inventory: Path, console: Console) -> Iterator[
             for host in target.nodes
         ]
         hosts = target.hosts
-        with Fleet(machines, hosts.run, hosts.run_as_root, hosts.put, step=status.update) as fleet:
+        with Fleet(
+            machines,
+            hosts.run,
+            hosts.run_as_root,
+            hosts.put,
+            open_as_root=partial(hosts.open, as_root=True),
+            step=status.update,
+        ) as fleet:
             yield Machines(target=target, fleet=fleet)
 
 
-def look(machines: Machines, *, replace: bool = False) -> Looked:
-    """Ask every host what it is, and compare that with what the scenario wants of it."""
-    network = machines.target.scenario.network
+def look(machines: Machines, *, replace: bool = False, network: Network | None = None) -> Looked:
+    """Ask every host what it is, and compare that with what the scenario wants of it.
+
+    network: another one that is wanted instead of the scenario's.
+    """
+    network = network or machines.target.scenario.network
     facts = machines.fleet.facts()
     programs = compile_for(network, facts, machines.target.exempt_ports)
     known = {node: host for node, host in facts.items() if isinstance(host, Facts)}
@@ -93,6 +107,35 @@ def print_problems(console: Console, names: Sequence[str], problems: Sequence[Pr
         kind = "[red]error[/red]  " if is_error else "[yellow]warning[/yellow]"
         console.print(kind, end=" ")
         console.print(f"{some(where)}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def check_problems(
+    console: Console, machines: Machines, found: Looked, *, anyway: bool = False
+) -> None:
+    """Print what was found. Raises NetworkError where hosts cannot deliver (`anyway`: try it)."""
+    print_problems(console, machines.names, found.problems)
+    is_complete = len(found.programs) == len(machines.names)
+    if not is_complete or (found.has_errors and not anyway):
+        hint = " (--anyway tries it)" if is_complete else ""
+        raise NetworkError(f"nothing was changed: see the errors above{hint}")
+
+
+def wait(seconds: float) -> bool:
+    """For `Fleet.hold`: until Ctrl-C."""
+    time.sleep(seconds)
+    return False
+
+
+def clear_hosts(console: Console, machines: Machines) -> int:
+    """Clear what this command did: number of hosts that could not be; each is printed."""
+    results = machines.fleet.clear("session")
+    failed = {node: r for node, r in results.items() if not isinstance(r, Cleared)}
+    for node, error in failed.items():
+        name = machines.names[node]
+        text = f"{name} was not cleared, and does it itself within {ARM_LEASE_S:g} s: {error}"
+        console.print(text, markup=False, soft_wrap=True)
+    console.print(f"{len(results) - len(failed)} of {len(results)} hosts are as they were")
+    return len(failed)
 
 
 def some(names: Sequence[str], shown: int = 4) -> str:
