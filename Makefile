@@ -37,6 +37,10 @@ lint: setup
 bench: setup packages guest-kernel ## ratios against peers, as one markdown table
 	$(BIN)/python -m benchmarks
 
+.PHONY: fidelity
+fidelity: setup packages guest-kernel ## measure what each local testbed delivers; writes results/fidelity.md
+	$(BIN)/python -m benchmarks.fidelity
+
 simulate: setup ## simulate every published time and prediction again, then reproduce-table
 	$(BIN)/netbench reproduce --simulate
 

@@ -14,6 +14,8 @@ from netbench.testbed.guest import run_in_guest
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 
+IN_GUEST = ("benchmarks.compare", "benchmarks.shaping")
+
 HEAD = ("what", "netbench", "s", "instead of", "s", "times faster")
 
 
@@ -33,13 +35,17 @@ def render(what: str, ours: str, ours_s: float, other: str | None, other_s: floa
 
 
 def testbed_rows() -> list[simulator.Row]:
-    """Those of `benchmarks.compare`, which runs inside a guest."""
+    """Those of the modules that run inside a guest, one guest each."""
     ensure_kernel()
-    argv = [sys.executable, "-m", "benchmarks.compare"]
+    return [row for name in IN_GUEST for row in rows_in_guest(name)]
+
+
+def rows_in_guest(module: str) -> list[simulator.Row]:
+    argv = [sys.executable, "-m", module]
     status, output = run_in_guest(probe_host(), argv, virtual_time=False, memory_bytes=4 << 30)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
     if status != 0 or not rows:
-        sys.exit(f"the comparison failed with status {status}:\n{output[-2000:]}")
+        sys.exit(f"{module} failed with status {status}:\n{output[-2000:]}")
     return rows
 
 

@@ -34,9 +34,10 @@ from netbench.simulator.simulate import forget
 LAYERS, BATCH, SEED = 24, 4096, 2022
 CASES = ("case3", "case5")
 PIPELINES = ("dtfm-scheduled", "megatron-p8")
+OTHERS = ("dtfm-random", "megatron-p8-random", "zero3")
 GROWTH = ((64, 8), (256, 8), (1024, 16), (4096, 32))
 """(GPUs, regions)."""
-REPEATS = 5
+REPEATS = 20
 TOLERANCE = 0.02
 """Between the simulator and the SimPy model, relative: one shares by max-min fairness."""
 
@@ -49,8 +50,9 @@ def rows() -> Iterator[Row]:
         scenario = load_scenario(case)
         for variant in PIPELINES:
             yield against_simpy(plan_of(scenario, variant))
-        plan = plan_of(scenario, "zero3")
-        yield (title(plan), "simulated, warm", warm_seconds(plan), None, None)
+        for variant in OTHERS:
+            plan = plan_of(scenario, variant)
+            yield (title(plan), "simulated, warm", warm_seconds(plan), None, None)
         plans = [plan_of(scenario, PIPELINES[0], batch) for batch in (BATCH // 2, BATCH)]
         what = f"{title(plans[1])}, after B{BATCH // 2}"
         yield (what, "simulated", next_batch_seconds(*plans), None, None)
@@ -90,7 +92,8 @@ def plan_of(scenario: Scenario, variant: str, batch: int = BATCH, seed: int = SE
 
 
 def warm_seconds(plan: Plan) -> float:
-    """Of a simulation from nothing but compiled code, the least of a few after one."""
+    """Of a simulation in a process that has compiled code and the schedule's wiring, but no part of
+    the plan; the least of a few."""
     simulate(plan)
     seconds = []
     for _ in range(REPEATS):

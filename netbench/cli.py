@@ -6,8 +6,6 @@ A command returns its exit code, or None for 0.
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import signal
 import sys
@@ -18,9 +16,10 @@ from typing import Any
 import click
 
 from netbench import __version__
+from netbench.commands.lazy import Commands, LazyGroup
 from netbench.errors import NetbenchError
 
-LAZY: dict[str, tuple[str, str, str]] = {
+LAZY: Commands = {
     "run": ("netbench.commands.run", "command", "Run a scenario and print its table."),
     "collective": ("netbench.commands.collective", "command", "Time a collective on a network."),
     "sweep": ("netbench.commands.sweep", "command", "Simulate a scenario on a grid of networks."),
@@ -29,10 +28,10 @@ LAZY: dict[str, tuple[str, str, str]] = {
     "table": ("netbench.commands.table", "table", "Print a run's table again."),
     "scenario": ("netbench.commands.scenario", "scenario", "List, show and check scenarios."),
     "reproduce": ("netbench.commands.table", "reproduce", "Regenerate results/README.md."),
+    "net": ("netbench.commands.net", "net", "Shape a network, prove it, get the old one back."),
     "kernel": ("netbench.commands.kernel", "kernel", "Build the guest kernel, or say how it is."),
     "doctor": ("netbench.commands.doctor", "doctor", "Say what this machine can run, and why not."),
 }
-"""Command name -> (module, attribute, one line of help). Given here so that help imports none."""
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -40,19 +39,8 @@ EXIT_TERMINATED = 143
 """128 + the signal, as a shell reports a process ended by SIGINT, SIGPIPE or SIGTERM."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, not when they are listed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(LAZY)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in LAZY:
-            return None
-        module, attribute, _ = LAZY[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
+class Netbench(LazyGroup):
+    """The top of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         # click would turn a closed pipe (`netbench table | head`) into exit code 1.
@@ -64,22 +52,8 @@ class LazyGroup(click.Group):
             return EXIT_BROKEN_PIPE
         return result
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in LAZY.items()])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name in LAZY or name.startswith("-"):
-            return super().resolve_command(ctx, args)
-        near = difflib.get_close_matches(name, LAZY, n=2)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"One of: {', '.join(LAZY)}."
-        raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Netbench, commands=LAZY, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="netbench %(version)s")
 def netbench() -> None:
     """How fast does distributed training run on a network you do not have?

@@ -79,6 +79,8 @@ def test_a_bad_value_is_refused_with_what_to_write(
         (units.format_bandwidth, 1.12e9, "1.12Gbit"),
         (units.format_bandwidth, math.inf, "unlimited"),
         (units.format_time, 0.011, "11ms"),
+        (units.format_time, 65.0, "65s"),
+        (units.format_time, 120.0, "2min"),
         (units.format_time, 0.0, "0s"),
         (units.format_bytes, 8 * 2**20, "8MiB"),
         (units.format_bytes, 16 * 10**9, "16GB"),

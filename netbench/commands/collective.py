@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 
 from netbench import units
 from netbench.commands.live import live
-from netbench.commands.simulation import simulator_environment
+from netbench.commands.quantity import RATE, TIME, Quantity
+from netbench.commands.simulation import simulator_environment, warn_of_disturbances
 from netbench.errors import PlanError, UsageError
 from netbench.plan.collective import (
     BACKENDS,
@@ -52,22 +52,6 @@ GUEST_RANK_BYTES = 120_000_000
 65,530 mappings, and torch alone takes 31,000."""
 
 
-class Quantity(click.ParamType[Any]):
-    """Numbers with units, read by a parser that raises ValueError as `netbench.units` do."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        try:
-            return self._parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Comma-separated sizes, e.g. `1MiB,64MiB`: bytes."""
     return tuple(units.parse_bytes(part) for part in text.split(","))
@@ -82,12 +66,12 @@ SIZES = Quantity("SIZE,...", parse_sizes)
 @click.option("--bytes", "sizes", required=True, type=SIZES, help="Payload, e.g. 1MiB,64MiB.")
 @click.option(
     "--delay",
-    type=Quantity("TIME", units.parse_time),
+    type=TIME,
     help="One way: what netem adds on every node's egress, e.g. 10ms. A round trip takes twice it.",
 )
 @click.option(
     "--rate",
-    type=Quantity("RATE", units.parse_bandwidth),
+    type=RATE,
     help="Of what --sharing says, one way, e.g. 1Gbit.",
 )
 @click.option("--scenario", help="Take the network of a scenario's first nodes instead.")
@@ -265,6 +249,7 @@ def _simulate(
     """One iteration of each plan in the simulator."""
     from netbench.simulator import simulate_collective  # numba: only when asked for
 
+    warn_of_disturbances(console, [plan.network for plan in plans])
     environment = simulator_environment()
     times_s = [simulate_collective(plan) for plan in plans]
     with _open_store(results, plans, environment) as store:

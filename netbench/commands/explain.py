@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from netbench.commands.simulation import check_pictures
+from netbench.commands.simulation import check_pictures, warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, build_plan, describe_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
@@ -216,6 +216,7 @@ def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) 
     console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
     for warning in warnings:
         console.print(f"[bold yellow]memory[/bold yellow]: {warning}", soft_wrap=True)
+    warn_of_disturbances(console, [plan.network])
     console.print(
         f"\n[bold]{iteration_s:.4g} s[/bold] per iteration, "
         f"[bold]{pflop_per_iteration(plan.workload) / iteration_s:.3g} PFLOPS[/bold]; "

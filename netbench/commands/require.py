@@ -13,8 +13,9 @@ from rich.console import Console
 
 from netbench import units
 from netbench.commands.base import WHERE, Base, base_options
-from netbench.commands.collective import Quantity
 from netbench.commands.live import track, wide_console
+from netbench.commands.quantity import Quantity
+from netbench.commands.simulation import warn_of_disturbances
 from netbench.commands.vary import write_factor
 from netbench.plan import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
@@ -179,6 +180,7 @@ def _answers(
             *(quest.plan(plan, value, base.links) for quest in quests for value in quest.points),
         )
     ]
+    warn_of_disturbances(console, [plan.network for plan in plans])
     times = track(console, time_plans(grid), len(grid), "simulated networks")
     times_s = iter([timing.iteration_s for timing in times])
     answers = []

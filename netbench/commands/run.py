@@ -16,12 +16,13 @@ from rich.console import Console
 from netbench.commands.live import live, wide_console
 from netbench.commands.simulation import check_pictures, simulate_plans, write_pictures
 from netbench.errors import UsageError
+from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
 from netbench.plan.memory import memory_warnings
 from netbench.records import Environment, RunStore, find_run, read_run
 from netbench.report.emulated import render_run
 from netbench.scenario import Scenario, load_scenario
-from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose
+from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose, network_doubts
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.local import Outcome, has_trainer, run_plans
@@ -251,6 +252,9 @@ def _run(
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
     for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
         console.print(f"[yellow]memory[/yellow]: {warning}", soft_wrap=True)
+    networks = [] if testbed == SIMULATOR else [(plan.network, plan.scale) for plan in plans]
+    for caution in dict.fromkeys(c for asked in dict.fromkeys(networks) for c in cautions(*asked)):
+        console.print(f"[yellow]network[/yellow]: {caution}", soft_wrap=True)
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
     if resumed is not None:
@@ -273,6 +277,8 @@ def _run(
     choice = choose(testbed, host, len(plans[0].device_nodes))
     console.print(f"testbed: {choice.mode} ({choice.reason})")
     console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
+    for reason in network_doubts(choice.mode, plans):
+        console.print(f"[yellow]network[/yellow]: {reason}", soft_wrap=True)
     for plan in plans:
         console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
     with live(console, plans, num_finished) as observer:

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from netbench.plan import build_plans
 from netbench.scenario import Scenario, list_scenarios, load_scenario
+from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Sweep
 from netbench.units import (
     format_bandwidth,
     format_bytes,
     format_count,
     format_flops,
-    format_percent,
     format_time,
 )
 
@@ -146,13 +146,11 @@ def _link_table(found: Scenario) -> Table:
 
 
 def _written(link: Link) -> str:
-    """Two lines: delay and bandwidth, with jitter and loss where there are any."""
-    delay = format_time(link.one_way_delay_s, 4)
-    if link.jitter_s:
-        delay += f" ±{format_time(link.jitter_s, 3)}"
-    bandwidth = format_bandwidth(link.bandwidth_bps, 4)
-    loss = f" {format_percent(link.loss, 3)} loss" if link.loss else ""
-    return f"{delay}\n{bandwidth}{loss}"
+    """Two lines: delay and bandwidth, with jitter and loss where there are any; and one more
+    for each thing that it does beside."""
+    delay = f"{format_time(link.one_way_delay_s, 4)} {jitter_text(link)}"
+    rate = f"{format_bandwidth(link.bandwidth_bps, 4)} {loss_text(link)}"
+    return "\n".join((delay.strip(), rate.strip(), *rest_lines(link)))
 
 
 def _link_caption(found: Scenario) -> str:
@@ -160,6 +158,7 @@ def _link_caption(found: Scenario) -> str:
         "pair": "each pair of nodes has its own rate",
         "class": "a node's destinations with equal delay and rate share the rate",
         "nic": "a node's egress shares its NIC",
+        "trunk": "all between two regions shares one rate",
     }[found.network.sharing]
     return (
         f"one-way delay, bandwidth; sharing: {found.network.sharing} ({meaning}); "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from netbench.commands.live import track
 from netbench.errors import UsageError
 from netbench.plan import Plan, plan_hash
 from netbench.records import Environment, Record, RunStore
+from netbench.scenario.model import Network
 from netbench.testbed.local import Outcome, machine_name
 
 PLACEHOLDER = "{plan}"
@@ -26,6 +27,7 @@ def simulate_plans(
     """One record of each plan that is not finished, over all cores."""
     from netbench.simulator.parallel import time_plans  # numba: only when asked for
 
+    warn_of_disturbances(console, [plan.network for plan in plans])
     todo = [plan for plan in plans if not finished.get(plan_hash(plan))]
     timings = time_plans(todo)
     with open_store(simulator_environment()) as store:
@@ -50,6 +52,18 @@ def simulate_plans(
             )
         store.append_verdict(trustworthy=True)
         return Outcome(path=store.path, reasons=())
+
+
+def warn_of_disturbances(console: Console, networks: Iterable[Network]) -> None:
+    """Says, in one line, what of these networks the simulator leaves out."""
+    links = {link for network in set(networks) for row in network.links for link in row}
+    found = sorted({name for link in links for name in link.disturbances})
+    if found:
+        console.print(
+            f"[yellow]network[/yellow]: {', '.join(found)}: not simulated, times are those of the "
+            "links without; an emulated run has all of it",
+            soft_wrap=True,
+        )
 
 
 def simulator_environment() -> Environment:

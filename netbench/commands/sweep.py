@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 
 from netbench.commands.base import Base, base_options
-from netbench.commands.collective import Quantity
 from netbench.commands.live import track, wide_console
-from netbench.commands.simulation import check_pictures
+from netbench.commands.quantity import Quantity
+from netbench.commands.simulation import check_pictures, warn_of_disturbances
 from netbench.commands.vary import KINDS, NETWORK_VARIABLES, Variable, parse_vary
 from netbench.errors import PlanError, RecordError, UsageError
 from netbench.plan import Plan
@@ -122,6 +122,7 @@ def _simulate(console: Console, base: Base, variables: Sequence[Variable]) -> Sw
     plans = [cell.plan for cell in cells if cell.plan is not None]
     if not plans:
         raise PlanError(f"no point of the grid can be planned: {cells[0].problem}")
+    warn_of_disturbances(console, [plan.network for plan in plans])
     timings = track(console, time_plans(plans), len(plans), "simulated points")
     points = []
     for cell in cells:

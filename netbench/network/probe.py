@@ -1,138 +1,361 @@
-"""Measure the links between two nodes. Runs on the nodes, alone: standard library only, one file.
+"""Measure the links between nodes. Runs on the nodes, alone: standard library only, one file.
 
-`python - serve ADDRESS TOTAL_BYTES` on each destination takes a transfer and prints
-    {"arrivals": [[nanoseconds, bytes so far], ...]}, CLOCK_MONOTONIC, the last one included
-`python - measure TOTAL_BYTES ADDRESS...` on the source, to all destinations at once, prints
-    {"method": "ping" or "udp", "rtt_s": [...], "one_way_s": [...]}
+It is sent to `python -` on standard input, with `main(JOB)` as its last line: nothing of a job, its
+token least of all, is among the arguments that a process shows to others. JOB is the arguments of
+`serve` or `measure` as JSON, and `op`, which of the two; the answer is one line of JSON.
 
-Delays are taken while nothing else is sent, then all transfers start together. `one_way_s` is by
-the clocks of both nodes and means something only where they share one (nodes on one kernel), as
-do arrivals of several destinations put together.
+A server listens on one address while it is measured, and serves only who knows the token of the
+measurement. It ends with it, or when what reads its output has gone.
+
+Delays are taken while nothing else is sent, then trains of packets go out, then all transfers start
+together. What is computed from the clocks of two nodes means something only where they share one
+(nodes on one kernel), or with `offset_s` taken off.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import os
 import re
 import select
+import selectors
 import shutil
 import socket
+import statistics
 import struct
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 PORT = 26262
-"""Below the ephemeral ports, registered to nobody."""
+"""TCP and UDP. Below the ephemeral ports, registered to nobody."""
 
 DEADLINE_S = 120.0
 """To connect, and for any single receive, seconds."""
+
+HELLO_S = 5.0
+"""Within this a connection has to say who it is, seconds."""
+
+TOKEN_BYTES = 16
+HELLO = struct.Struct(f"!{TOKEN_BYTES}sBBH")  # token, source, transfer, stream
+START_LINE = 255
+"""In place of the transfer's number: the connection on which a source waits for all others."""
+
+PACKET = struct.Struct(f"!{TOKEN_BYTES}sBBqq")  # token, source, train, sent at (ns), number
+ECHO = 255
+"""In place of the train's number: to be sent back."""
 
 NUM_ECHOES = 5
 ECHO_S = 0.2  # between pings; also how long a lost one is waited for, beside the deadline below
 ECHO_DEADLINE_S = 5.0
 PAYLOAD_BYTES = 56
-"""Of a ping: with its headers a frame of 98 bytes. The UDP echo is made as long."""
+"""Of a ping: with its headers a frame of 98 bytes. UDP packets are made as long."""
 
 CHUNK_BYTES = 1 << 18
 NUM_ARRIVALS = 500  # kept of a transfer, at most: every one is exact, those between are dropped
+UDP_BUFFER_BYTES = 1 << 22  # as much of it as the kernel allows
+
+Arrival = tuple[int, int, int]
+"""A packet of a train: sent at, arrived at (nanoseconds of each side's clock), number."""
 
 
-def serve(address: str, total_bytes: int) -> dict[str, list[tuple[int, int]]]:
-    """Answer echoes and take one transfer."""
-    family = _family(address)
+def serve(
+    address: str,
+    token: str,
+    num_sources: int = 1,
+    streams: list[int] | None = None,
+    total_bytes: list[int] | None = None,
+    transfer_s: float = 0.0,
+    num_waiting: int = 0,
+) -> dict[str, object]:
+    """Answer echoes, take trains of packets, then the transfers one after the other.
+
+    streams: connections per transfer, from every source. total_bytes: per connection, by transfer;
+    None: they end when the sources say so, after about `transfer_s`. num_waiting: sources that wait
+    here until all are ready to send.
+    Returns "arrivals": by transfer and connection [[nanoseconds, bytes so far], ...] of
+    CLOCK_MONOTONIC, the last one included; "trains": [source, train, `describe` of it].
+    """
+    streams = [1] if streams is None else streams
+    secret, family = bytes.fromhex(token), _family(address)
+    trains: dict[tuple[int, int], list[Arrival]] = {}
+    opened: dict[tuple[int, int, int], socket.socket] = {}
+    num_connections = num_sources * sum(streams) + num_waiting
     with (
-        socket.create_server((address, PORT), family=family) as listener,
+        socket.create_server((address, PORT), family=family, backlog=256) as listener,
         socket.socket(family, socket.SOCK_DGRAM) as echo,
     ):
+        echo.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UDP_BUFFER_BYTES)
         echo.bind((address, PORT))
-        _answer_until(listener, echo)
-        connection, _ = listener.accept()
-        with connection:
-            _answer_until(connection, echo)
-            return {"arrivals": _receive(connection, total_bytes)}
+
+        def wait_for(others: list[socket.socket]) -> None:
+            _answer_until(others, echo, secret, trains)
+
+        try:
+            while len(opened) < num_connections:
+                wait_for([listener])
+                connection, _ = listener.accept()
+                name = _name_of(connection, secret)
+                if name is None or name in opened:
+                    connection.close()
+                else:
+                    opened[name] = connection
+            listener.close()
+            waiting = [c for name, c in sorted(opened.items()) if name[1] == START_LINE]
+            for connection in waiting:
+                wait_for([connection])
+                connection.recv(1)
+            for connection in waiting:
+                connection.sendall(b"!")
+            arrivals = []
+            for transfer in range(len(streams)):
+                flows = [c for name, c in sorted(opened.items()) if name[1] == transfer]
+                wait_for(flows)
+                expected = None if total_bytes is None else total_bytes[transfer]
+                arrivals.append(_receive(flows, expected, transfer_s))
+        finally:
+            for connection in opened.values():
+                connection.close()
+    described = [[*name, describe(packets)] for name, packets in sorted(trains.items())]
+    return {"arrivals": arrivals, "trains": described}
 
 
-def _answer_until(other: socket.socket, echo: socket.socket) -> None:
-    """Until `other` has something: send every datagram back with the time it came in at."""
+def _name_of(connection: socket.socket, secret: bytes) -> tuple[int, int, int] | None:
+    """Source, transfer and stream of a connection; None for one that does not know the token."""
+    connection.settimeout(HELLO_S)
+    said = b""
+    try:
+        while len(said) < HELLO.size:
+            more = connection.recv(HELLO.size - len(said))
+            if not more:
+                return None
+            said += more
+    except OSError:
+        return None
+    token, source, transfer, stream = HELLO.unpack(said)
+    connection.settimeout(DEADLINE_S)
+    return (source, transfer, stream) if hmac.compare_digest(token, secret) else None
+
+
+def _answer_until(
+    others: list[socket.socket],
+    echo: socket.socket,
+    secret: bytes,
+    trains: dict[tuple[int, int], list[Arrival]],
+) -> None:
+    """Until one of `others` has something: send echoes back with the time they came in at, and
+    keep what comes of trains."""
     while True:
-        ready, _, _ = select.select([echo, other], [], [], DEADLINE_S)
+        ready, _, _ = select.select([echo, *others], [], [], DEADLINE_S)
         if not ready:
             raise TimeoutError(f"the other side was silent for {DEADLINE_S:g} s")
         if echo not in ready:
             return
         data, peer = echo.recvfrom(2048)
-        echo.sendto(struct.pack("!q", time.monotonic_ns()) + data[8:], peer)
-
-
-def _receive(connection: socket.socket, total_bytes: int) -> list[tuple[int, int]]:
-    """When how many bytes had come. The sender leaves when all are sent and echoes are done."""
-    connection.settimeout(DEADLINE_S)
-    buffer = bytearray(CHUNK_BYTES)
-    arrivals: list[tuple[int, int]] = []
-    received = kept = 0
-    while count := connection.recv_into(buffer):
         now_ns = time.monotonic_ns()
-        received += count
-        if received == total_bytes or received - kept >= total_bytes / NUM_ARRIVALS:
-            arrivals.append((now_ns, received))
-            kept = received
-    if received != total_bytes:
-        raise ConnectionError(f"the sender left after {received} of {total_bytes} bytes")
-    return arrivals
+        if len(data) != PAYLOAD_BYTES:
+            continue
+        token, source, train, sent_ns, number = PACKET.unpack_from(data)
+        if not hmac.compare_digest(token, secret):
+            continue
+        if train == ECHO:
+            echo.sendto(_packet(secret, source, ECHO, now_ns, number), peer)
+        else:
+            trains.setdefault((source, train), []).append((sent_ns, now_ns, number))
 
 
-def measure(total_bytes: int, addresses: list[str]) -> dict[str, object]:
-    """Delay to every address in turn, then `total_bytes` to all of them at once."""
-    connections = [_connect(address) for address in addresses]
-    echoes = [_udp_echo(address) for address in addresses]
-    pings = [_ping(address) for address in addresses] if shutil.which("ping") else None
-    senders = [
-        threading.Thread(target=_send, args=(connection, total_bytes)) for connection in connections
-    ]
-    for sender in senders:
-        sender.start()
-    for sender in senders:
-        sender.join()
+def _packet(secret: bytes, source: int, train: int, sent_ns: int, number: int) -> bytes:
+    return PACKET.pack(secret, source, train, sent_ns, number).ljust(PAYLOAD_BYTES, b"\0")
+
+
+def describe(packets: list[Arrival]) -> dict[str, float]:
+    """What became of a train, from what arrived of it, in order of arrival.
+
+    received, duplicates: different packets, and copies of them. ahead: packets that came before one
+    that was sent earlier. mean_s: mean of arrived - sent, with the offset between the two clocks.
+    jitter_s: standard deviation of arrived - sent around a straight line over the time of sending:
+    neither that offset nor the drift of the clocks is in it.
+    """
+    first: dict[int, tuple[int, int]] = {}
+    for sent_ns, arrived_ns, number in packets:
+        first.setdefault(number, (sent_ns, arrived_ns))
+    ahead, least = 0, max(first, default=0) + 1
+    for number in reversed(list(first)):
+        ahead += number > least
+        least = min(least, number)
+    start_ns = min((sent_ns for sent_ns, _ in first.values()), default=0)
+    sent = [(sent_ns - start_ns) / 1e9 for sent_ns, _ in first.values()]
+    took = [(arrived_ns - sent_ns) / 1e9 for sent_ns, arrived_ns in first.values()]
+    mean_s = statistics.fmean(took) if took else 0.0
     return {
-        "method": "udp" if pings is None else "ping",
-        "rtt_s": [rtt for rtt, _ in echoes] if pings is None else pings,
-        "one_way_s": [one_way for _, one_way in echoes],
+        "received": len(first),
+        "duplicates": len(packets) - len(first),
+        "ahead": ahead,
+        "mean_s": mean_s,
+        "jitter_s": _spread(sent, [delay_s - mean_s for delay_s in took]),
     }
 
 
-def _connect(address: str) -> socket.socket:
+def _spread(at: list[float], values: list[float]) -> float:
+    """Standard deviation of `values`, whose mean is 0, around their straight line over `at`."""
+    if len(at) < 3:
+        return 0.0
+    middle = statistics.fmean(at)
+    width = sum((x - middle) ** 2 for x in at)
+    if not width:
+        return 0.0
+    slope = sum((x - middle) * y for x, y in zip(at, values)) / width  # noqa: B905 (Python 3.9)
+    rest = sum((y - slope * (x - middle)) ** 2 for x, y in zip(at, values))  # noqa: B905
+    return float((rest / (len(at) - 2)) ** 0.5)
+
+
+def _receive(
+    connections: list[socket.socket], total_bytes: int | None, transfer_s: float
+) -> list[list[tuple[int, int]]]:
+    """Per connection when how many bytes had come. A sender leaves when all are sent."""
+    buffer = bytearray(CHUNK_BYTES)
+    arrivals: list[list[tuple[int, int]]] = [[] for _ in connections]
+    last = [(0, 0)] * len(connections)
+    with selectors.DefaultSelector() as selector:
+        for flow, connection in enumerate(connections):
+            selector.register(connection, selectors.EVENT_READ, flow)
+        while selector.get_map():
+            ready = selector.select(DEADLINE_S)
+            if not ready:
+                raise TimeoutError(f"the sender was silent for {DEADLINE_S:g} s")
+            for key, _ in ready:
+                flow, kept = key.data, arrivals[key.data]
+                count = connections[flow].recv_into(buffer)
+                now_ns, received = time.monotonic_ns(), last[flow][1] + count
+                if not count:
+                    selector.unregister(connections[flow])
+                    connections[flow].close()  # the sender may be waiting for it
+                    continue
+                last[flow] = (now_ns, received)
+                kept_ns, kept_bytes = kept[-1] if kept else (0, 0)
+                if total_bytes is None:
+                    keep = now_ns - kept_ns >= 1e9 * transfer_s / NUM_ARRIVALS
+                else:
+                    keep = received - kept_bytes >= total_bytes / NUM_ARRIVALS
+                if keep:
+                    kept.append(last[flow])
+    for kept, end in zip(arrivals, last):  # noqa: B905 (Python 3.9)
+        if total_bytes is not None and end[1] != total_bytes:
+            raise ConnectionError(f"the sender left after {end[1]} of {total_bytes} bytes")
+        if end[1] and kept[-1] != end:
+            kept.append(end)
+    return arrivals
+
+
+def measure(
+    addresses: list[str],
+    token: str,
+    source: int = 0,
+    streams: list[int] | None = None,
+    total_bytes: list[int] | None = None,
+    transfer_s: float = 0.0,
+    trains: list[tuple[int, float, float]] | None = None,
+    num_echoes: int = NUM_ECHOES,
+    middle: bool = False,
+    wait_at: str = "",
+) -> dict[str, object]:
+    """Delay to every address in turn, trains of packets, then transfers to all addresses at once.
+
+    trains: (packets, seconds between them, seconds to wait afterwards). middle: delays are the
+    median of UDP echoes instead of the smallest of pings, for links on which some packets are early
+    or damaged.
+    wait_at: the address at which all sources wait for each other.
+    Returns "method": `ping` or `udp`, "rtt_s", "one_way_s", "offset_s" (clock there - clock here,
+    if both ways take equally long) per address, "wait_offset_s" to the clock of `wait_at`.
+    """
+    streams = [1] if streams is None else streams
+    secret = bytes.fromhex(token)
+    opened = [
+        [[_connect(a, HELLO.pack(secret, source, transfer, stream)) for stream in range(num)]
+         for a in addresses]
+        for transfer, num in enumerate(streams)
+    ]  # fmt: skip
+    line = _connect(wait_at, HELLO.pack(secret, source, START_LINE, 0)) if wait_at else None
+    echoes = [_udp_echo(address, secret, source, num_echoes, middle) for address in addresses]
+    pings: list[float | None] = [None for _ in addresses]
+    if shutil.which("ping") and not middle and num_echoes == NUM_ECHOES:
+        pings = [_ping(address) for address in addresses]
+    found: dict[str, object] = {
+        "method": "udp" if None in pings else "ping",
+        "rtt_s": [rtt for rtt, _, _ in echoes] if None in pings else pings,
+        "one_way_s": [one_way for _, one_way, _ in echoes],
+        "offset_s": [offset for _, _, offset in echoes],
+    }
+    for address in addresses:
+        for train, (num_packets, interval_s, settle_s) in enumerate(trains or []):
+            _send_train(address, secret, source, train, num_packets, interval_s)
+            time.sleep(settle_s)
+    if line is not None:
+        found["wait_offset_s"] = _udp_echo(wait_at, secret, source, NUM_ECHOES, False)[2]
+        with line:
+            line.sendall(b"?")
+            line.recv(1)
+    for transfer, by_address in enumerate(opened):
+        flows = [connection for connections in by_address for connection in connections]
+        amount = 0 if total_bytes is None else total_bytes[transfer]
+        length_s = transfer_s if total_bytes is None else 0.0
+        more = transfer + 1 < len(opened)
+        senders = [
+            threading.Thread(target=_send, args=(flow, amount, length_s, more)) for flow in flows
+        ]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    return found
+
+
+def _connect(address: str, hello: bytes) -> socket.socket:
     """The server may still be starting: try until the deadline."""
     end = time.monotonic() + DEADLINE_S
     while True:
         try:
-            return socket.create_connection((address, PORT), timeout=DEADLINE_S)
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
+            connection = socket.create_connection((address, PORT), timeout=DEADLINE_S)
+        except OSError as error:
+            if not isinstance(error, ConnectionRefusedError) or time.monotonic() > end:
+                where = f"TCP port {PORT} of {address} cannot be reached"
+                raise ConnectionError(f"{where}: {error}") from None
             time.sleep(0.02)
+        else:
+            connection.sendall(hello)
+            return connection
 
 
-def _udp_echo(address: str) -> tuple[float | None, float | None]:
-    """Smallest round trip and smallest way there, seconds; None where nothing came back."""
-    rtts, ways = [], []
+def _udp_echo(
+    address: str, secret: bytes, source: int, num_echoes: int, middle: bool
+) -> tuple[float | None, float | None, float | None]:
+    """Round trip, way there, and the offset of the clock there, seconds; None where nothing came
+    back."""
+    found: list[tuple[float, float, float]] = []
     with socket.socket(_family(address), socket.SOCK_DGRAM) as echo:
         echo.connect((address, PORT))
         echo.settimeout(ECHO_DEADLINE_S)
-        for number in range(NUM_ECHOES):
+        for number in range(num_echoes):
             sent_ns = time.monotonic_ns()
-            echo.send(struct.pack("!qq", sent_ns, number).ljust(PAYLOAD_BYTES, b"\0"))
+            echo.send(_packet(secret, source, ECHO, sent_ns, number))
             try:
                 data = echo.recv(2048)
-            except TimeoutError:
+            except socket.timeout:  # noqa: UP041 (in Python 3.9 another than TimeoutError)
                 continue
             now_ns = time.monotonic_ns()
-            arrived_ns, echoed = struct.unpack_from("!qq", data)
+            _, _, _, arrived_ns, echoed = PACKET.unpack_from(data)
             if echoed == number:  # not the late answer to one given up
-                rtts.append((now_ns - sent_ns) / 1e9)
-                ways.append((arrived_ns - sent_ns) / 1e9)
-    return min(rtts, default=None), min(ways, default=None)
+                offset_s = (arrived_ns - (sent_ns + now_ns) / 2) / 1e9
+                found.append(((now_ns - sent_ns) / 1e9, (arrived_ns - sent_ns) / 1e9, offset_s))
+    if not found:
+        return None, None, None
+    rtts = sorted(rtt for rtt, _, _ in found)
+    ways = sorted(way for _, way, _ in found)
+    at = (len(found) - 1) // 2 if middle else 0
+    return rtts[at], ways[at], min(found)[2]
 
 
 def _ping(address: str) -> float | None:
@@ -144,24 +367,52 @@ def _ping(address: str) -> float | None:
     return float(found[1]) / 1e3 if found else None
 
 
-def _send(connection: socket.socket, total_bytes: int) -> None:
+def _send_train(
+    address: str, secret: bytes, source: int, train: int, num_packets: int, interval_s: float
+) -> None:
+    """Packets at even intervals, each with the time it was sent at."""
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as sender:
+        sender.connect((address, PORT))
+        start_s = time.monotonic()
+        for number in range(num_packets):
+            wait_s = start_s + number * interval_s - time.monotonic()
+            if wait_s > 0:
+                time.sleep(wait_s)
+            sender.send(_packet(secret, source, train, time.monotonic_ns(), number))
+
+
+def _send(connection: socket.socket, total_bytes: int, transfer_s: float, more: bool) -> None:
+    """So many bytes, or for so long. more: wait until all have come, another transfer follows."""
     block = bytes(CHUNK_BYTES)
+    end_s = time.monotonic() + transfer_s
     with connection:
         for at in range(0, total_bytes, CHUNK_BYTES):
             connection.sendall(block[: total_bytes - at])
+        while transfer_s and time.monotonic() < end_s:
+            connection.sendall(block)
+        connection.shutdown(socket.SHUT_WR)
+        if more:
+            connection.recv(1)
 
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def main(arguments: list[str]) -> None:
+def _leave_with_reader() -> None:
+    """End this process when nobody reads its output any more: no port stays open."""
+    watch = select.poll()
+    watch.register(1, 0)
+    watch.poll()
+    os._exit(1)
+
+
+def main(job: str) -> None:
     """Entry point on the node."""
-    if arguments[0] == "serve":
-        print(json.dumps(serve(arguments[1], int(arguments[2]))))
-    else:
-        print(json.dumps(measure(int(arguments[1]), arguments[2:])))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    threading.Thread(target=_leave_with_reader, daemon=True).start()
+    arguments = json.loads(job)
+    operations: dict[str, Callable[..., dict[str, object]]] = {"serve": serve, "measure": measure}
+    try:
+        print(json.dumps(operations[arguments.pop("op")](**arguments)))
+    except OSError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

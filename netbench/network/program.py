@@ -12,7 +12,15 @@ What does what, and why:
   leaf has the cap as its own rate as well. What TCP hands over in one piece must not be more than
   the burst, or HTB makes it late. Measured, 25 Mbit/s: one message exact to 2 us, eight at once
   together early by the burst, 1 ms.
+- Jitter must not reorder packets unless the link asks for it. netem with a rate sends no packet
+  before the one ahead of it; so a link without a rate gets one that is never reached
+  (`UNLIMITED_BPS`), and a link that may reorder has its rate in the HTB class instead.
+- What befalls single packets (loss, say) must not befall 64 KiB at once, which is how TCP hands
+  them over: then frames are handed over one by one (`max_segments`).
 - `limit` is in packets and must never be what slows TCP down, see `_limit_packets`.
+- A trunk is one leaf per region, at a router that everything leaving the region goes through.
+- TCP from and to SSH's port is matched first and sent to the root itself, unshaped, whoever the
+  peer is: the controller may run on a node.
 
 tc's own resolution (iproute2 6.1): delays are whole microseconds (stored in ticks of 64 ns),
 rates whole bytes per second. Programs are written in these units, so that nothing is rounded twice.
@@ -22,11 +30,11 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from netbench.errors import NetworkError
-from netbench.scenario.model import Link, Network
+from netbench.scenario.model import NO_BURSTS, BurstLoss, Link, Network
 
 HANDLE = "6e62:"
 """The root qdisc of a netbench program ("nb" in ASCII): what has it is ours, all else is not."""
@@ -70,17 +78,43 @@ case 3, none with these. They are not set where frames are really lost."""
 MAX_NODES = 0x6E61
 """Class ids are destination + 1 and name the leaves as well, which must not be called 6e62:."""
 
+EXEMPT_PRIORITY = {4: 1, 6: 2}
+"""Of the filters of ports that are not shaped, by IP version: before those of destinations."""
+
+TABLES = {"normal": 0, "uniform": 1, "pareto": 2, "paretonormal": 3}
+"""Jitter distribution -> "smallest packet" of the class above it, bytes. netem keeps its table for
+good and cannot be asked which one it has. So the class is: no packet is as small as that."""
+
+TABLE_DEVIATIONS = {
+    "normal": 1.0,
+    "uniform": 1 / math.sqrt(3),
+    "pareto": 0.8197,
+    "paretonormal": 0.8339,
+}
+"""Standard deviation that comes out of a jitter of 1. A table's 4096 values end at 4 deviations,
+which cuts the tails. Source: `normal.dist`, `pareto.dist` and `paretonormal.dist` of iproute2 6.1;
+measured in tests/network/noise_in_guest.py."""
+
+_IP = {4: ("ip", "ip", 16), 6: ("ipv6", "ip6", 36)}
+"""IP version -> tc's names of the protocol and of its matches, where the last four bytes of the
+destination are."""
+
 _MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
+_MAX_JITTER_US = 2_147_483  # netem keeps a jitter in 31 bits of nanoseconds
 _MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too long
 _BURST_S = 1e-3
 _OWN_FRAME_S = 200.0  # HTB keeps a burst as the time it takes, which must stay below 274 s
 _MAX_PACKET_BYTES = 1 << 16  # with segmentation offload
-_CAP_MINOR = 0xFFFF  # the class of the NIC cap
+CAP_MINOR = 0xFFFF
+"""The class of a NIC cap, the parent of all others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HtbClass:
-    """A HTB class `6e62:minor` under `6e62:parent` (0 = the root). Rates bit/s, multiples of 8."""
+    """A HTB class `6e62:minor` under `6e62:parent` (0 = the root). Rates bit/s, multiples of 8.
+
+    mpu_bytes: which table the netem below it draws jitter from, see `TABLES`.
+    """
 
     minor: int
     parent: int
@@ -89,11 +123,16 @@ class HtbClass:
     burst_bytes: int
     ceil_burst_bytes: int
     quantum_bytes: int
+    mpu_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leaf:
-    """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited."""
+    """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited.
+
+    jitter_us: netem's, which times `TABLE_DEVIATIONS` is the standard deviation.
+    Shares and probabilities 0..1. may_overflow: the limit was asked for, and drops by it with it.
+    """
 
     minor: int
     delay_us: int
@@ -101,6 +140,13 @@ class Leaf:
     loss: float
     rate_bps: int
     limit_packets: int
+    distribution: str = "normal"
+    jitter_correlation: float = 0.0
+    bursts: BurstLoss = NO_BURSTS
+    duplication: float = 0.0
+    corruption: float = 0.0
+    reordering: float = 0.0
+    may_overflow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +154,7 @@ class Program:
     """What one node's interface must hold. matches: destination address -> class minor.
 
     max_segments: frames TCP may hand over as one packet; a setting of the link, not of `tc`.
+    exempt_ports: TCP ports, of either end, whose packets are not shaped.
     """
 
     node: int
@@ -116,14 +163,16 @@ class Program:
     leaves: tuple[Leaf, ...]
     matches: tuple[tuple[str, int], ...]
     max_segments: int = MAX_SEGMENTS
+    exempt_ports: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """The program as `tc -batch` reads it. Fails on an interface with a root qdisc set."""
         dev = f"dev {self.interface}"
         lines = [f"qdisc add {dev} root handle {HANDLE} htb default 0"]
-        lines += [_class_line(dev, htb) for htb in self.classes]
-        lines += [_leaf_line(dev, leaf) for leaf in self.leaves]
+        lines += [class_line("add", dev, htb) for htb in self.classes]
+        lines += [leaf_line("add", dev, leaf) for leaf in self.leaves]
+        lines += _exempt_lines(dev, self.exempt_ports, self.matches)
         lines += _filter_lines(dev, self.matches)
         return "\n".join(lines) + "\n"
 
@@ -131,11 +180,21 @@ class Program:
 def compile_programs(
     network: Network, addresses: Sequence[Sequence[str]], interface: str, scale: float = 1.0
 ) -> tuple[Program, ...]:
-    """The program of every node. addresses: per node, IPv4 and IPv6. Raises NetworkError."""
-    return tuple(
-        compile_program(network, node, addresses, interface, scale)
-        for node in range(network.num_nodes)
-    )
+    """The program of every node, then of every router. addresses: per node, IPv4 and IPv6.
+
+    Raises NetworkError.
+    """
+    nodes = range(network.num_nodes + num_routers(network))
+    return tuple(compile_program(network, node, addresses, interface, scale) for node in nodes)
+
+
+def num_routers(network: Network) -> int:
+    """Routers a network needs beside its nodes: one per region where regions are joined by trunks.
+
+    The router of region r is "node" `num_nodes + r`; what leaves the region goes through it.
+    """
+    num_regions = len(network.regions)
+    return num_regions if network.sharing == "trunk" and num_regions > 1 else 0
 
 
 def compile_program(
@@ -144,33 +203,44 @@ def compile_program(
     addresses: Sequence[Sequence[str]],
     interface: str,
     scale: float = 1.0,
+    groups: Sequence[tuple[int, ...]] | None = None,
 ) -> Program:
-    """The shaping program of one node. Bandwidths are divided by `scale`; delays are not.
+    """The shaping program of one node or router. Bandwidths are divided by `scale`; delays not.
 
+    groups: destinations that share a queue, where it is not `destination_groups` that says so.
     Ranks on the same node talk over loopback, which no program touches.
     Raises NetworkError for more nodes than class ids, or a rate or delay tc cannot express.
     """
     if network.num_nodes > MAX_NODES:
         raise NetworkError(f"{network.num_nodes} nodes: a shaping program holds {MAX_NODES}")
     cap_bps = _rate(egress_cap_bps(network, node), scale, f"NIC of node {node}")
-    groups = destination_groups(network, node)
+    groups = destination_groups(network, node) if groups is None else groups
     minors = [group[0] + 1 for group in groups]
+    leaves = tuple(
+        _leaf(network, node, group, minor, scale)
+        for group, minor in zip(groups, minors, strict=True)
+    )
+    reordered = {
+        leaf.minor for leaf, group in zip(leaves, groups, strict=True)
+        if leaf.rate_bps and _link_from(network, node, group[0]).jitter_reorders
+    }  # fmt: skip
     return Program(
         node=node,
         interface=interface,
-        classes=_classes(network, minors, cap_bps),
+        classes=_with_tables(_classes(network, leaves, cap_bps, reordered), leaves),
         leaves=tuple(
-            _leaf(network, node, group, minor, scale)
-            for group, minor in zip(groups, minors, strict=True)
+            replace(leaf, rate_bps=0) if leaf.minor in reordered else leaf for leaf in leaves
         ),
         matches=tuple(
             sorted(
-                ((address, minor) for group, minor in zip(groups, minors, strict=True)
+                ((str(_ip(address)), minor) for group, minor in zip(groups, minors, strict=True)
                  for dst in group for address in addresses[dst]),
                 key=lambda match: (_ip(match[0]).version, _ip(match[0]).packed),
             )
         ),
-        max_segments=_max_segments(cap_bps, frame_bytes(network)),
+        max_segments=1
+        if _loses_frames(network, node)
+        else _max_segments(cap_bps, frame_bytes(network)),
     )  # fmt: skip
 
 
@@ -180,14 +250,45 @@ def egress_cap_bps(network: Network, node: int) -> float:
 
 
 def destination_groups(network: Network, node: int) -> list[tuple[int, ...]]:
-    """Destinations that share one queue and one rate at `node`, ordered by their first member."""
+    """Destinations that share one queue and one rate at `node`, ordered by their first member.
+
+    Destinations over a trunk are not among those of a node: its region's router has them.
+    """
     peers = [peer for peer in range(network.num_nodes) if peer != node]
-    if network.sharing != "class":
-        return [(peer,) for peer in peers]
-    groups: dict[Link, list[int]] = {}
+    if network.sharing == "trunk" and num_routers(network):
+        home = _region_of(network, node)
+        inside = node < network.num_nodes
+        peers = [peer for peer in peers if (network.node_regions[peer] == home) == inside]
+        if inside:
+            return [(peer,) for peer in peers]
+        return _grouped(peers, lambda peer: network.node_regions[peer])
+    if network.sharing == "class":
+        return _grouped(peers, lambda peer: network.link(node, peer))
+    return [(peer,) for peer in peers]
+
+
+def _grouped(peers: list[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
+    groups: dict[Hashable, list[int]] = {}
     for peer in peers:
-        groups.setdefault(network.link(node, peer), []).append(peer)
+        groups.setdefault(key(peer), []).append(peer)
     return [tuple(group) for group in groups.values()]
+
+
+def _region_of(network: Network, node: int) -> int:
+    """Region of a node, or of a router."""
+    routed = node - network.num_nodes
+    return routed if routed >= 0 else network.node_regions[node]
+
+
+def _link_from(network: Network, node: int, dst: int) -> Link:
+    """The link of a node, or of a router, to node `dst`."""
+    return network.links[_region_of(network, node)][network.node_regions[dst]]
+
+
+def _back_bps(network: Network, node: int, dst: int) -> float:
+    """What one flow from `dst` back to a node or router can get, bit/s, unscaled."""
+    link = network.links[network.node_regions[dst]][_region_of(network, node)]
+    return min(link.bandwidth_bps, egress_cap_bps(network, dst))
 
 
 def link_bps(network: Network, src: int, dst: int) -> float:
@@ -201,7 +302,7 @@ def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
     All are per namespace, so nothing has to be restored where a namespace ends with the run.
     """
     rmem, wmem = buffer_bytes(network, scale)
-    lossy = any(link.loss for row in network.links for link in row)
+    lossy = any(link.mean_loss or link.queue_packets for row in network.links for link in row)
     return {
         **(_PATIENCE if scale > 1 and not lossy else {}),
         # Connections are older than the shaping. What they learned on the bare bridge (a round trip
@@ -240,10 +341,15 @@ def _region_pair_bdps(network: Network, scale: float) -> list[float]:
     ]  # fmt: skip
 
 
-def _classes(network: Network, minors: list[int], cap_bps: int) -> tuple[HtbClass, ...]:
-    frame = frame_bytes(network)
+def _classes(
+    network: Network, leaves: Sequence[Leaf], cap_bps: int, reordered: set[int]
+) -> tuple[HtbClass, ...]:
+    """One class per leaf; those of `reordered` have the leaf's rate."""
+    frame, minors = frame_bytes(network), [leaf.minor for leaf in leaves]
+    own = {leaf.minor: leaf.rate_bps for leaf in leaves if leaf.minor in reordered}
     if not cap_bps:
-        return tuple(_class(minor, 0, UNLIMITED_BPS, UNLIMITED_BPS, frame) for minor in minors)
+        rates = [own.get(minor, UNLIMITED_BPS) for minor in minors]
+        return tuple(_class(m, 0, r, r, frame) for m, r in zip(minors, rates, strict=True))
     # A class sends what it is sure of even where the cap is used up, and a burst of it each.
     # So it is sure of next to nothing, one frame in 200 s, and borrows: in turn, a quantum each.
     own_bps = 8 * math.ceil(frame / _OWN_FRAME_S)
@@ -252,8 +358,17 @@ def _classes(network: Network, minors: list[int], cap_bps: int) -> tuple[HtbClas
             f"a NIC cap of {cap_bps} bit/s (after scaling) is too low for HTB to share between "
             f"{len(minors)} destinations; lower the scale"
         )
-    cap = _class(_CAP_MINOR, 0, cap_bps, cap_bps, frame)
-    return (cap, *(_class(minor, _CAP_MINOR, own_bps, cap_bps, frame) for minor in minors))
+    cap = _class(CAP_MINOR, 0, cap_bps, cap_bps, frame)
+    ceils = [own.get(minor, cap_bps) for minor in minors]
+    return (
+        cap,
+        *(_class(m, CAP_MINOR, own_bps, c, frame) for m, c in zip(minors, ceils, strict=True)),
+    )
+
+
+def _with_tables(classes: Sequence[HtbClass], leaves: Sequence[Leaf]) -> tuple[HtbClass, ...]:
+    tables = {leaf.minor: TABLES[leaf.distribution] for leaf in leaves if leaf.jitter_us}
+    return tuple(replace(htb, mpu_bytes=tables.get(htb.minor, 0)) for htb in classes)
 
 
 def _burst_bytes(rate_bps: int, frame: int) -> int:
@@ -269,7 +384,24 @@ def _max_segments(cap_bps: int, frame: int) -> int:
     return burst // frame if cap_bps and burst < _MAX_PACKET_BYTES else MAX_SEGMENTS
 
 
+def _loses_frames(network: Network, node: int) -> bool:
+    """Whether something befalls single frames of a node, on its own links or at its router.
+
+    What TCP hands over in one piece netem loses, doubles or delays in one piece: 1% of loss on
+    1 Gbit/s, 1 ms was 5 losses of 45 frames instead of 156 of one, and 888 Mbit/s instead of 146.
+    """
+    return any(
+        link.mean_loss or link.duplication or link.reordering or link.jitter_reorders
+        for link in network.links[_region_of(network, node)]
+    )
+
+
 def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) -> HtbClass:
+    if frame * 8e6 / rate_bps > _MAX_TIME_US:
+        raise NetworkError(
+            f"a rate of {rate_bps} bit/s (after scaling) takes longer for a frame of {frame} bytes "
+            f"than the {_MAX_TIME_US / 1e6:g} s that HTB holds; lower the scale"
+        )
     ceil_burst = _burst_bytes(ceil_bps, frame)
     return HtbClass(
         minor=minor,
@@ -283,16 +415,34 @@ def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) ->
 
 
 def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale: float) -> Leaf:
-    link = network.link(node, group[0])
+    link = _link_from(network, node, group[0])
     where = f"link from node {node} to node {group[0]}"
+    rate_bps = _rate(min(_leaf_bps(network, node, dst) for dst in group), scale, where)
+    if link.jitter_s and not link.jitter_reorders:
+        rate_bps = rate_bps or UNLIMITED_BPS
+    jitter_s = link.jitter_s / TABLE_DEVIATIONS[link.jitter_distribution]
     return Leaf(
         minor=minor,
-        delay_us=_microseconds(link.one_way_delay_s, where),
-        jitter_us=_microseconds(link.jitter_s, where),
+        delay_us=_microseconds(link.one_way_delay_s, _MAX_TIME_US, f"{where}: a delay"),
+        jitter_us=_microseconds(jitter_s, _MAX_JITTER_US, f"{where}: a jitter"),
         loss=link.loss,
-        rate_bps=_rate(min(link_bps(network, node, dst) for dst in group), scale, where),
-        limit_packets=_limit_packets(network, node, group, scale),
+        rate_bps=rate_bps,
+        limit_packets=link.queue_packets or _limit_packets(network, node, group, scale),
+        distribution=link.jitter_distribution,
+        jitter_correlation=link.jitter_correlation,
+        bursts=link.bursts,
+        duplication=link.duplication,
+        corruption=link.corruption,
+        reordering=link.reordering,
+        may_overflow=link.queue_packets > 0,
     )
+
+
+def _leaf_bps(network: Network, node: int, dst: int) -> float:
+    """What the leaf of a node or router to `dst` sends, bit/s, unscaled."""
+    if node < network.num_nodes:
+        return link_bps(network, node, dst)
+    return _link_from(network, node, dst).bandwidth_bps
 
 
 def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: float) -> int:
@@ -306,13 +456,19 @@ def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: f
     """
     frame = frame_bytes(network)
     in_flight = max(
-        min(max(link_bps(network, node, dst), link_bps(network, dst, node)), CEILING_BPS)
-        / scale / 8 * network.link(node, dst).one_way_delay_s / frame
+        min(max(_leaf_bps(network, node, dst), _back_bps(network, node, dst)), CEILING_BPS)
+        / scale / 8 * _link_from(network, node, dst).one_way_delay_s / frame
         for dst in group
     )  # fmt: skip
     send_buffer = buffer_bytes(network, scale)[1]
-    waiting = SOCKETS_PER_PEER * len(group) * send_buffer / frame
+    waiting = SOCKETS_PER_PEER * _num_senders(network, node) * len(group) * send_buffer / frame
     return min(math.ceil(1.5 * in_flight + waiting) + 1000, 0xFFFFFFFF)
+
+
+def _num_senders(network: Network, node: int) -> int:
+    """Nodes whose packets a queue of a node or router holds."""
+    routed = node - network.num_nodes
+    return network.node_regions.count(routed) if routed >= 0 else 1
 
 
 def frame_bytes(network: Network) -> int:
@@ -333,59 +489,119 @@ def _rate(bandwidth_bps: float, scale: float, where: str) -> int:
     return rate_bps
 
 
-def _microseconds(seconds: float, where: str) -> int:
-    delay_us = round(seconds * 1e6)
-    if delay_us > _MAX_TIME_US:
-        raise NetworkError(f"{where}: a delay of {seconds:g} s is above what netem holds, 274 s")
-    return delay_us
+def _microseconds(seconds: float, most_us: int, what: str) -> int:
+    time_us = round(seconds * 1e6)
+    if time_us > most_us:
+        most_s = most_us / 1e6
+        raise NetworkError(f"{what} of {seconds:g} s is above what netem holds, {most_s:.4g} s")
+    return time_us
 
 
-def _class_line(dev: str, htb: HtbClass) -> str:
+def class_line(verb: str, dev: str, htb: HtbClass) -> str:
+    """A line of `tc -batch` about a class. verb: add, change, ...; dev: e.g. "dev eth0"."""
     parent = f"{htb.parent:x}" if htb.parent else ""
     return (
-        f"class add {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
+        f"class {verb} {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
         f"rate {htb.rate_bps}bit ceil {htb.ceil_bps}bit "
         f"burst {htb.burst_bytes}b cburst {htb.ceil_burst_bytes}b quantum {htb.quantum_bytes}"
+        f"{f' mpu {htb.mpu_bytes}' if htb.mpu_bytes else ''}"
     )
 
 
-def _leaf_line(dev: str, leaf: Leaf) -> str:
-    """Every field, always: netem keeps the old value of a field that is not sent."""
-    # Without a table netem's jitter is uniform; a scenario's is a standard deviation.
-    normal = " distribution normal" if leaf.jitter_us else ""
+def leaf_line(verb: str, dev: str, leaf: Leaf) -> str:
+    """A line of `tc -batch` about a leaf; `change` is of whichever leaf the class has."""
+    handle = "" if verb == "change" else f" handle {leaf.minor:x}:"
+    return f"qdisc {verb} {dev} parent {HANDLE}{leaf.minor:x}{handle} netem {netem_options(leaf)}"
+
+
+def netem_options(leaf: Leaf, *, every: bool = False) -> str:
+    """What a new qdisc is given. every: also the fields that are 0 in a new one, for a qdisc that
+    is changed: netem keeps what is not sent. (Its table it keeps for good, see `TABLES`.)"""
+    delay = f"delay {leaf.delay_us}us {leaf.jitter_us}us"
+    correlation = leaf.jitter_correlation if leaf.jitter_us else 0.0
+    delay += f" {_percent(correlation)}" if correlation or every else ""
+    if leaf.jitter_us:
+        # Without a table netem's jitter is uniform.
+        delay += "" if leaf.distribution == "uniform" else f" distribution {leaf.distribution}"
+    loss = f"loss {_percent(leaf.loss)}"
+    if leaf.bursts != NO_BURSTS:
+        bursts = leaf.bursts
+        shares = (bursts.to_bad, bursts.to_good, bursts.loss_bad, bursts.loss_good)
+        loss = "loss gemodel " + " ".join(_percent(share) for share in shares)
+    rest = [
+        f"{name} {_percent(share)}"
+        for name, share in (
+            ("duplicate", leaf.duplication),
+            ("corrupt", leaf.corruption),
+            ("reorder", leaf.reordering),
+        )
+        if share or every
+    ]
+    words = [f"limit {leaf.limit_packets}", delay, loss, *rest, f"rate {leaf.rate_bps}bit"]
+    return " ".join(words)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.9g}%"
+
+
+def _exempt_lines(
+    dev: str, ports: tuple[int, ...], matches: tuple[tuple[str, int], ...]
+) -> list[str]:
+    versions = {_ip(address).version for address, _ in matches}
+    return [
+        exempt_line(dev, version, port, end)
+        for version in sorted(versions)
+        for port in ports
+        for end in ("sport", "dport")
+    ]
+
+
+def exempt_line(dev: str, version: int, port: int, end: str) -> str:
+    """TCP from (`sport`) or to (`dport`) a port goes to the root's own handle: HTB sends that at
+    once."""
+    protocol, match, _ = _IP[version]
     return (
-        f"qdisc add {dev} parent {HANDLE}{leaf.minor:x} handle {leaf.minor:x}: netem "
-        f"limit {leaf.limit_packets} delay {leaf.delay_us}us {leaf.jitter_us}us{normal} "
-        f"loss {leaf.loss * 100:.9g}% rate {leaf.rate_bps}bit"
+        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {EXEMPT_PRIORITY[version]} "
+        f"u32 match {match} protocol 6 0xff match {match} {end} {port} 0xffff flowid {HANDLE}0"
     )
 
 
 def _filter_lines(dev: str, matches: tuple[tuple[str, int], ...]) -> list[str]:
-    lines = []
-    for version, protocol, match, last_byte_at in ((4, "ip", "ip", 16), (6, "ipv6", "ip6", 36)):
-        mine = [(_ip(address), minor) for address, minor in matches]
-        mine = [(address, minor) for address, minor in mine if address.version == version]
-        prefix = f"filter add {dev} parent {HANDLE} protocol {protocol} prio {version} u32"
+    lines: list[str] = []
+    for version in _IP:
+        mine = [match for match in matches if _ip(match[0]).version == version]
         hashed = len(mine) >= HASH_FROM_PEERS
-        if hashed:
-            lines += _hash_lines(dev, protocol, version, last_byte_at)
-        for address, minor in mine:
-            table = f" ht {version}:{address.packed[-1]:x}:" if hashed else ""
-            lines.append(
-                f"{prefix}{table} match {match} dst {address}/{address.max_prefixlen} "
-                f"flowid {HANDLE}{minor:x}"
-            )
+        lines += hash_lines(dev, version) if hashed else ()
+        lines += [match_line(dev, address, minor, hashed=hashed) for address, minor in mine]
     return lines
 
 
-def _hash_lines(dev: str, protocol: str, table: int, last_word_at: int) -> list[str]:
+def match_line(dev: str, address: str, minor: int, *, hashed: bool) -> str:
+    """The filter of one destination, in the bucket of its last byte where they are hashed."""
+    ip = _ip(address)
+    protocol, match, _ = _IP[ip.version]
+    table = f" ht {ip.version}:{ip.packed[-1]:x}:" if hashed else ""
+    return (
+        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {ip.version} u32{table} "
+        f"match {match} dst {ip}/{ip.max_prefixlen} flowid {HANDLE}{minor:x}"
+    )
+
+
+def hash_lines(dev: str, version: int) -> tuple[str, str]:
     """A table of 256 buckets, and the rule that sends every packet to the bucket of its address."""
-    common = f"parent {HANDLE} protocol {protocol} prio {table}"
-    return [
-        f"filter add {dev} {common} handle {table}: u32 divisor 256",
+    protocol, _, last_word_at = _IP[version]
+    common = f"parent {HANDLE} protocol {protocol} prio {version}"
+    return (
+        f"filter add {dev} {common} handle {version}: u32 divisor 256",
         f"filter add {dev} {common} u32 match u32 0 0 at {last_word_at} "
-        f"hashkey mask 0x000000ff at {last_word_at} link {table}:",
-    ]
+        f"hashkey mask 0x000000ff at {last_word_at} link {version}:",
+    )
+
+
+def ip_version(address: str) -> int:
+    """4 or 6, of an address as programs have them."""
+    return 6 if ":" in address else 4
 
 
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

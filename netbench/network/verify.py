@@ -1,10 +1,11 @@
-"""Which links to measure, what they must show, and whether they did. Pure.
+"""What measured links must show, and whether they did. Pure. Which are measured: `samples`.
 
 Goodput of TCP is the rate x (MTU - 52) / (MTU + 14): 40 bytes of headers and 12 of timestamps are
 not payload, 14 of Ethernet are counted by the qdisc but not in the MTU (1448/1514 at MTU 1500).
 An echo takes the delay of both ways, and its own 98 bytes at the rate of each.
 What several flows get together is counted over one common stretch of time: flows that share a queue
 do not get equal parts of it, and each alone over its own time would add up to more than there is.
+Jitter, loss, duplication and reordering are told by trains of packets, see `trains`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,35 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from netbench.network.program import destination_groups, egress_cap_bps, frame_bytes, link_bps
-from netbench.scenario.model import Link, Network
+from netbench.network.program import link_bps
+from netbench.network.samples import (
+    MEASURED_BDPS,
+    WARMUP_BDPS,
+    Sample,
+    all_pairs,
+    expected_rate_bps,
+    sample_links,
+)
+from netbench.network.trains import SIGMAS, Train, TrainResult, expectations
+from netbench.scenario.model import Network
+
+__all__ = [
+    "ECHO_FRAME_BYTES",
+    "MEASURED_BDPS",
+    "REAL_TIME_TOLERANCE",
+    "VIRTUAL_TIME_TOLERANCE",
+    "WARMUP_BDPS",
+    "Arrivals",
+    "Check",
+    "Measurement",
+    "Probe",
+    "Sample",
+    "all_pairs",
+    "evaluate",
+    "goodput_bps",
+    "goodput_ratio",
+    "sample_links",
+]
 
 VIRTUAL_TIME_TOLERANCE = 0.02
 REAL_TIME_TOLERANCE = 0.05
@@ -24,19 +52,19 @@ REAL_TIME_TOLERANCE = 0.05
 DELAY_RESOLUTION_S = 5e-6
 """Below this a delay is not judged: ping prints 1 us, netem's ticks are 64 ns on each way."""
 
+JITTER_MEAN = 0.05
+"""Of the jitter: the means of netem's tables are not quite zero (pareto's is -0.034)."""
+
+JITTER_RESOLUTION_S = 50e-6
+"""What the waking of processes adds to jitter, at most; beyond it a machine is too busy."""
+
 ECHO_FRAME_BYTES = 98
 """A ping with its headers; `probe` makes its own echo as long."""
 
 TCP_OVERHEAD_BYTES = 52
 """IP 20, TCP 20, timestamps 12: Linux puts them in every segment."""
 
-WARMUP_BDPS = 6
-"""Bandwidth-delay products sent before the clock starts: slow start sends about 2."""
-
-MEASURED_BDPS = 2
-MEASURED_S = 0.05
-MEASURED_FRAMES = 300
-MAX_NIC_FLOWS = 8
+PACKET_SHARES = ("loss", "duplication", "reordering")
 
 Arrivals = Sequence[tuple[int, int]]
 """(nanoseconds, bytes received so far), in order; of one transfer."""
@@ -46,23 +74,13 @@ JITTER_SPREAD = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One measurement: delays from `src` to `dsts`, then transfers to all of them at once.
-
-    kind: `link` one link of its class; `class`, `nic` what several destinations share.
-    """
-
-    kind: str
-    src: int
-    dsts: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """What the nodes saw. rtt_s, one_way_s: per destination of the sample. goodput_bps: of all
-    its flows together. None where nothing was measured.
+    """What the nodes saw. rtt_s, one_way_s: per flow of the sample. goodput_bps: of all its flows
+    together; streams_goodput_bps: of one flow by several connections. None where nothing was
+    measured.
 
     method: `ping` or `udp`, what took `rtt_s`. error: why there are no figures, else empty.
+    trains: what was sent, train_results: what came of each.
     """
 
     sample: Sample
@@ -70,14 +88,20 @@ class Measurement:
     rtt_s: tuple[float | None, ...] = ()
     one_way_s: tuple[float | None, ...] = ()
     goodput_bps: float | None = None
+    streams_goodput_bps: float | None = None
+    trains: tuple[Train, ...] = ()
+    train_results: tuple[TrainResult, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One figure against the scenario. quantity: `rtt_s`, `one_way_s`, `goodput_bps` (scaled).
+    """One figure against the scenario. quantity: `rtt_s`, `one_way_s`, `goodput_bps` (scaled),
+    `jitter_s`, and shares of packets: `loss`, `duplication`, `reordering`.
 
-    allowed: how far measured may be from expected, in the unit of both.
+    allowed: how far measured may be from expected, in the unit of both. srcs: the source for each
+    of `dsts`, where it is not always `src`. streams: connections of a goodput. num_packets: what
+    jitter and shares were taken from.
     """
 
     kind: str
@@ -88,6 +112,9 @@ class Check:
     measured: float | None
     allowed: float
     passed: bool
+    srcs: tuple[int, ...] = ()
+    streams: int = 1
+    num_packets: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,60 +131,20 @@ class Probe:
         return asdict(self)
 
 
-def sample_links(network: Network, per_class: int = 1) -> tuple[Sample, ...]:
-    """`per_class` links of every class (source region, destination region), so both directions
-    and the inside of each region; then what is shared: one sample per distinct class rate and
-    per distinct NIC cap. Deterministic; nodes are used evenly, so that samples can run at once.
-    """
-    uses = [0] * network.num_nodes
-    samples = list(_link_samples(network, per_class, uses))
-    if network.sharing == "class":
-        samples += _class_samples(network)
-    if network.sharing == "nic":
-        samples += _nic_samples(network)
-    return tuple(samples)
-
-
-def rounds(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], ...]:
-    """Samples that can run at the same time: in each round a node takes part at most once.
-
-    (Acknowledgements share the link back: two samples on one node would each see less.)
-    """
-    planned: list[tuple[list[Sample], set[int]]] = []
-    for sample in samples:
-        nodes = {sample.src, *sample.dsts}
-        for members, busy in planned:
-            if not busy & nodes:
-                members.append(sample)
-                busy |= nodes
-                break
-        else:
-            planned.append(([sample], set(nodes)))
-    return tuple(tuple(members) for members, _ in planned)
-
-
-def transfer_bytes(network: Network, sample: Sample, scale: float) -> tuple[int, int]:
-    """Bytes per destination to send before the clock starts, and while it runs; 0, 0 for none."""
-    total_bps = expected_rate_bps(network, sample)
-    if total_bps is None:
-        return 0, 0
-    share = total_bps / scale / 8 / len(sample.dsts)
-    rtt_s = max(_rtt_s(network, sample.src, dst) for dst in sample.dsts)
-    least = MEASURED_FRAMES * frame_bytes(network)
-    warmup = max(WARMUP_BDPS * share * rtt_s, least)
-    measured = max(MEASURED_BDPS * share * rtt_s, MEASURED_S * share, least)
-    # The flows of a shared sample do not end together: time them while all are on their way.
-    return math.ceil(warmup), math.ceil(measured * (1 if len(sample.dsts) == 1 else 3))
-
-
-def goodput_bps(flows: Sequence[Arrivals], warmup_bytes: int) -> float | None:
+def goodput_bps(
+    flows: Sequence[Arrivals], warmup_bytes: int = 0, warmup_s: float = 0.0
+) -> float | None:
     """Bit/s of all flows together, from when each has had its warm-up until the first one ends.
 
-    None when that is no time at all. The clocks of the flows must be one clock.
+    warmup_s: since the first bytes of each came. None when that is no time at all. The clocks of
+    the flows must be one clock.
     """
     if not all(flows):
         return None
-    start_ns = max(next(ns for ns, count in flow if count >= warmup_bytes) for flow in flows)
+    start_ns = max(
+        max(next(ns for ns, count in flow if count >= warmup_bytes), flow[0][0] + warmup_s * 1e9)
+        for flow in flows
+    )
     end_ns = min(flow[-1][0] for flow in flows)
     if start_ns >= end_ns:
         return None
@@ -165,7 +152,7 @@ def goodput_bps(flows: Sequence[Arrivals], warmup_bytes: int) -> float | None:
     return 8e9 * counted / (end_ns - start_ns)
 
 
-def _bytes_at(flow: Arrivals, ns: int) -> float:
+def _bytes_at(flow: Arrivals, ns: float) -> float:
     """Bytes that had come by `ns`: exact at an arrival, in a straight line between two."""
     at = bisect_right(flow, ns, key=lambda arrival: arrival[0])
     if at == 0:
@@ -175,21 +162,6 @@ def _bytes_at(flow: Arrivals, ns: int) -> float:
         return float(count)
     later, more = flow[at]
     return count + (more - count) * (ns - then) / (later - then)
-
-
-def expected_rate_bps(network: Network, sample: Sample) -> float | None:
-    """Rate all flows of a sample get together, bit/s, unscaled. None where none can be told:
-    not limited, or lossy (TCP's goodput then hangs on more than the rate).
-    """
-    src = sample.src
-    links = [network.link(src, dst) for dst in sample.dsts]
-    links_back = [network.link(dst, src) for dst in sample.dsts]
-    groups = {min(group) for group in destination_groups(network, src) if {*group} & {*sample.dsts}}
-    total = sum(network.link(src, first).bandwidth_bps for first in groups)
-    rate_bps = min(total, egress_cap_bps(network, src))
-    if math.isinf(rate_bps) or any(link.loss for link in (*links, *links_back)):
-        return None
-    return rate_bps
 
 
 def evaluate(
@@ -206,6 +178,7 @@ def evaluate(
     checks = tuple(
         check
         for measurement in measurements
+        if not measurement.error
         for check in _checks(measurement, network, scale, tolerance, shared_clock)
     )
     errors = [f"{_where(m.sample)}: {m.error}" for m in measurements if m.error]
@@ -221,72 +194,75 @@ def evaluate(
     )
 
 
-def _link_samples(network: Network, per_class: int, uses: list[int]) -> Iterator[Sample]:
-    num_regions = len(network.regions)
-    members = [
-        [node for node, region in enumerate(network.node_regions) if region == wanted]
-        for wanted in range(num_regions)
-    ]
-    for here in range(num_regions):
-        for there in range(num_regions):
-            pairs = [(s, d) for s in members[here] for d in members[there] if s != d]
-            for _ in range(min(per_class, len(pairs))):
-                src, dst = min(pairs, key=lambda pair: (uses[pair[0]] + uses[pair[1]], pair))
-                pairs.remove((src, dst))
-                uses[src] += 1
-                uses[dst] += 1
-                yield Sample(kind="link", src=src, dsts=(dst,))
-
-
-def _class_samples(network: Network) -> Iterator[Sample]:
-    """Two destinations of one class get its rate together, not each."""
-    seen: set[Link] = set()
-    for src in range(network.num_nodes):
-        for group in destination_groups(network, src):
-            link = network.link(src, group[0])
-            if len(group) > 1 and link not in seen and math.isfinite(link.bandwidth_bps):
-                seen.add(link)
-                yield Sample(kind="class", src=src, dsts=group[:2])
-
-
-def _nic_samples(network: Network) -> Iterator[Sample]:
-    """Enough destinations at once to want more than the NIC has, where there are that many."""
-    for cap_bps in sorted({cap for cap in network.nic_bps if math.isfinite(cap)}):
-        src = network.nic_bps.index(cap_bps)
-        dsts: list[int] = []
-        wanted_bps = 0.0
-        peers = [node for node in range(network.num_nodes) if node != src]
-        for dst in sorted(peers, key=lambda peer: (-network.link(src, peer).bandwidth_bps, peer)):
-            if len(dsts) < 2 or (wanted_bps < cap_bps and len(dsts) < MAX_NIC_FLOWS):
-                dsts.append(dst)
-                wanted_bps += network.link(src, dst).bandwidth_bps
-        if len(dsts) > 1:
-            yield Sample(kind="nic", src=src, dsts=tuple(dsts))
-
-
 def _checks(
     measurement: Measurement, network: Network, scale: float, tolerance: float, shared_clock: bool
 ) -> Iterator[Check]:
     sample = measurement.sample
-    if measurement.error:
-        return
-    for i, dst in enumerate(sample.dsts):
-        spread_s = JITTER_SPREAD * network.link(sample.src, dst).jitter_s
-        spread_back_s = JITTER_SPREAD * network.link(dst, sample.src).jitter_s
-        way_s = _echo_s(network, sample.src, dst, scale)
-        rtt_s = way_s + _echo_s(network, dst, sample.src, scale)
+    for i, (src, dst) in enumerate(sample.flows):
+        link = Sample(kind=sample.kind, src=src, dsts=(dst,))
+        spread_s = JITTER_SPREAD * network.link(src, dst).jitter_s
+        spread_back_s = JITTER_SPREAD * network.link(dst, src).jitter_s
+        way_s = _echo_s(network, src, dst, scale)
+        rtt_s = way_s + _echo_s(network, dst, src, scale)
         # Of the round trip for both: one way is taken by processes that have to be woken first.
-        allowed_s = tolerance * rtt_s + DELAY_RESOLUTION_S + spread_s
-        if shared_clock:
+        allowed_s = tolerance * rtt_s + DELAY_RESOLUTION_S
+        if shared_clock and (train := _jitter_train(measurement)) is not None:
+            chance_s = network.link(src, dst).jitter_s * (
+                SIGMAS / math.sqrt(train.received) + JITTER_MEAN
+            )
+            yield _check(
+                link, "one_way_s", way_s, train.mean_s, allowed_s + chance_s,
+                num_packets=train.num_packets,
+            )  # fmt: skip
+        elif shared_clock:
             one_way_s = measurement.one_way_s[i]
-            yield _check(sample, (dst,), "one_way_s", way_s, one_way_s, allowed_s)
-        allowed_s += spread_back_s
-        yield _check(sample, (dst,), "rtt_s", rtt_s, measurement.rtt_s[i], allowed_s)
+            yield _check(link, "one_way_s", way_s, one_way_s, allowed_s + spread_s)
+        allowed_s += spread_s + spread_back_s
+        yield _check(link, "rtt_s", rtt_s, measurement.rtt_s[i], allowed_s)
+    yield from _train_checks(measurement, network, scale, tolerance)
     rate_bps = expected_rate_bps(network, sample)
     if rate_bps is not None:
         expected = rate_bps / scale * goodput_ratio(network.mtu_bytes)
         found = measurement.goodput_bps
-        yield _check(sample, sample.dsts, "goodput_bps", expected, found, tolerance * expected)
+        yield _check(sample, "goodput_bps", expected, found, tolerance * expected)
+        if sample.streams > 1:
+            found, streams = measurement.streams_goodput_bps, sample.streams
+            yield _check(
+                sample, "goodput_bps", expected, found, tolerance * expected, streams=streams
+            )
+
+
+def _jitter_train(measurement: Measurement) -> TrainResult | None:
+    """The train whose mean delay tells more than the smallest of a few echoes, if there is one."""
+    trains = zip(measurement.trains, measurement.train_results, strict=True)
+    return next((r for train, r in trains if train.purpose == "jitter" and r.received), None)
+
+
+def _train_checks(
+    measurement: Measurement, network: Network, scale: float, tolerance: float
+) -> Iterator[Check]:
+    sample = measurement.sample
+    src, dst = sample.src, sample.dsts[0]
+    link = network.link(src, dst)
+    rtt_s = _echo_s(network, src, dst, scale) + _echo_s(network, dst, src, scale)
+    # A link without jitter may be as unsteady as its delay may be off.
+    resolution_s = JITTER_RESOLUTION_S + (0.0 if link.jitter_s else tolerance * rtt_s)
+    for train, result in zip(measurement.trains, measurement.train_results, strict=True):
+        found = {
+            "jitter_s": result.jitter_s,
+            "loss": result.loss,
+            "duplication": result.duplication,
+            "reordering": result.reordering,
+        }
+        for wanted in expectations(link, train, tolerance, resolution_s):
+            yield _check(
+                sample,
+                wanted.quantity,
+                wanted.value,
+                found[wanted.quantity],
+                wanted.allowed,
+                num_packets=train.num_packets,
+            )
 
 
 def goodput_ratio(mtu_bytes: int) -> float:
@@ -296,21 +272,26 @@ def goodput_ratio(mtu_bytes: int) -> float:
 
 def _check(
     sample: Sample,
-    dsts: tuple[int, ...],
     quantity: str,
     expected: float,
     measured: float | None,
     allowed: float,
+    *,
+    streams: int = 1,
+    num_packets: int = 0,
 ) -> Check:
     return Check(
         kind=sample.kind,
         src=sample.src,
-        dsts=dsts,
+        dsts=sample.dsts,
+        srcs=sample.srcs,
         quantity=quantity,
         expected=expected,
         measured=measured,
         allowed=allowed,
         passed=measured is not None and abs(measured - expected) <= allowed,
+        streams=streams,
+        num_packets=num_packets,
     )
 
 
@@ -320,19 +301,23 @@ def _echo_s(network: Network, src: int, dst: int, scale: float) -> float:
     return network.link(src, dst).one_way_delay_s + frame_s
 
 
-def _rtt_s(network: Network, src: int, dst: int) -> float:
-    return network.link(src, dst).one_way_delay_s + network.link(dst, src).one_way_delay_s
-
-
 def _where(sample: Sample) -> str:
-    to = ", ".join(str(dst) for dst in sample.dsts)
-    return f"{sample.kind} sample, node {sample.src} to {to}"
+    src = ", ".join(str(src) for src in sample.sources)
+    to = ", ".join(str(dst) for dst in dict.fromkeys(sample.dsts))
+    return f"{sample.kind} sample, node{'s' * (len(sample.sources) > 1)} {src} to {to}"
 
 
 def _reason(check: Check) -> str:
-    where = _where(Sample(kind=check.kind, src=check.src, dsts=check.dsts))
+    sample = Sample(kind=check.kind, src=check.src, dsts=check.dsts, srcs=check.srcs)
+    by = f" by {check.streams} connections" if check.streams > 1 else ""
+    where = f"{_where(sample)}{by}"
     if check.measured is None:
         return f"{where}: no {check.quantity} was measured, expected {check.expected:.6g}"
+    if check.quantity in PACKET_SHARES:
+        return (
+            f"{where}: {check.quantity} is {check.measured:.3g} of {check.num_packets} packets, "
+            f"expected {check.expected:.3g} ± {check.allowed:.2g}"
+        )
     error = check.measured - check.expected
     if check.expected:
         off = f"{error / check.expected:+.1%}, allowed {check.allowed / check.expected:.1%}"

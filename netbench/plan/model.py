@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from netbench.scenario.model import Network, Workload
+from netbench.scenario.model import LATER, Network, Workload
 from netbench.workload.costs import Stage
 
 PLAN_SCHEMA_VERSION = 1
-
-LATER = {"omit_default": True}
-"""Metadata of a field that came after plans were recorded: it is written only where it has not its
-default, so that those plans keep their hash."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

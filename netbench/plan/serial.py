@@ -1,7 +1,7 @@
 """A plan as canonical JSON: sorted keys, no spaces, types from the annotations, inf as "inf".
 
 Fields added after plans were first recorded are left out where they have their default
-(`model.LATER`): read a plan with `plan_from_json`, not by its keys.
+(`scenario.model.LATER`): read a plan with `plan_from_json`, not by its keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import typing
 from typing import Any
 
 from netbench.errors import PlanError
-from netbench.plan.model import LATER, PLAN_SCHEMA_VERSION, Plan
+from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+from netbench.scenario.model import LATER, Network
 
 HASH_DIGITS = 12
 """Hexadecimal digits of a plan's hash: 48 bits, plenty for the plans of one project."""
@@ -44,6 +45,18 @@ def plan_from_json(text: str) -> Plan:
 def plan_hash(plan: Plan) -> str:
     """First 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
     return hashlib.sha256(plan_to_json(plan).encode()).hexdigest()[:HASH_DIGITS]
+
+
+def network_to_json(network: Network) -> str:
+    """A network alone, as it is written in a plan."""
+    return json.dumps(_encode(Network, network), sort_keys=True, allow_nan=False)
+
+
+def network_from_json(text: str) -> Network:
+    """The network that `network_to_json` wrote. Raises PlanError naming the field that is wrong."""
+    network = _decode(Network, json.loads(text), "network")
+    assert isinstance(network, Network)
+    return network
 
 
 def _encode(kind: Any, value: Any) -> Any:

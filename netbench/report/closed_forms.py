@@ -26,7 +26,10 @@ GLOO_SEGMENT_BYTES = 1 << 20
 
 
 def ideal_s(plan: CollectivePlan) -> float | None:
-    """Seconds of one iteration at full size; None where the links of the nodes differ."""
+    """Seconds of one iteration at full size; None where the links of the nodes differ, or regions
+    share a trunk."""
+    if plan.network.sharing == "trunk" and len(set(plan.network.node_regions)) > 1:
+        return None
     links = {
         plan.network.link(src, dst)
         for src in range(plan.num_nodes)

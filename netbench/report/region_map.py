@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import UsageError
+from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Network, Scenario
-from netbench.units import format_bandwidth, format_percent, format_time
+from netbench.units import format_bandwidth, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,6 +64,7 @@ def _figure(scenario: Scenario, width_in: float, height_in: float) -> Figure:
         "pair": "each pair of nodes has its own rate",
         "class": "destinations with equal delay and rate share the rate",
         "nic": "all destinations share the node's NIC",
+        "trunk": "all between two regions shares one rate",
     }[network.sharing]
     left, top = 0.45 / width_in, 1 - 0.42 / height_in
     figure.text(
@@ -233,13 +235,11 @@ def _line_width(bandwidth_bps: float) -> float:
 
 
 def _link_text(link: Link) -> str:
-    """Delay, and beneath it bandwidth and loss where they limit anything."""
-    lines = [_spaced(format_time(link.one_way_delay_s, 3))]
+    """Delay, and beneath it bandwidth and loss where they limit anything, and all else."""
+    lines = [f"{_spaced(format_time(link.one_way_delay_s, 3))} {jitter_text(link)}".strip()]
     if math.isfinite(link.bandwidth_bps):
         lines.append(_spaced(format_bandwidth(link.bandwidth_bps, 3)) + "/s")
-    if link.loss:
-        lines.append(f"{format_percent(link.loss, 3)} loss")
-    return "\n".join(lines)
+    return "\n".join(line for line in (*lines, loss_text(link), *rest_lines(link)) if line)
 
 
 def _spaced(text: str) -> str:

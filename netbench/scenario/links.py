@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from netbench.errors import nearest
-from netbench.scenario.model import Link
-from netbench.scenario.schema import LinkForm, MatrixForm, PairForm, ScenarioForm
+from netbench.scenario.model import NO_BURSTS, BurstLoss, Link
+from netbench.scenario.schema import (
+    BurstsForm,
+    JitterForm,
+    LinkForm,
+    MatrixForm,
+    PairForm,
+    ScenarioForm,
+)
 from netbench.scenario.source import KeyPath, Source
+from netbench.units import format_time
 
 LinkMatrix = tuple[tuple[Link, ...], ...]
 
@@ -53,7 +62,7 @@ def _from_pairs(
                     f"gives {_arrow(regions, end)} again, which is on line {lines[end]}; "
                     "keep one of the two",
                 )
-            found[end], lines[end] = make_link(pair), source.line(keys)
+            found[end], lines[end] = make_link(source, pair, keys), source.line(keys)
     for src in range(len(regions)):
         for dst in range(len(regions)):
             if src != dst and (src, dst) not in found:
@@ -99,7 +108,7 @@ def _from_matrix(source: Source, form: ScenarioForm, matrix: MatrixForm) -> Link
             _check_size(source, rows, size, ("network", "links", name))
     zeros = [[0.0] * size for _ in range(size)]
     jitter, loss = matrix.jitter or zeros, matrix.loss or zeros
-    return tuple(
+    links = tuple(
         tuple(
             Link(
                 one_way_delay_s=matrix.one_way_delay[src][dst],
@@ -111,6 +120,10 @@ def _from_matrix(source: Source, form: ScenarioForm, matrix: MatrixForm) -> Link
         )
         for src in range(size)
     )
+    for src, row in enumerate(links):
+        for dst, link in enumerate(row):
+            _check_jitter(source, link, ("network", "links", "jitter", src, dst))
+    return links
 
 
 def _check_size(source: Source, rows: Sequence[Sequence[float]], size: int, keys: KeyPath) -> None:
@@ -130,7 +143,7 @@ def _inside(source: Source, form: ScenarioForm) -> list[Link]:
     for group in form.nodes:
         counts[group.region] = counts.get(group.region, 0) + group.count
     if isinstance(inside, LinkForm):
-        return [make_link(inside)] * len(form.regions)
+        return [make_link(source, inside, ("network", "inside"))] * len(form.regions)
     given: Mapping[str, LinkForm] = inside or {}
     for name in given:
         region_index(source, form.regions, name, ("network", "inside", name))
@@ -141,17 +154,56 @@ def _inside(source: Source, form: ScenarioForm) -> list[Link]:
                 f"has no link inside {name}, which has {counts[name]} nodes; "
                 'write e.g. "inside: {one_way_delay: 1ms, bandwidth: 5Gbit}"',
             )
-    return [make_link(given[name]) if name in given else UNUSED for name in form.regions]
+    links = {
+        name: make_link(source, link, ("network", "inside", name)) for name, link in given.items()
+    }
+    return [links.get(name, UNUSED) for name in form.regions]
 
 
-def make_link(form: LinkForm) -> Link:
-    """The link a form describes."""
-    return Link(
+def make_link(source: Source, form: LinkForm, keys: KeyPath) -> Link:
+    """The link that the form at `keys` describes. Raises ScenarioError if it cannot be."""
+    jitter, loss = form.jitter, form.loss
+    link = Link(
         one_way_delay_s=form.one_way_delay,
         bandwidth_bps=form.bandwidth,
-        jitter_s=form.jitter,
-        loss=form.loss,
+        jitter_s=jitter.deviation if isinstance(jitter, JitterForm) else jitter,
+        loss=0.0 if isinstance(loss, BurstsForm) else loss,
+        bursts=_bursts(loss) if isinstance(loss, BurstsForm) else NO_BURSTS,
+        duplication=form.duplication,
+        corruption=form.corruption,
+        reordering=form.reordering,
+        queue_packets=form.queue or 0,
     )
+    if link.reordering and not link.one_way_delay_s:
+        raise source.error(
+            (*keys, "reordering"),
+            "lets packets go without the delay, but the delay is 0; give the link a one_way_delay",
+        )
+    _check_jitter(source, link, (*keys, "jitter"))
+    if isinstance(jitter, JitterForm) and link.jitter_s:
+        return replace(
+            link,
+            jitter_distribution=jitter.distribution,
+            jitter_correlation=jitter.correlation,
+            jitter_reorders=jitter.reorders,
+        )
+    return link
+
+
+def _bursts(form: BurstsForm) -> BurstLoss:
+    return BurstLoss(
+        to_bad=form.to_bad, to_good=form.to_good, loss_bad=form.in_bad, loss_good=form.in_good
+    )
+
+
+def _check_jitter(source: Source, link: Link, keys: KeyPath) -> None:
+    """A deviation above the delay would have packets arrive before they were sent."""
+    if link.jitter_s > link.one_way_delay_s:
+        raise source.error(
+            keys,
+            f"of {format_time(link.jitter_s)} is more than the delay it varies, "
+            f"{format_time(link.one_way_delay_s)}; lower it, or give a longer one_way_delay",
+        )
 
 
 def _arrow(regions: Sequence[str], end: tuple[int, int]) -> str:

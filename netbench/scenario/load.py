@@ -174,7 +174,8 @@ def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, .
             raise source.error(
                 ("sweep", "networks", i), f'"{network.name}" is given twice; keep one of the two'
             )
-        networks[network.name] = SweepNetwork(name=network.name, link=make_link(network))
+        link = make_link(source, network, ("sweep", "networks", i))
+        networks[network.name] = SweepNetwork(name=network.name, link=link)
     for i, name in enumerate(form.sweep.default.networks or []):
         if name not in networks:
             hint = nearest(name, networks) if networks else "add it there"

@@ -9,14 +9,48 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-SHARING = ("pair", "class", "nic")
-"""How a node's egress bandwidth is shared between destinations.
+SHARING = ("pair", "class", "nic", "trunk")
+"""What a rate belongs to.
 
 pair: each (src, dst) pair of nodes has its own rate.
 class: destinations with equal (delay, rate) share one rate.
 nic: a node's egress is capped in total (`Node.nic_bps`), whatever the destinations; the rate of
 a link, where it is finite, caps the pair beneath that.
+trunk: all that goes from one region to another shares one rate; inside a region, as `pair`.
 """
+
+LATER = {"omit_default": True}
+"""Metadata of a field that came after plans were recorded: it is written only where it has not its
+default, so that those plans keep their hash."""
+
+JITTER_DISTRIBUTIONS = ("normal", "uniform", "pareto", "paretonormal")
+"""Of a link's delay: netem's tables, and `uniform`, which needs none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BurstLoss:
+    """Loss in bursts, after Gilbert and Elliott: a link is good or bad, and may change state with
+    every packet.
+
+    to_bad, to_good: probability per packet of leaving the good, the bad state.
+    loss_good, loss_bad: share of packets that is lost in each.
+    """
+
+    to_bad: float = 0.0
+    to_good: float = 1.0
+    loss_bad: float = 1.0
+    loss_good: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        """Share of packets that is lost in the long run."""
+        if not self.to_bad + self.to_good:
+            return self.loss_good
+        bad = self.to_bad / (self.to_bad + self.to_good)
+        return bad * self.loss_bad + (1 - bad) * self.loss_good
+
+
+NO_BURSTS = BurstLoss()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,13 +58,45 @@ class Link:
     """A directed network profile, source to destination.
 
     one_way_delay_s: seconds. bandwidth_bps: bit/s on the wire, inf = not limited.
-    jitter_s: standard deviation of the delay, seconds. loss: probability, 0..1.
+    jitter_s: standard deviation of the delay, seconds, of `jitter_distribution`, each packet's
+    correlated with the one before by `jitter_correlation`, 0..1. Packets keep their order unless
+    `jitter_reorders`.
+    loss: probability, 0..1, independent per packet; or `bursts` instead.
+    duplication, corruption, reordering: share of packets that arrive twice, with one bit flipped,
+    ahead of those that wait (without the delay).
+    queue_packets: packets the link holds, waiting and on the way; 0 = enough to drop none.
     """
 
     one_way_delay_s: float
     bandwidth_bps: float
     jitter_s: float = 0.0
     loss: float = 0.0
+    jitter_distribution: str = field(default="normal", metadata=LATER)
+    jitter_correlation: float = field(default=0.0, metadata=LATER)
+    jitter_reorders: bool = field(default=False, metadata=LATER)
+    bursts: BurstLoss = field(default=NO_BURSTS, metadata=LATER)
+    duplication: float = field(default=0.0, metadata=LATER)
+    corruption: float = field(default=0.0, metadata=LATER)
+    reordering: float = field(default=0.0, metadata=LATER)
+    queue_packets: int = field(default=0, metadata=LATER)
+
+    @property
+    def mean_loss(self) -> float:
+        """Share of packets that never arrive as they were sent, in the long run."""
+        return 1 - (1 - max(self.loss, self.bursts.loss)) * (1 - self.corruption)
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """What befalls packets beside the delay and the time the rate takes: names of it."""
+        found = {
+            "jitter": self.jitter_s,
+            "loss": max(self.loss, self.bursts.loss),
+            "duplication": self.duplication,
+            "corruption": self.corruption,
+            "reordering": self.reordering,
+            "a stated queue": self.queue_packets,
+        }
+        return tuple(name for name, value in found.items() if value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

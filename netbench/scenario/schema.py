@@ -34,21 +34,31 @@ def _quantity(parse: Callable[[str], float], example: str) -> tuple[Any, ...]:
     return BeforeValidator(read), WithJsonSchema(form)
 
 
-def _parse_loss(text: str) -> float:
-    """A share below 1: what loses every packet is no link."""
-    loss = units.parse_percent(text)
-    if loss == 1:
-        raise ValueError(
-            f'"{text}" loses every packet, so that nothing can cross; write e.g. "0.1%"'
-        )
-    return loss
+def _share(example: str, *, zero: str = "", whole: str = "") -> tuple[Any, ...]:
+    """Annotations of a share in percent. zero, whole: what 0% and 100% would mean, if refused."""
+
+    def parse(text: str) -> float:
+        share = units.parse_percent(text)
+        if problem := {0.0: zero, 1.0: whole}.get(share):
+            raise ValueError(f'"{text}" {problem}; write e.g. "{example}"')
+        return share
+
+    return _quantity(parse, example)
 
 
 Bandwidth = Annotated[float, *_quantity(units.parse_bandwidth, "1.12Gbit")]
 Seconds = Annotated[float, *_quantity(units.parse_time, "11ms")]
 Bytes = Annotated[int, *_quantity(units.parse_bytes, "16GB")]
 Flops = Annotated[float, *_quantity(units.parse_flops, "55TFLOPS")]
-Loss = Annotated[float, *_quantity(_parse_loss, "0.1%")]
+Share = Annotated[float, *_share("1%")]
+Loss = Annotated[float, *_share("0.1%", whole="loses every packet, so that nothing can cross")]
+Corruption = Annotated[
+    float, *_share("0.1%", whole="damages every packet, so that nothing can cross")
+]
+Reordering = Annotated[float, *_share("1%", whole="lets every packet go ahead of the others")]
+Correlation = Annotated[float, *_share("25%", whole="gives every packet the delay of the first")]
+ToBad = Annotated[float, *_share("1%", zero="never leaves the good state")]
+ToGood = Annotated[float, *_share("30%", zero="never leaves the bad state")]
 Count = Annotated[int, *_quantity(units.parse_count, "64M")]
 Positive = Annotated[int, *_quantity(units.parse_count, "24"), Field(gt=0)]
 
@@ -95,13 +105,61 @@ def _problem(message: str, key: str | None = None) -> PydanticCustomError:
     return PydanticCustomError("netbench", "{message}", {"message": message, "key": key})
 
 
+class JitterForm(Section):
+    """How the delay of a link varies from packet to packet."""
+
+    deviation: Seconds = Field(examples=["2ms"])
+    distribution: Literal["normal", "uniform", "pareto", "paretonormal"] = "normal"
+    correlation: Correlation = 0.0
+    reorders: bool = False
+
+
+class BurstsForm(Section):
+    """Loss in bursts: a link is good or bad, and may change with every packet (Gilbert-Elliott)."""
+
+    to_bad: ToBad = Field(examples=["1%"])
+    to_good: ToGood = Field(examples=["30%"])
+    in_bad: Share = 1.0
+    in_good: Loss = 0.0
+
+    @model_validator(mode="after")
+    def is_worse_in_bad(self) -> BurstsForm:
+        if self.in_bad <= self.in_good:
+            raise _problem("loses no more in the bad state than in the good one; expected more")
+        return self
+
+
+TAG = "form:"
+"""How the alternatives of a key are called; pydantic puts them in error paths, where a reader does
+not want them."""
+
+
+def _in_detail(value: Any) -> str:
+    """One value, or a mapping that says more."""
+    return "form:detailed" if isinstance(value, Mapping | BaseModel) else "form:plain"
+
+
+Jitter = Annotated[
+    Annotated[Seconds, Tag("form:plain")] | Annotated[JitterForm, Tag("form:detailed")],
+    Discriminator(_in_detail),
+]
+Losses = Annotated[
+    Annotated[Loss, Tag("form:plain")] | Annotated[BurstsForm, Tag("form:detailed")],
+    Discriminator(_in_detail),
+]
+
+
 class LinkForm(Section):
     """What a link does to packets; `between` two regions, or one way `from` one `to` another."""
 
     one_way_delay: Seconds = Field(examples=["11ms"])
     bandwidth: Bandwidth = Field(default=math.inf, examples=["1.12Gbit"])
-    jitter: Seconds = Field(default=0.0, examples=["1ms"])
-    loss: Loss = Field(default=0.0, examples=["0.1%"])
+    jitter: Jitter = Field(default=0.0, examples=["1ms"])
+    loss: Losses = Field(default=0.0, examples=["0.1%"])
+    duplication: Share = Field(default=0.0, examples=["1%"])
+    corruption: Corruption = Field(default=0.0, examples=["0.1%"])
+    reordering: Reordering = Field(default=0.0, examples=["1%"])
+    queue: Positive | None = Field(default=None, examples=["1000"])
 
 
 class PairForm(LinkForm):
@@ -128,18 +186,15 @@ class MatrixForm(Section):
     loss: list[list[Loss]] | None = None
 
 
-TAG = "form:"
-"""How the alternatives of a key are called; pydantic puts them in error paths, where a reader does
-not want them."""
-
-
 def _links_form(value: Any) -> str:
     return "form:matrix" if isinstance(value, Mapping) else "form:pairs"
 
 
 def _inside_form(value: Any) -> str:
     """One link for all regions, or a mapping region -> link (whose values are mappings)."""
-    per_region = isinstance(value, Mapping) and any(isinstance(v, Mapping) for v in value.values())
+    per_region = isinstance(value, Mapping) and any(
+        isinstance(v, Mapping) for key, v in value.items() if key not in LinkForm.model_fields
+    )
     return "form:per region" if per_region else "form:all regions"
 
 
@@ -157,7 +212,7 @@ Inside = Annotated[
 class NetworkForm(Section):
     """How regions are connected, inside and to each other."""
 
-    sharing: Literal["pair", "class", "nic"] = "pair"
+    sharing: Literal["pair", "class", "nic", "trunk"] = "pair"
     mtu: int = Field(default=1500, ge=576, le=65535)
     inside: Inside | None = None
     links: Links = Field(default_factory=list)

@@ -339,7 +339,7 @@ def _nccl_ring(
     count = steps * RING_SLICES
     sent = graph.flow(
         Kind.COLLECTIVE,
-        np.broadcast_to(members, (count, num_groups, n)),
+        members,
         target,
         (size / n * merged / RING_SLICES)[:, None],
         label=(np.arange(count) // RING_SLICES)[:, None, None],
@@ -368,7 +368,7 @@ def _chain(
     delay_s = graph.delay_s(source, target)
     sent = graph.flow(
         Kind.COLLECTIVE,
-        np.broadcast_to(source, (count, num_groups, n - 1)),
+        source,
         target,
         sizes,
         label=np.arange(count)[:, None, None],
@@ -385,7 +385,7 @@ def _tree(
     graph: Graph, members: Ids, size: Floats, gate: Ids, parent: Ids, chunk_bytes: int
 ) -> list[tuple[Ids, ArrayLike, ArrayLike]]:
     """Slices up one tree and down again: what `_done` waits for."""
-    num_groups, n = members.shape
+    n = members.shape[1]
     root = int(np.flatnonzero(parent < 0)[0])
     child = np.flatnonzero(parent >= 0)
     above = parent[child]
@@ -395,9 +395,8 @@ def _tree(
     low, high = members[:, child], members[:, above]
     up_s, down_s = graph.delay_s(low, high), graph.delay_s(high, low)
     label = np.arange(len(sizes))[:, None, None]
-    whole = (len(sizes), num_groups, n - 1)
-    up = graph.flow(Kind.COLLECTIVE, np.broadcast_to(low, whole), high, sizes, label)
-    down = graph.flow(Kind.COLLECTIVE, np.broadcast_to(high, whole), low, sizes, label)
+    up = graph.flow(Kind.COLLECTIVE, low, high, sizes, label)
+    down = graph.flow(Kind.COLLECTIVE, high, low, sizes, label)
     graph.edge(gate[:, child], up[0])
     graph.edge(gate[:, above], down[0])
     inner = above != root
@@ -465,7 +464,7 @@ def _gloo_ring(
     message = np.broadcast_to(np.asarray(message_bytes, np.float64), (num_groups,))
     sent = graph.flow(
         Kind.COLLECTIVE,
-        np.broadcast_to(members, (count, num_groups, n)),
+        members,
         target,
         (message * merged)[:, None],
         label=np.arange(count)[:, None, None],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,35 +35,43 @@ class Fabric:
         self._num_ranks = len(self._node)
         mtu = network.mtu_bytes
         self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
+        regions = np.asarray(network.node_regions, dtype=np.int64)
+        self._region = regions[self._node]
+        self._region_delay_s = np.array(
+            [[link.one_way_delay_s for link in row] for row in network.links]
+        )
+        self._region_bps = np.array([[link.bandwidth_bps for link in row] for row in network.links])
         self._index: dict[int, NDArray[np.int32]] = {}  # by channels
         self._capacity: list[float] = []
         self._keys: dict[tuple[object, ...], int] = {}
-        self._hops: list[list[int]] = []
-        self._delay_s: list[float] = []
-        self._rtt_s: list[float] = []
-        self._channels: list[int] = []
+        self._hops = np.zeros((0, kernel.MAX_HOPS), np.int64)
+        self._delay_s, self._rtt_s, self._channels = np.zeros((3, 0))
 
     @property
     def delay_s(self) -> NDArray[np.float64]:
         """One-way, seconds, (num_paths,)."""
-        return np.asarray(self._delay_s)
+        return self._delay_s
 
     @property
     def rate(self) -> NDArray[np.float64]:
         """What each path carries when it is alone, payload bytes/s, (num_paths,)."""
         capacity = np.append(self._capacity, math.inf)  # NONE is the last
-        rate: NDArray[np.float64] = capacity[self._hop_matrix()].min(axis=-1)
+        rate: NDArray[np.float64] = capacity[self._hops].min(axis=-1)
         return rate
 
     @property
     def resources(self) -> tuple[tuple[object, ...], ...]:
         """What each resource is, in the order of `network().capacity`: its kind, then the ranks
-        (host, channels, inside) or nodes (pair, egress, ingress) it joins; a class has its node,
-        delay and rate."""
+        (host, channels, inside), nodes (pair, egress, ingress) or regions (trunk) it joins; a class
+        has its node, delay and rate."""
         return tuple(self._keys)
 
-    def _hop_matrix(self) -> NDArray[np.int64]:
-        return np.asarray(self._hops, dtype=np.int64).reshape(-1, kernel.MAX_HOPS)
+    def one_way_delay_s(
+        self, source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Between ranks, seconds, in the shape of the arguments."""
+        delay_s = self._region_delay_s[self._region[source], self._region[target]]
+        return np.where(self._node[source] == self._node[target], 0.0, delay_s)
 
     def paths(
         self, source: NDArray[np.int64], target: NDArray[np.int64], channels: int = 1
@@ -77,20 +86,20 @@ class Fabric:
         keys = source * self._num_ranks + target
         index = known[keys]
         if (index == kernel.NONE).any():
-            for key in np.unique(keys[index == kernel.NONE]):
-                known[key] = self._make(*divmod(int(key), self._num_ranks), channels)
+            new = np.unique(keys[index == kernel.NONE])
+            known[new] = self._make(*np.divmod(new, self._num_ranks), channels)
             index = known[keys]
         paths: NDArray[np.int64] = index.astype(np.int64)
         return paths
 
     def network(self) -> kernel.Network:
         """What the kernel needs of it."""
-        transport, rtt_s = self.transport, np.asarray(self._rtt_s)
+        transport, rtt_s = self.transport, self._rtt_s
         # RFC 6298, with a round trip that varies by what the connection itself has queued.
         queue_s = self._burst_bytes / self.rate
         return kernel.Network(
             capacity=np.asarray(self._capacity, dtype=np.float64),
-            hops=self._hop_matrix(),
+            hops=self._hops,
             rtt_s=rtt_s,
             idle_s=np.where(  # a window that is never short is never halved
                 rtt_s > 0,
@@ -102,7 +111,7 @@ class Fabric:
                 transport.first_window_segments
                 * (self._network.mtu_bytes - transport.header_bytes)
                 * transport.sockets
-                * np.asarray(self._channels),
+                * self._channels,
                 np.inf,
             ),
         )
@@ -126,45 +135,70 @@ class Fabric:
         """Bytes that one end of a connection holds; unlimited inside a node."""
         transport = self.transport
         paths = self.paths(source, target)
-        rtt_s = np.asarray(self._rtt_s)[paths]
+        rtt_s = self._rtt_s[paths]
         window = np.where(rtt_s > 0, self.rate[paths], 0.0) * rtt_s * transport.window_factor
         held = transport.fifo_bytes + transport.window_bytes + window
         return np.where(self._node[source] == self._node[target], math.inf, held)
 
-    def _make(self, source: int, target: int, channels: int) -> int:
+    def _make(
+        self, source: NDArray[np.int64], target: NDArray[np.int64], channels: int
+    ) -> NDArray[np.int64]:
         network, transport = self._network, self.transport
-        a, b = int(self._node[source]), int(self._node[target])
-        limits: dict[tuple[object, ...], float] = {}
-        if a == b:
-            limits["inside", source, target] = transport.inside_node_bps / self._goodput
-            delay_s = rtt_s = 0.0
+        a, b = self._node[source], self._node[target]
+        inside, far = a == b, a != b
+        delay_s, back_s = (
+            self.one_way_delay_s(*ends) for ends in ((source, target), (target, source))
+        )
+        rtt_s = delay_s + back_s
+        src, dst = self._region[source], self._region[target]
+        link_bps = self._region_bps[src, dst]
+        nic_bps = np.asarray(network.nic_bps, dtype=np.float64)
+        host_bps = channels * self._host_bps(rtt_s) / self._goodput
+        host = "host" if channels == 1 else "channels"
+        limits: list[tuple[str, NDArray[np.bool_], NDArray[np.float64], tuple[Any, ...]]] = [
+            (
+                "inside",
+                inside,
+                np.full(len(a), transport.inside_node_bps / self._goodput),
+                (source, target),
+            ),
+            (host, far, host_bps, (source, target)),
+        ]
+        trunked = far & (src != dst) if network.sharing == "trunk" else np.zeros_like(far)
+        if network.sharing == "class":
+            limits.append(("class", far, link_bps, (a, delay_s, link_bps)))
         else:
-            link = network.link(a, b)
-            delay_s = link.one_way_delay_s
-            rtt_s = delay_s + network.link(b, a).one_way_delay_s
-            kind = "host" if channels == 1 else "channels"
-            limits[kind, source, target] = channels * self._host_bps(rtt_s) / self._goodput
-            if network.sharing == "class":
-                limits["class", a, delay_s, link.bandwidth_bps] = link.bandwidth_bps
-            else:
-                limits["pair", a, b] = link.bandwidth_bps
-            if network.sharing == "nic":
-                limits["egress", a] = network.nic_bps[a]
-                limits["ingress", b] = network.nic_bps[b]
-        hops = [self._resource(key, bps) for key, bps in limits.items() if math.isfinite(bps)]
-        self._hops.append(hops + [kernel.NONE] * (kernel.MAX_HOPS - len(hops)))
-        self._delay_s.append(delay_s)
-        self._rtt_s.append(rtt_s)
-        self._channels.append(channels)
-        return len(self._hops) - 1
+            limits.append(("pair", far & ~trunked, link_bps, (a, b)))
+            limits.append(("trunk", trunked, link_bps, (src, dst)))
+        if network.sharing == "nic":
+            limits += [("egress", far, nic_bps[a], (a,)), ("ingress", far, nic_bps[b], (b,))]
+        hops = np.full((len(a), kernel.MAX_HOPS), kernel.NONE)
+        used = np.zeros(len(a), np.int64)
+        for kind, where, bps, which in limits:
+            some = np.flatnonzero(where & np.isfinite(bps))
+            keys = zip(*(column[some].tolist() for column in which), strict=True)
+            hops[some, used[some]] = [
+                self._resource((kind, *key), limit)
+                for key, limit in zip(keys, bps[some].tolist(), strict=True)
+            ]
+            used[some] += 1
+        first = len(self._hops)
+        self._hops = np.concatenate([self._hops, hops])
+        self._delay_s = np.append(self._delay_s, delay_s)
+        self._rtt_s = np.append(self._rtt_s, rtt_s)
+        self._channels = np.append(self._channels, np.full(len(a), channels))
+        return np.arange(first, len(self._hops))
 
-    def _host_bps(self, rtt_s: float) -> float:
+    def _host_bps(self, rtt_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Payload that a connection carries at most: its host's, or a window per round trip."""
         transport = self.transport
-        if rtt_s == 0:
-            return transport.host_bps
         window_bytes = transport.max_window_bytes * transport.sockets
-        return min(transport.host_bps, 8 * window_bytes / rtt_s)
+        with np.errstate(divide="ignore"):
+            return np.where(
+                rtt_s == 0,
+                transport.host_bps,
+                np.minimum(transport.host_bps, 8 * window_bytes / rtt_s),
+            )
 
     def _resource(self, key: tuple[object, ...], bps: float) -> int:
         if key not in self._keys:

@@ -52,19 +52,28 @@ class Timeline:
     lag_s: NDArray[np.float64]
 
 
+_COLUMNS: dict[str, type] = {
+    "kind": np.int8,
+    "rank": np.int64,
+    "peer": np.int64,
+    "label": np.int64,
+    "amount": np.float64,
+    "path": np.int64,
+}
+"""Of a task."""
+
+
 class Graph:
     """Collects tasks and edges; `run` times them on a fabric."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self._num_tasks = 0
-        self._tasks: dict[str, list[NDArray[np.float64]]] = {
-            name: [] for name in ("kind", "rank", "peer", "label", "amount", "path")
-        }
+        self._tasks: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
         self._edges: list[tuple[Ids, Ids, NDArray[np.float64]]] = []
 
     def work(
-        self, kind: Kind, rank: ArrayLike, seconds: ArrayLike = 0.0, label: ArrayLike = -1
+        self, kind: ArrayLike, rank: ArrayLike, seconds: ArrayLike = 0.0, label: ArrayLike = -1
     ) -> Ids:
         """Tasks that keep `rank` busy for `seconds`. Arguments broadcast; ids have their shape."""
         return self._add(kind, rank, -1, label, seconds, kernel.NONE)
@@ -96,34 +105,35 @@ class Graph:
 
     def delay_s(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
         """One-way delays between ranks, seconds."""
-        paths = self.fabric.paths(np.asarray(source), np.asarray(target))
-        return self.fabric.delay_s[paths]
+        return self.fabric.one_way_delay_s(np.asarray(source), np.asarray(target))
 
     def run(self) -> Timeline:
         """Time every task."""
         kind, rank, peer, label, amount, path = (
-            np.concatenate(parts) if parts else np.zeros(0) for parts in self._tasks.values()
+            np.concatenate([np.zeros(0, _COLUMNS[name]), *parts])
+            for name, parts in self._tasks.items()
         )
         empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
         before, after, lag_s = (
             np.concatenate(parts) for parts in zip(*(self._edges or [empty]), strict=True)
         )
-        after_start, order = kernel.by_key(before, self._num_tasks)
-        before, after, lag_s = before[order], after[order], lag_s[order]
+        after_start, num_before, (before, after, lag_s) = kernel.by_task(
+            before, after, lag_s, self._num_tasks
+        )
         tasks = kernel.Tasks(
             amount=amount,
-            path=path.astype(np.int64),
-            num_before=np.bincount(after, minlength=self._num_tasks).astype(np.int64),
+            path=path,
+            num_before=num_before,
             after_start=after_start,
             after=after,
             lag_s=lag_s,
         )
         start_s, end_s = kernel.run(tasks, self.fabric.network())
         return Timeline(
-            kind=kind.astype(np.int8),
-            rank=rank.astype(np.int64),
-            peer=peer.astype(np.int64),
-            label=label.astype(np.int64),
+            kind=kind,
+            rank=rank,
+            peer=peer,
+            label=label,
             amount=amount,
             path=tasks.path,
             start_s=start_s,
@@ -135,17 +145,17 @@ class Graph:
 
     def _add(
         self,
-        kind: Kind,
+        kind: ArrayLike,
         rank: ArrayLike,
         peer: ArrayLike,
         label: ArrayLike,
         amount: ArrayLike,
         path: ArrayLike,
     ) -> Ids:
-        columns = (int(kind), rank, peer, label, amount, path)
+        columns = (kind, rank, peer, label, amount, path)
         shape = _common_shape(*columns)
-        for parts, column in zip(self._tasks.values(), columns, strict=True):
-            parts.append(_filled(column, shape, np.float64))
+        for (name, parts), column in zip(self._tasks.items(), columns, strict=True):
+            parts.append(_filled(column, shape, _COLUMNS[name]))
         size = math.prod(shape)
         ids = np.arange(self._num_tasks, self._num_tasks + size).reshape(shape)
         self._num_tasks += size
@@ -153,7 +163,8 @@ class Graph:
 
 
 def _common_shape(*arrays: ArrayLike) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(np.shape(array) for array in arrays))
+    shapes = {np.shape(array) for array in arrays} - {()}
+    return np.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop() if shapes else ()
 
 
 def _filled(values: ArrayLike, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:

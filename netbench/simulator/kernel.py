@@ -4,6 +4,14 @@ A task either works for a time or moves bytes across resources (links, NICs, cla
 shares by max-min fairness with every flow that crosses them at that moment. Between events all
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
 
+When work ends is known as soon as all tasks before it have their ends. So it is for a flow that is
+alone wherever it goes. Only flows that meet others wait for the clock. Who meets is found by
+trying: all count as alone until two are on a resource at once, which is then shared, and all runs
+again.
+
+Compiled code counts references to arrays, at more than what a step costs, unless it is seen to need
+none: so loops over hops do not break, and helpers are given arrays one by one.
+
 A connection starts slowly, as TCP does: it sends its window, waits for the round trip to end, and
 doubles the window, until one fills the round trip (first window: RFC 6928). From then on a window
 grows by what is sent, while that is more than half of it, and is halved for every retransmission
@@ -12,7 +20,6 @@ timeout that the connection is idle (RFC 2861; on by default in Linux).
 
 from __future__ import annotations
 
-import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +28,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Records = NDArray[np.void]
 
 MAX_HOPS = 4
 """Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
 
 NONE = -1
-_READY, _WORKED, _SENT, _ROUND = 0, 1, 2, 3
-"""Kinds of event. An event is (time, key); a key holds task, kind and, in its last bits, which
-version of a flow's rate it was made for. So ties are broken by task, and nothing else."""
-_VERSIONS = 1 << 20
 _TICKS = float(1 << 30)
 """Of a second: what should happen at once does, however a processor rounds."""
 
@@ -65,382 +70,553 @@ class Tasks(NamedTuple):
     lag_s: Floats
 
 
-_STATE = np.dtype(
+_TASK = np.dtype(
     [
+        ("start", np.float64),
+        ("end", np.float64),
+        ("amount", np.float64),
+        ("path", np.int64),
+        ("waiting", np.int64),
+    ]
+)
+"""A task, its figures side by side in memory, for the loop jumps between tasks. waiting: how many
+tasks it still waits for; those that have ended let it start at `start`."""
+
+_PATH = np.dtype(
+    [
+        ("window", np.float64),
+        ("granted", np.float64),
+        ("round_s", np.float64),
+        ("used_s", np.float64),
+        ("rtt_s", np.float64),
+        ("idle_s", np.float64),
+        ("first", np.float64),
+        ("fastest", np.float64),
+        ("alone", np.bool_),
+    ]
+)
+"""A path and its connection: its window, what of it is left in the round that began at `round_s`,
+when it was last used (-1 = never), as in `Network`, and the most that it can carry, bytes/s."""
+
+_FLOW = np.dtype(
+    [
+        ("due", np.float64),
+        ("task", np.int64),
+        ("place", np.int64),
         ("left", np.float64),
         ("chunk", np.float64),
         ("until", np.float64),
         ("rate", np.float64),
         ("since", np.float64),
-        ("version", np.int64),
         ("path", np.int64),
-        ("amount", np.float64),
-        ("waiting", np.int64),
-        ("ready", np.float64),
-        ("start", np.float64),
-        ("end", np.float64),
+        ("mark", np.int64),
     ]
 )
-"""A task under way, its figures side by side in memory, for the loop jumps between tasks.
+"""A flow under way that is not alone: when it is to be looked at, whose it is, and its place in the
+queue (of one that is over: the next that is); bytes left, bytes that may go now (`chunk`; 0 = none
+are under way) and are still to go (`until`), its rate and since when; in which sharing it was."""
 
-Of a flow: bytes left, bytes that may go now (`chunk`, at first) and are still to go (`until`), its
-rate, since when, and how often that changed. Of any: as in `Tasks`, how many tasks it still waits
-for, when those before it let it start, and its start and end."""
+_RESOURCE = np.dtype(
+    [
+        ("capacity", np.float64),
+        ("free_s", np.float64),
+        ("head", np.int64),
+        ("room", np.float64),
+        ("users", np.int64),
+        ("mark", np.int64),
+        ("dirty", np.bool_),
+    ]
+)
+"""A resource: from when on it is free, if it is not shared; else the first of its flows, as a slot.
+While it is shared anew: what is left of it, for how many flows, and in which sharing."""
 
 
-class _Users(NamedTuple):
-    """The flows of every resource, as linked lists of slots, one per task and hop."""
+class _Traffic(NamedTuple):
+    """What flows that are not alone need.
 
-    head: Integers
-    following: Integers
-    previous: Integers
+    queue: such flows, a heap by due time and task. beside: (num_slots, 2), one slot per flow and
+    hop, the next and the previous one on the same resource. dirty: resources to be shared anew.
+    reached: those that a sharing reaches. num: see `_QUEUED`.
+    """
+
+    flows: Records
+    resources: Records
+    queue: Integers
+    beside: Integers
+    dirty: Integers
+    reached: Integers
+    num: Integers
 
 
-class _Scratch(NamedTuple):
-    """Of one sharing: what is left of each resource and for how many flows; who takes part."""
-
-    room: Floats
-    users: Integers
-    resource_mark: Integers
-    flow_mark: Integers
-    resources: Integers
+_QUEUED, _FLOWS, _OVER, _DIRTY, _SHARES = range(5)
+"""Of `num`: length of the queue, flows so far, the first of those that are over, length of `dirty`,
+sharings so far."""
 
 
 def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
     """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
-    # Made here: numba 0.68 loses writes to arrays of a tuple that is made inside compiled code.
-    state = np.zeros(num_tasks, _STATE).view(np.recarray)  # so that it runs uncompiled, too
-    state["left"] = state["amount"] = tasks.amount
-    state["path"], state["waiting"] = tasks.path, tasks.num_before
-    state["start"] = state["end"] = np.nan
-    users = _Users(
-        head=np.full(num_resources, NONE),
-        following=np.full(num_tasks * MAX_HOPS, NONE),
-        previous=np.full(num_tasks * MAX_HOPS, NONE),
-    )
-    scratch = _Scratch(
-        room=np.zeros(num_resources),
-        users=np.zeros(num_resources, np.int64),
-        resource_mark=np.zeros(num_resources, np.int64),
-        flow_mark=np.zeros(num_tasks, np.int64),
-        resources=np.zeros(num_resources, np.int64),
-    )
-    _run(tasks, network, state, users, scratch)
+    shared, alone = np.zeros(num_resources, np.bool_), np.ones(len(network.hops), np.bool_)
+    for last_try in (False, False, False, True):  # sharing moves flows in time, and others meet
+        if last_try:
+            shared[:], alone[:] = True, False
+        # Made here: numba 0.68 loses writes to arrays of a tuple that is made in compiled code.
+        state, paths = _records(num_tasks, _TASK), _records(len(alone), _PATH)
+        traffic = _Traffic(
+            flows=_records(num_tasks, _FLOW),
+            resources=_records(num_resources, _RESOURCE),
+            queue=np.empty(num_tasks, np.int64),
+            beside=np.empty((num_tasks * MAX_HOPS, 2), np.int64),
+            dirty=np.empty(num_resources + 1, np.int64),
+            reached=np.empty(num_resources, np.int64),
+            num=np.array([0, 0, NONE, 0, 0]),
+        )
+        if _run(tasks, network, shared, alone, state, paths, traffic):
+            break
     return state["start"].copy(), state["end"].copy()
 
 
-@njit(cache=True)
+def _records(count: int, dtype: np.dtype[np.void]) -> Records:
+    return np.empty(count, dtype).view(np.recarray)  # so that it runs uncompiled, too
+
+
+@njit(cache=True, error_model="numpy")
 def _run(
-    tasks: Tasks, network: Network, state: NDArray[np.void], users: _Users, scratch: _Scratch
-) -> None:
-    num_tasks, num_resources = len(tasks.amount), len(network.capacity)
-    window, granted = network.first_window.copy(), network.first_window.copy()
-    round_s = np.zeros(len(window))
-    used_s = np.full(len(window), -1.0)  # never
-    dirty, is_dirty = np.zeros(num_resources, np.int64), np.zeros(num_resources, np.bool_)
-    num_dirty = num_shares = num_now = 0
-    now = 0.0
-    ready_now = np.zeros(num_tasks, np.int64)  # a stack: what may start without waiting
+    tasks: Tasks,
+    network: Network,
+    shared: Flags,
+    alone: Flags,
+    state: Records,
+    paths: Records,
+    traffic: _Traffic,
+) -> bool:
+    """Fill `state`. False = flows that were taken to be alone met: `shared` has more resources."""
+    flows, resources, queue, beside, dirty, _, num = traffic
+    hops, num_tasks = network.hops, len(state)
+    ready = np.empty(num_tasks, np.int64)  # in order: all before them have ended
+    num_ready = num_begun = 0
+    for index in range(len(resources)):
+        resources[index].capacity = network.capacity[index]
+        resources[index].free_s, resources[index].head = 0.0, NONE
+        resources[index].mark, resources[index].dirty = 0, False
+    for path in range(len(paths)):
+        _new_path(path, network, alone[path], paths)
     for task in range(num_tasks):
+        state[task].start, state[task].end = 0.0, np.nan
+        state[task].amount, state[task].path = tasks.amount[task], tasks.path[task]
+        state[task].waiting = tasks.num_before[task]
         if state[task].waiting == 0:
-            ready_now[num_now] = task
-            num_now += 1
-    events = [(0.0, 0)]
-    events.pop()
+            ready[num_ready] = task
+            num_ready += 1
+    now, correct = 0.0, True
 
     while True:
-        if num_now > 0:
-            num_now -= 1
-            kind, task, version = _READY, ready_now[num_now], 0
-        else:
-            if num_dirty > 0 and (len(events) == 0 or events[0][0] > now):
-                num_shared = 0
-                for index in range(num_dirty):
-                    is_dirty[dirty[index]] = False
-                    task = _only_flow(dirty[index], tasks, network, users)
-                    if task == NONE:
-                        dirty[num_shared] = dirty[index]
-                        num_shared += 1
-                    else:
-                        _set_rate(task, _fastest(network, state[task].path), now, state, events)
-                num_dirty = 0
-                if num_shared > 0:
-                    num_shares += 1
-                    _share(
-                        now,
-                        num_shares,
-                        dirty,
-                        num_shared,
-                        tasks,
-                        network,
-                        state,
-                        users,
-                        scratch,
-                        events,
-                    )
-            if len(events) == 0:
-                return
-            now, key = heapq.heappop(events)
-            version = key % _VERSIONS
-            kind = key // _VERSIONS % 4
-            task = key // (_VERSIONS * 4)
-        path = state[task].path
-        finished = kind == _WORKED
-        if kind == _READY:
-            state[task].start = now
+        flow = NONE
+        while num_begun < num_ready and flow == NONE:
+            task = ready[num_begun]
+            num_begun += 1
+            start, path = state[task].start, state[task].path
             if state[task].amount <= 0.0:
-                finished = True
+                end = start
             elif path == NONE:
-                heapq.heappush(events, (_tick(now + state[task].amount), _key(task, _WORKED, 0)))
-                continue
-            elif used_s[path] < 0.0:
-                round_s[path] = now
+                end = _tick(start + state[task].amount)
+            elif paths[path].alone:
+                correct &= start >= paths[path].used_s
+                end = _send_alone(start, state[task].amount, paths[path])
+                correct &= _occupy(path, start, end, hops, resources, shared)
             else:
-                timeouts = (now - used_s[path]) // network.idle_s[path]
-                if timeouts > 0:
-                    halved = window[path] / 2.0 ** min(timeouts, 99.0)
-                    window[path] = max(halved, network.first_window[path])
-                    granted[path] = window[path]
-                    round_s[path] = now
-        elif kind == _SENT:
-            if version != state[task].version % _VERSIONS:
-                continue  # its rate changed, another event is on its way
-            num_dirty = _leave(task, path, network, users, dirty, is_dirty, num_dirty)
-            state[task].left -= state[task].chunk
-            granted[path] -= state[task].chunk
-            used_s[path] = now
-            finished = state[task].left <= 0.0
-            if granted[path] == np.inf and 2.0 * state[task].amount > window[path]:
-                window[path] += state[task].amount  # every byte acknowledged adds one
-        if finished:
-            state[task].end = now
-            for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
-                later = tasks.after[edge]
-                state[later].ready = max(state[later].ready, _tick(now + tasks.lag_s[edge]))
-                state[later].waiting -= 1
-                if state[later].waiting == 0:
-                    if state[later].ready <= now:
-                        ready_now[num_now] = later
-                        num_now += 1
-                    else:
-                        heapq.heappush(events, (state[later].ready, _key(later, _READY, 0)))
-            continue
-        round_ends_s = _tick(round_s[path] + network.rtt_s[path])
-        if granted[path] < np.inf and now >= round_ends_s:
-            if granted[path] <= window[path] / 2.0:  # only a window that was used grows
-                window[path] *= 2.0
-            granted[path], round_s[path] = window[path], now
-        if granted[path] <= 0.0:
-            heapq.heappush(events, (round_ends_s, _key(task, _ROUND, 0)))
-            continue
-        if window[path] >= _fastest(network, path) * network.rtt_s[path]:
-            granted[path] = np.inf
-        state[task].chunk = min(state[task].left, granted[path])
-        state[task].until = state[task].chunk
-        state[task].since, state[task].rate = now, 0.0
-        state[task].version += 1
-        if network.hops[path, 0] == NONE:
-            heapq.heappush(events, (now, _key(task, _SENT, state[task].version)))
+                flow = _new_flow(task, path, state[task].amount, flows, num)
+                if start > now:
+                    _queue(flow, start, queue, flows, num)
+                    flow = NONE
+                continue
+            state[task].end = end
+            num_ready = _release(task, end, tasks, state, ready, num_ready)
+        if flow == NONE:
+            if num[_DIRTY] > 0 and (num[_QUEUED] == 0 or flows[queue[0]].due > now):
+                num[_SHARES] += 1
+                for index in range(num[_DIRTY]):
+                    resources[dirty[index]].dirty = False
+                for index in range(num[_DIRTY]):
+                    flow = _only_flow(dirty[index], hops, flows, resources, beside)
+                    if flow != NONE:
+                        due = _at_rate(flow, paths[flows[flow].path].fastest, now, flows)
+                        _queue(flow, due, queue, flows, num)
+                    elif resources[dirty[index]].mark != num[_SHARES]:  # not yet reached
+                        _share(dirty[index], now, hops, traffic)
+                num[_DIRTY] = 0
+            if num[_QUEUED] == 0:
+                break
+            flow = _next(queue, flows, num)
+            now = flows[flow].due
+        task, path = flows[flow].task, flows[flow].path
+        if flows[flow].chunk > 0.0:
+            _leave(flow, path, hops, resources, beside, dirty, num)
+            flows[flow].left -= flows[flow].chunk
+            _sent(flows[flow].chunk, state[task].amount, now, paths[path])
+            if flows[flow].left <= 0.0:
+                state[task].end = now
+                num_ready = _release(task, now, tasks, state, ready, num_ready)
+                flows[flow].place, num[_OVER] = num[_OVER], flow
+                continue
+        elif flows[flow].left == state[task].amount:
+            _wake(now, paths[path])
+        flows[flow].chunk = flows[flow].until = _granted(flows[flow].left, now, paths[path])
+        flows[flow].since, flows[flow].rate = now, 0.0
+        if flows[flow].chunk <= 0.0:
+            _queue(flow, _round_ends(paths[path]), queue, flows, num)
+        elif hops[path, 0] == NONE:
+            _queue(flow, now, queue, flows, num)
         else:
-            num_dirty = _enter(task, path, network, users, dirty, is_dirty, num_dirty)
+            _enter(flow, path, hops, resources, beside, dirty, num)
+    if not correct:
+        _spread(hops, shared, alone)
+    for task in range(num_tasks):
+        if state[task].waiting > 0:
+            state[task].start = np.nan
+    return correct
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, error_model="numpy")
 def _tick(time_s: float) -> float:
     return float(np.rint(time_s * _TICKS) / _TICKS)
 
 
-@njit(cache=True, inline="always")
-def _key(task: int, kind: int, version: int) -> int:
-    return (task * 4 + kind) * _VERSIONS + version % _VERSIONS
+@njit(cache=True, error_model="numpy")
+def _release(
+    task: int, end: float, tasks: Tasks, state: Records, ready: Integers, num_ready: int
+) -> int:
+    """Tell those that wait for a task when it ends, and note whom nothing else keeps waiting."""
+    for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
+        later = tasks.after[edge]
+        state[later].start = max(state[later].start, _tick(end + tasks.lag_s[edge]))
+        state[later].waiting -= 1
+        if state[later].waiting == 0:
+            ready[num_ready] = later
+            num_ready += 1
+    return num_ready
 
 
-@njit(cache=True, inline="always")
-def _fastest(network: Network, path: int) -> float:
-    """The most that a path can carry, bytes/s."""
-    least = np.inf
+@njit(cache=True, error_model="numpy")
+def _new_path(index: int, network: Network, alone: bool, paths: Records) -> None:
+    path = paths[index]
+    path.window = path.granted = path.first = network.first_window[index]
+    path.rtt_s, path.idle_s = network.rtt_s[index], network.idle_s[index]
+    path.round_s, path.used_s = 0.0, -1.0
+    path.alone = alone
+    path.fastest = np.inf
     for hop in range(MAX_HOPS):
-        if network.hops[path, hop] != NONE:
-            least = min(least, network.capacity[network.hops[path, hop]])
-    return least
+        if network.hops[index, hop] != NONE:
+            path.fastest = min(path.fastest, network.capacity[network.hops[index, hop]])
 
 
-@njit(cache=True, inline="always")
-def _touch(resource: int, dirty: Integers, is_dirty: NDArray[np.bool_], num_dirty: int) -> int:
+@njit(cache=True, error_model="numpy")
+def _wake(now: float, path: Any) -> None:
+    """A message begins: the first round, or what idleness has left of the window."""
+    if path.used_s < 0.0:
+        path.round_s = now
+    elif now - path.used_s >= path.idle_s:
+        halved = path.window / 2.0 ** min((now - path.used_s) // path.idle_s, 99.0)
+        path.window = max(halved, path.first)
+        path.granted, path.round_s = path.window, now
+
+
+@njit(cache=True, error_model="numpy")
+def _round_ends(path: Any) -> float:
+    return _tick(path.round_s + path.rtt_s)
+
+
+@njit(cache=True, error_model="numpy")
+def _granted(left: float, now: float, path: Any) -> float:
+    """Bytes that may go now; none until `_round_ends` where the window is used up."""
+    if path.granted < np.inf and now >= _round_ends(path):
+        if path.granted <= path.window / 2.0:  # only a window that was used grows
+            path.window *= 2.0
+        path.granted, path.round_s = path.window, now
+    if path.granted <= 0.0:
+        return 0.0
+    if path.window >= path.fastest * path.rtt_s:
+        path.granted = np.inf
+    return float(min(left, path.granted))
+
+
+@njit(cache=True, error_model="numpy")
+def _sent(chunk: float, amount: float, now: float, path: Any) -> None:
+    """Some bytes of a message of `amount` have left."""
+    path.granted -= chunk
+    path.used_s = now
+    if path.granted == np.inf and 2.0 * amount > path.window:
+        path.window += amount  # every byte acknowledged adds one
+
+
+@njit(cache=True, error_model="numpy")
+def _send_alone(start: float, amount: float, path: Any) -> float:
+    """When a message has left that has all that its path can carry."""
+    now, left = start, amount
+    _wake(now, path)
+    while left > 0.0:
+        chunk = _granted(left, now, path)
+        if chunk <= 0.0:
+            now = _round_ends(path)
+            continue
+        now = _tick(now + chunk / path.fastest)
+        left -= chunk
+        _sent(chunk, amount, now, path)
+    return now
+
+
+@njit(cache=True, error_model="numpy")
+def _occupy(
+    path: int, start: float, end: float, hops: Integers, resources: Records, shared: Flags
+) -> bool:
+    """Whether a path's resources are free from `start` on; they are not until `end`."""
+    all_free = True
+    for hop in range(_num_hops(path, hops)):
+        index = hops[path, hop]
+        if start < resources[index].free_s:
+            shared[index], all_free = True, False
+        resources[index].free_s = end
+    return all_free
+
+
+@njit(cache=True, error_model="numpy")
+def _spread(hops: Integers, shared: Flags, alone: Flags) -> None:
+    """Who crosses a shared resource is not alone, and shares all others that it crosses."""
+    grows = True
+    while grows:
+        grows = False
+        for path in range(len(hops)):
+            for hop in range(MAX_HOPS):
+                if alone[path] and hops[path, hop] != NONE and shared[hops[path, hop]]:
+                    alone[path], grows = False, True
+            for hop in range(MAX_HOPS):
+                if not alone[path] and hops[path, hop] != NONE:
+                    shared[hops[path, hop]] = True
+
+
+@njit(cache=True, error_model="numpy")
+def _new_flow(task: int, path: int, amount: float, flows: Records, num: Integers) -> int:
+    over = num[_OVER]
+    index = num[_FLOWS] if over == NONE else over
+    num[_FLOWS] += over == NONE
+    num[_OVER] = NONE if over == NONE else flows[index].place
+    flows[index].task, flows[index].path, flows[index].place = task, path, NONE
+    flows[index].left, flows[index].chunk, flows[index].mark = amount, 0.0, 0
+    return int(index)
+
+
+@njit(cache=True, error_model="numpy")
+def _sooner(a: int, b: int, flows: Records) -> bool:
+    if flows[a].due == flows[b].due:
+        return bool(flows[a].task < flows[b].task)
+    return bool(flows[a].due < flows[b].due)
+
+
+@njit(cache=True, error_model="numpy")
+def _queue(flow: int, due: float, queue: Integers, flows: Records, num: Integers) -> None:
+    """Look at a flow at `due`, and not when it was to be looked at before."""
+    at = flows[flow].place
+    flows[flow].due = due
+    if at == NONE:
+        at = num[_QUEUED]
+        num[_QUEUED] += 1
+    while at > 0 and _sooner(flow, queue[(at - 1) // 2], flows):
+        queue[at] = queue[(at - 1) // 2]
+        flows[queue[at]].place = at
+        at = (at - 1) // 2
+    _sink(flow, at, queue, flows, num[_QUEUED])
+
+
+@njit(cache=True, error_model="numpy")
+def _sink(flow: int, at: int, queue: Integers, flows: Records, length: int) -> None:
+    """Put a flow at a place of the heap, or further down."""
+    while True:
+        child = 2 * at + 1
+        if child + 1 < length and _sooner(queue[child + 1], queue[child], flows):
+            child += 1
+        if child >= length or not _sooner(queue[child], flow, flows):
+            break
+        queue[at] = queue[child]
+        flows[queue[at]].place = at
+        at = child
+    queue[at] = flow
+    flows[flow].place = at
+
+
+@njit(cache=True, error_model="numpy")
+def _next(queue: Integers, flows: Records, num: Integers) -> int:
+    """Take the flow that is due first from the heap."""
+    flow = queue[0]
+    num[_QUEUED] -= 1
+    _sink(queue[num[_QUEUED]], 0, queue, flows, num[_QUEUED])
+    flows[flow].place = NONE
+    return int(flow)
+
+
+@njit(cache=True, error_model="numpy")
+def _num_hops(path: int, hops: Integers) -> int:
+    num = 0
+    for hop in range(MAX_HOPS):
+        num += hops[path, hop] != NONE
+    return num
+
+
+@njit(cache=True, error_model="numpy")
+def _touch(index: int, resources: Records, dirty: Integers, num: Integers) -> None:
     """Note, once, that a resource is to be shared anew."""
-    if is_dirty[resource]:
-        return num_dirty
-    is_dirty[resource] = True
-    dirty[num_dirty] = resource
-    return num_dirty + 1
+    dirty[num[_DIRTY]] = index
+    num[_DIRTY] += not resources[index].dirty
+    resources[index].dirty = True
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, error_model="numpy")
 def _enter(
-    task: int,
+    flow: int,
     path: int,
-    network: Network,
-    users: _Users,
+    hops: Integers,
+    resources: Records,
+    beside: Integers,
     dirty: Integers,
-    is_dirty: NDArray[np.bool_],
-    num_dirty: int,
-) -> int:
-    """Put a flow on its resources, which are to be shared anew."""
-    for hop in range(MAX_HOPS):
-        resource = network.hops[path, hop]
-        if resource == NONE:
-            break
-        slot = task * MAX_HOPS + hop
-        first = users.head[resource]
-        users.following[slot], users.previous[slot] = first, NONE
-        if first != NONE:
-            users.previous[first] = slot
-        users.head[resource] = slot
-        num_dirty = _touch(resource, dirty, is_dirty, num_dirty)
-    return num_dirty
-
-
-@njit(cache=True, inline="always")
-def _leave(
-    task: int,
-    path: int,
-    network: Network,
-    users: _Users,
-    dirty: Integers,
-    is_dirty: NDArray[np.bool_],
-    num_dirty: int,
-) -> int:
-    """Take a flow off its resources; those that others still use are to be shared anew."""
-    for hop in range(MAX_HOPS):
-        resource = network.hops[path, hop]
-        if resource == NONE:
-            break
-        slot = task * MAX_HOPS + hop
-        before, behind = users.previous[slot], users.following[slot]
-        if before == NONE:
-            users.head[resource] = behind
-        else:
-            users.following[before] = behind
-        if behind != NONE:
-            users.previous[behind] = before
-        if users.head[resource] != NONE:
-            num_dirty = _touch(resource, dirty, is_dirty, num_dirty)
-    return num_dirty
-
-
-@njit(cache=True, inline="always")
-def _only_flow(resource: int, tasks: Tasks, network: Network, users: _Users) -> int:
-    """The flow that has `resource` and all its other ones to itself, or NONE."""
-    slot = users.head[resource]
-    if slot == NONE:
-        return NONE
-    task = int(slot // MAX_HOPS)
-    for hop in range(MAX_HOPS):
-        other = network.hops[tasks.path[task], hop]
-        if other == NONE:
-            break
-        first = users.head[other]
-        if first // MAX_HOPS != task or users.following[first] != NONE:
-            return NONE
-    return task
-
-
-@njit(cache=True, inline="always")
-def _set_rate(task: int, rate: float, now: float, state: NDArray[np.void], events: Any) -> None:
-    """A flow goes on at another rate from now: when it will have sent what it may."""
-    if state[task].rate != rate:
-        state[task].until -= state[task].rate * (now - state[task].since)
-        state[task].rate, state[task].since = rate, now
-        state[task].version += 1
-        wait_s = max(0.0, state[task].until) / rate
-        heapq.heappush(events, (_tick(now + wait_s), _key(task, _SENT, state[task].version)))
-
-
-@njit(cache=True)
-def _share(
-    now: float,
-    mark: int,
-    dirty: Integers,
-    num_dirty: int,
-    tasks: Tasks,
-    network: Network,
-    state: NDArray[np.void],
-    users: _Users,
-    scratch: _Scratch,
-    events: Any,
+    num: Integers,
 ) -> None:
-    """Max-min rates for all flows that `dirty` resources reach, by progressive filling: the
-    resource with the least room per flow is full first and fixes its flows' rate."""
-    for start in range(num_dirty):
-        if scratch.resource_mark[dirty[start]] == mark:
-            continue  # reached from one before
-        num_resources, num_open = _gather(dirty[start], mark, tasks, network, users, scratch)
-        while num_open > 0:
-            tightest, fair = NONE, np.inf
-            for index in range(num_resources):
-                resource = scratch.resources[index]
-                if scratch.users[resource] > 0:
-                    even = scratch.room[resource] / scratch.users[resource]
-                    if tightest == NONE or even < fair:
-                        tightest, fair = resource, even
-            slot = users.head[tightest]
-            while slot != NONE:
-                task = slot // MAX_HOPS
-                if scratch.flow_mark[task] == mark:
-                    scratch.flow_mark[task] = -mark
-                    num_open -= 1
-                    for hop in range(MAX_HOPS):
-                        resource = network.hops[tasks.path[task], hop]
-                        if resource == NONE:
-                            break
-                        scratch.room[resource] = max(0.0, scratch.room[resource] - fair)
-                        scratch.users[resource] -= 1
-                    _set_rate(task, fair, now, state, events)
-                slot = users.following[slot]
+    """Put a flow on its resources, which are to be shared anew."""
+    for hop in range(_num_hops(path, hops)):
+        index = hops[path, hop]
+        slot, first = flow * MAX_HOPS + hop, resources[index].head
+        beside[slot, 0], beside[slot, 1] = first, NONE
+        if first != NONE:
+            beside[first, 1] = slot
+        resources[index].head = slot
+        _touch(index, resources, dirty, num)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
+def _leave(
+    flow: int,
+    path: int,
+    hops: Integers,
+    resources: Records,
+    beside: Integers,
+    dirty: Integers,
+    num: Integers,
+) -> None:
+    """Take a flow off its resources; those that others still use are to be shared anew."""
+    for hop in range(_num_hops(path, hops)):
+        index = hops[path, hop]
+        slot = flow * MAX_HOPS + hop
+        behind, before = beside[slot, 0], beside[slot, 1]
+        if before == NONE:
+            resources[index].head = behind
+        else:
+            beside[before, 0] = behind
+        if behind != NONE:
+            beside[behind, 1] = before
+        if resources[index].head != NONE:
+            _touch(index, resources, dirty, num)
+
+
+@njit(cache=True, error_model="numpy")
+def _only_flow(
+    index: int, hops: Integers, flows: Records, resources: Records, beside: Integers
+) -> int:
+    """The flow that has a resource and all its other ones to itself, or NONE."""
+    slot = resources[index].head
+    flow = max(slot, 0) // MAX_HOPS
+    path = flows[flow].path
+    only = slot != NONE
+    for hop in range(_num_hops(path, hops)):
+        first = resources[hops[path, hop]].head
+        only &= (first // MAX_HOPS == flow) & (beside[first, 0] == NONE)
+    return int(flow) if only else NONE
+
+
+@njit(cache=True, error_model="numpy")
+def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
+    """A flow goes on at a rate from now: when it will have sent what it may."""
+    if flows[flow].rate == rate:
+        return float(flows[flow].due)
+    flows[flow].until -= flows[flow].rate * (now - flows[flow].since)
+    flows[flow].rate, flows[flow].since = rate, now
+    return _tick(now + max(0.0, flows[flow].until) / rate)
+
+
+@njit(cache=True, error_model="numpy")
+def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
+    """Max-min rates for all flows that a resource reaches, by progressive filling: the resource
+    with the least room per flow is full first and fixes its flows' rate."""
+    flows, resources, queue, beside, _, reached, num = traffic
+    num_reached, num_open = _gather(first, hops, flows, resources, beside, reached, num[_SHARES])
+    while num_open > 0:
+        tightest, fair = NONE, np.inf
+        for place in range(num_reached):
+            if resources[reached[place]].users > 0:
+                even = resources[reached[place]].room / resources[reached[place]].users
+                if tightest == NONE or even < fair:
+                    tightest, fair = reached[place], even
+        slot = resources[tightest].head
+        while slot != NONE:
+            flow = slot // MAX_HOPS
+            if flows[flow].mark == num[_SHARES]:
+                flows[flow].mark = 0
+                num_open -= 1
+                for hop in range(_num_hops(flows[flow].path, hops)):
+                    index = hops[flows[flow].path, hop]
+                    resources[index].room = max(0.0, resources[index].room - fair)
+                    resources[index].users -= 1
+                _queue(flow, _at_rate(flow, fair, now, flows), queue, flows, num)
+            slot = beside[slot, 0]
+
+
+@njit(cache=True, error_model="numpy")
 def _gather(
-    first: int, mark: int, tasks: Tasks, network: Network, users: _Users, scratch: _Scratch
+    first: int,
+    hops: Integers,
+    flows: Records,
+    resources: Records,
+    beside: Integers,
+    reached: Integers,
+    mark: int,
 ) -> tuple[int, int]:
     """Mark the resources and flows that `first` is connected with; how many of each."""
-    scratch.resource_mark[first] = mark
-    scratch.resources[0] = first
-    num_resources, num_flows, index = 1, 0, 0
-    while index < num_resources:  # the list grows while it is walked
-        resource = scratch.resources[index]
-        scratch.room[resource], scratch.users[resource] = network.capacity[resource], 0
-        slot = users.head[resource]
+    resources[first].mark, reached[0] = mark, first
+    num_reached, num_flows, place = 1, 0, 0
+    while place < num_reached:  # the list grows while it is walked
+        index = reached[place]
+        resources[index].room, resources[index].users = resources[index].capacity, 0
+        slot = resources[index].head
         while slot != NONE:
-            task = slot // MAX_HOPS
-            scratch.users[resource] += 1
-            if scratch.flow_mark[task] != mark:
-                scratch.flow_mark[task] = mark
+            flow = slot // MAX_HOPS
+            resources[index].users += 1
+            if flows[flow].mark != mark:
+                flows[flow].mark = mark
                 num_flows += 1
-                for hop in range(MAX_HOPS):
-                    other = network.hops[tasks.path[task], hop]
-                    if other == NONE:
-                        break
-                    if scratch.resource_mark[other] != mark:
-                        scratch.resource_mark[other] = mark
-                        scratch.resources[num_resources] = other
-                        num_resources += 1
-            slot = users.following[slot]
-        index += 1
-    return num_resources, num_flows
+                for hop in range(_num_hops(flows[flow].path, hops)):
+                    other = hops[flows[flow].path, hop]
+                    if resources[other].mark != mark:
+                        resources[other].mark, reached[num_reached] = mark, other
+                        num_reached += 1
+            slot = beside[slot, 0]
+        place += 1
+    return num_reached, num_flows
 
 
-@njit(cache=True)
-def by_key(keys: Integers, num_keys: int) -> tuple[Integers, Integers]:
-    """Sort by small keys: where each key starts, (num_keys + 1,), and the order, stable."""
-    starts = np.zeros(num_keys + 1, np.int64)
-    for key in keys:
-        starts[key + 1] += 1
-    for key in range(num_keys):
-        starts[key + 1] += starts[key]
-    place, order = starts[:-1].copy(), np.zeros(len(keys), np.int64)
-    for index, key in enumerate(keys):
-        order[place[key]] = index
-        place[key] += 1
-    return starts, order
+@njit(cache=True, error_model="numpy")
+def by_task(
+    before: Integers, after: Integers, lag_s: Floats, num_tasks: int
+) -> tuple[Integers, Integers, tuple[Integers, Integers, Floats]]:
+    """Edges in order of the task before, stable: where each task's start, (num_tasks + 1,), for how
+    many tasks each waits, (num_tasks,), and the edges."""
+    starts, num_before = np.zeros(num_tasks + 1, np.int64), np.zeros(num_tasks, np.int64)
+    for edge in range(len(before)):
+        starts[before[edge] + 1] += 1
+        num_before[after[edge]] += 1
+    for task in range(num_tasks):
+        starts[task + 1] += starts[task]
+    place = starts[:-1].copy()
+    ordered = np.empty_like(before), np.empty_like(after), np.empty_like(lag_s)
+    for edge in range(len(before)):
+        here = place[before[edge]]
+        place[before[edge]] += 1
+        ordered[0][here], ordered[1][here] = before[edge], after[edge]
+        ordered[2][here] = lag_s[edge]
+    return starts, num_before, ordered

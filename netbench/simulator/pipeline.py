@@ -11,7 +11,9 @@ messages and nobody waits for anybody; on short ones it is a part of one.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,172 +37,220 @@ class Lanes:
     blocking: bool  # a rank waits for every exchange; else compute and communication overlap
 
 
-def add_pipelines(
-    graph: Graph,
-    lanes: Lanes,
-    programs: list[Program],
-    seconds: dict[str, NDArray[np.float64]],
-    gate: Ids,
-) -> Ids:
-    """Add a schedule's programs for every lane.
-
-    seconds: by kind of work, (num_virtual_stages,). gate: (num_lanes, num_stages), what each rank
-    has ended before. Returns (num_lanes, num_stages), when each rank has ended its program.
-    """
-    num_stages = lanes.ranks.shape[1]
-    micro_batches = np.arange(lanes.num_micro_batches)
-    done: dict[tuple[str, int], Ids] = {}
-    for kind, durations in seconds.items():
-        for virtual_stage, duration in enumerate(durations):
-            rank = lanes.ranks[:, virtual_stage % num_stages, None]
-            done[kind, virtual_stage] = graph.work(_KINDS[kind], rank, duration, micro_batches)
-    channels = _channels(graph, lanes, programs)
-    ends = graph.work(Kind.MARK, lanes.ranks)
-    for stage, program in enumerate(programs):
-        chains = _chains(graph, lanes, stage, program, done, channels)
-        for starts, stops in chains:
-            graph.edge(gate[:, stage], starts[0])
-            graph.edge(stops[:-1], starts[1:])
-            graph.edge(stops[-1], ends[:, stage])
-    if not lanes.blocking:
-        _data_edges(graph, programs, done, channels)
-    return ends
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Channel:
-    """Messages from one stage to another, in order: (num_messages, num_lanes) each.
+class Wiring:
+    """A schedule as the tasks of one pipeline and what they wait for: of no network, and no time.
 
-    issue, sent: the send starts, is done. post, received: the receive starts, is done.
+    Of tasks, (num_tasks,): kind (`Kind`), stage, label (micro-batch). First comes all work, with
+    its virtual_stage, (num_work,); work_of has the tasks of every kind of work. Then come those of
+    messages, four times (num_messages,): where sends start, are done, receives start, are done. The
+    last are marks.
+    Of messages, (num_messages,), those from one stage to another together and in order: source and
+    target stage, place among those, and how many these are (length).
+    before, after: (num_edges,), tasks. first: tasks that wait for the gate of their stage. ends:
+    (num_stages,), a mark that follows all of a stage.
     """
 
-    place: dict[Message, int]
-    issue: Ids
-    sent: Ids
-    post: Ids
-    received: Ids
+    kind: NDArray[np.int8]
+    stage: Ids
+    label: Ids
+    work_of: dict[str, Ids]
+    virtual_stage: Ids
+    source: Ids
+    target: Ids
+    place: Ids
+    length: Ids
+    before: Ids
+    after: Ids
+    first: Ids
+    ends: Ids
 
 
-def _channels(
-    graph: Graph, lanes: Lanes, programs: list[Program]
-) -> dict[Message, tuple[_Channel, int]]:
-    """Every message's channel, and its place there."""
-    num_stages = lanes.ranks.shape[1]
-    order: dict[tuple[int, int], list[Message]] = {}
+class _Names(NamedTuple):
+    """Tasks of one lane: all work, and of every message where its send starts, is done, where its
+    receive starts, is done."""
+
+    work: dict[Work, int]
+    issue: dict[Message, int]
+    sent: dict[Message, int]
+    post: dict[Message, int]
+    received: dict[Message, int]
+
+
+def wire(programs: list[Program], *, blocking: bool) -> Wiring:
+    """A schedule's programs, by stage. blocking: as in `Lanes`."""
+    works = [
+        (stage, step)
+        for stage, program in enumerate(programs)
+        for step in program
+        if isinstance(step, Work)
+    ]
+    channels = _channels(programs)
+    rows = [
+        (source, target, place, len(messages), message.micro_batch)
+        for (source, target), messages in channels.items()
+        for place, message in enumerate(messages)
+    ]
+    source, target, place, length, label = np.array(rows, np.int64).reshape(-1, 5).T
+    num_work, count = len(works), len(rows)
+    listed = [message for messages in channels.values() for message in messages]
+    issue, sent, post, received = (
+        {message: num_work + part * count + index for index, message in enumerate(listed)}
+        for part in range(4)
+    )
+    work = {step: task for task, (_, step) in enumerate(works)}
+    names = _Names(work, issue, sent, post, received)
+    ends = np.arange(len(programs)) + num_work + 4 * count
+    edges, marks, firsts = _edges(programs, names, ends, blocking=blocking)
+    before, after = np.array(edges, np.int64).reshape(-1, 2).T
+    others = np.array([*range(len(programs)), *marks], np.int64)
+    operations = np.repeat([Kind.MARK, Kind.SEND, Kind.MARK, Kind.RECEIVE], count)
+    marks_kind, no_label = np.full(len(others), Kind.MARK), np.full(len(others), -1)
+    work_kind, work_stage, work_label = np.array(
+        [(_KINDS[step.kind], stage, step.micro_batch) for stage, step in works], np.int64
+    ).T
+    return Wiring(
+        kind=np.concatenate([work_kind, operations, marks_kind]).astype(np.int8),
+        stage=np.concatenate([work_stage, source, source, target, target, others]),
+        label=np.concatenate([work_label, *[label] * 4, no_label]),
+        work_of={kind: np.flatnonzero([step.kind == kind for _, step in works]) for kind in _KINDS},
+        virtual_stage=np.array([step.virtual_stage for _, step in works], np.int64),
+        source=source,
+        target=target,
+        place=place,
+        length=length,
+        before=before,
+        after=after,
+        first=np.array(firsts, np.int64),
+        ends=ends,
+    )
+
+
+def _channels(programs: list[Program]) -> dict[tuple[int, int], list[Message]]:
+    """Messages from one stage to another, in order."""
+    channels: dict[tuple[int, int], list[Message]] = {}
     for stage, program in enumerate(programs):
         for step in program:
             for message in step.sends if isinstance(step, Exchange) else ():
                 direction = 1 if message.kind == FORWARD else -1
-                target = (message.virtual_stage + direction) % num_stages
-                order.setdefault((stage, target), []).append(message)
-    found: dict[Message, tuple[_Channel, int]] = {}
-    for (source, target), messages in order.items():
-        channel = _channel(graph, lanes, source, target, messages)
-        found.update((message, (channel, place)) for place, message in enumerate(messages))
-    return found
+                target = (message.virtual_stage + direction) % len(programs)
+                channels.setdefault((stage, target), []).append(message)
+    return channels
 
 
-def _channel(
-    graph: Graph, lanes: Lanes, source: int, target: int, messages: list[Message]
-) -> _Channel:
-    size, count = max(1.0, lanes.message_bytes), len(messages)  # even an empty one is a message
-    senders, receivers = lanes.ranks[:, source], lanes.ranks[:, target]
-    label = np.asarray([message.micro_batch for message in messages])[:, None]
+def _edges(
+    programs: list[Program], names: _Names, ends: Ids, *, blocking: bool
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """What waits for what, the stages of further marks, and the first task of every chain.
+
+    A rank that waits for exchanges has one chain of all that it does, else one of its work and one
+    of its communicator's operations; then work waits for its message, and a message for the work
+    that makes it. An operation of several sends and receives is between two marks.
+    """
+    edges: list[tuple[int, int]] = []
+    marks: list[int] = []
+    firsts: list[int] = []
+    for stage, program in enumerate(programs):
+        work: list[tuple[int, int]] = []
+        talk = work if blocking else []
+        for step in program:
+            if isinstance(step, Work):
+                work.append((names.work[step], names.work[step]))
+                continue
+            begins = [names.issue[m] for m in step.sends] + [names.post[m] for m in step.receives]
+            stops = [names.sent[m] for m in step.sends] + [names.received[m] for m in step.receives]
+            begin, stop = begins[0], stops[0]
+            if len(begins) > 1:
+                begin = int(ends[-1]) + 1 + len(marks)
+                stop = begin + 1
+                marks += [stage, stage]
+                edges += [(begin, other) for other in begins] + [(other, stop) for other in stops]
+            talk.append((begin, stop))
+            if not blocking:
+                edges += [(names.work[Work(*m)], names.issue[m]) for m in step.sends]
+                edges += [(names.received[m], names.work[_user(m)]) for m in step.receives]
+        for chain in [work] if blocking else [work, talk]:
+            if chain:
+                firsts.append(chain[0][0])
+                edges += [(one[1], other[0]) for one, other in itertools.pairwise(chain)]
+                edges.append((chain[-1][1], int(ends[stage])))
+    return edges, marks, firsts
+
+
+def _user(message: Message) -> Work:
+    """The work that needs a message."""
+    direction = 1 if message.kind == FORWARD else -1
+    return Work(message.kind, message.virtual_stage + direction, message.micro_batch)
+
+
+def add_pipelines(
+    graph: Graph,
+    lanes: Lanes,
+    wiring: Wiring,
+    seconds: dict[str, NDArray[np.float64]],
+    gate: Ids,
+) -> Ids:
+    """Add a schedule for every lane.
+
+    seconds: by kind of work, (num_virtual_stages,). gate: (num_lanes, num_stages), what each rank
+    has ended before. Returns (num_lanes, num_stages), when each rank has ended its program.
+    """
+    ranks = lanes.ranks.T
+    amount = np.zeros(len(wiring.kind))
+    for kind, durations in seconds.items():
+        work = wiring.work_of[kind]
+        amount[work] = durations[wiring.virtual_stage[work]]
+    tasks = graph.work(
+        wiring.kind[:, None], ranks[wiring.stage], amount[:, None], wiring.label[:, None]
+    )
+    graph.edge(gate.T[wiring.stage[wiring.first]], tasks[wiring.first])
+    graph.edge(tasks[wiring.before], tasks[wiring.after])
+    if len(wiring.source):
+        _add_messages(graph, lanes, wiring, tasks)
+    return tasks[wiring.ends].T
+
+
+def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> None:
+    """Bytes of every message, between its send and its receive. All arrays are (num_messages,
+    num_lanes)."""
+    size = max(1.0, lanes.message_bytes)  # even an empty one is a message
+    num_work, count = len(wiring.virtual_stage), len(wiring.source)
+    issue, sent, post, received = tasks[num_work : num_work + 4 * count].reshape(4, count, -1)
+    senders, receivers = lanes.ranks.T[wiring.source], lanes.ranks.T[wiring.target]
+    label = np.broadcast_to(wiring.label[num_work : num_work + count, None], senders.shape)
+    lane = np.broadcast_to(np.arange(senders.shape[1]), senders.shape)
+    place = np.broadcast_to(wiring.place[:, None], senders.shape)
+    length = wiring.length[:, None]
     delay_s = graph.delay_s(senders, receivers)
     copy_s = graph.fabric.copy_s(senders, receivers, size)
     buffered = graph.fabric.buffered_bytes(senders, receivers)
-    issue = graph.work(Kind.MARK, senders, 0.0, label)
-    post = graph.work(Kind.MARK, receivers, 0.0, label)
-    sent = graph.work(Kind.SEND, senders, 0.0, label)
-    received = graph.work(Kind.RECEIVE, receivers, 0.0, label)
     graph.edge(issue, sent, copy_s)
     graph.edge(post, received, copy_s)
 
     ahead, part = np.divmod(np.minimum(buffered, MAX_AHEAD * size), size)
-    ahead = np.minimum(ahead, min(count, MAX_AHEAD)).astype(np.int64)
-    for skip, early in set(zip(ahead.tolist(), (part <= size / 2).tolist(), strict=True)):
-        alike = np.flatnonzero((ahead == skip) & ((part <= size / 2) == early))
-        ends = (senders[alike], receivers[alike])
-        starts, asked, lag_s = issue[:, alike], post[:, alike], delay_s[alike]
-        if skip == min(count, MAX_AHEAD):
-            first = last = graph.flow(Kind.TRANSFER, *ends, size, label)
-        else:
-            # Bytes of message m up to `part` wait for the receiver to ask for m - skip - 1, the
-            # rest for m - skip; when all but `part` have left, the send of m + skip is done.
-            cuts = np.sort([part[alike], size - part[alike]], axis=0)
-            first, middle, last = (
-                graph.flow(Kind.TRANSFER, *ends, piece, label)
-                for piece in (cuts[0], cuts[1] - cuts[0], size - cuts[1])
-            )
-            graph.edge(first, middle)
-            graph.edge(middle, last)
-            graph.edge(asked[: count - skip], (middle if early else last)[skip:], lag_s)
-            graph.edge(asked[: max(0, count - skip - 1)], first[skip + 1 :], lag_s)
-            graph.edge((middle if early else first)[: count - skip], sent[skip:, alike])
-        graph.edge(starts, first)
-        graph.edge(last[:-1], first[1:])
-        graph.edge(last, received[:, alike], lag_s)
-        if lanes.blocking:
-            graph.edge(last, sent[:, alike], lag_s)
-    place = {message: index for index, message in enumerate(messages)}
-    return _Channel(place=place, issue=issue, sent=sent, post=post, received=received)
-
-
-def _chains(
-    graph: Graph,
-    lanes: Lanes,
-    stage: int,
-    program: Program,
-    done: dict[tuple[str, int], Ids],
-    channels: dict[Message, tuple[_Channel, int]],
-) -> list[tuple[Ids, Ids]]:
-    """Sequences of (starts, stops), (length, num_lanes): one for all that a rank does if it waits
-    for exchanges, else one of its work and one of its communicator's operations."""
-    work: tuple[list[Ids], list[Ids]] = ([], [])
-    talk = work if lanes.blocking else ([], [])
-    edges: list[tuple[Ids, Ids]] = []
-    for step in program:
-        if isinstance(step, Work):
-            task = done[step.kind, step.virtual_stage][:, step.micro_batch]
-            work[0].append(task)
-            work[1].append(task)
-            continue
-        begins = [channel.issue[place] for channel, place in (channels[m] for m in step.sends)]
-        begins += [channel.post[place] for channel, place in (channels[m] for m in step.receives)]
-        ends = [channel.sent[place] for channel, place in (channels[m] for m in step.sends)]
-        ends += [channel.received[place] for channel, place in (channels[m] for m in step.receives)]
-        begin, end = begins[0], ends[0]
-        if len(begins) > 1:
-            begin, end = graph.work(Kind.MARK, lanes.ranks[:, [stage, stage]].T)
-            edges += [(begin, other) for other in begins] + [(other, end) for other in ends]
-        talk[0].append(begin)
-        talk[1].append(end)
-    if edges:
-        graph.edge(np.stack([a for a, _ in edges]), np.stack([b for _, b in edges]))
-    sequences = [work] if lanes.blocking else [work, talk]
-    return [(np.stack(starts), np.stack(stops)) for starts, stops in sequences if starts]
-
-
-def _data_edges(
-    graph: Graph,
-    programs: list[Program],
-    done: dict[tuple[str, int], Ids],
-    channels: dict[Message, tuple[_Channel, int]],
-) -> None:
-    """Work waits for its message, and a message for the work that makes it."""
-    before, after = [], []
-    for program in programs:
-        for step in program:
-            if not isinstance(step, Exchange):
-                continue
-            for message in step.sends:
-                channel, place = channels[message]
-                before.append(done[message.kind, message.virtual_stage][:, message.micro_batch])
-                after.append(channel.issue[place])
-            for message in step.receives:
-                channel, place = channels[message]
-                target = message.virtual_stage + (1 if message.kind == FORWARD else -1)
-                before.append(channel.received[place])
-                after.append(done[message.kind, target][:, message.micro_batch])
-    if before:  # else a pipeline of one stage
-        graph.edge(np.stack(before), np.stack(after))
+    ahead = np.minimum(ahead, MAX_AHEAD).astype(np.int64)
+    cut = ahead < np.minimum(length, MAX_AHEAD)
+    early = part <= size / 2
+    # Bytes of message m up to `part` wait for the receiver to ask for m - ahead - 1, the rest for
+    # m - ahead; when all but `part` have left, the send of m + ahead is done. So three pieces.
+    low, high = np.minimum(part, size - part), np.maximum(part, size - part)
+    first = graph.flow(Kind.TRANSFER, senders, receivers, np.where(cut, low, size), label)
+    middle, last = first.copy(), first.copy()
+    ends = (senders[cut], receivers[cut])
+    middle[cut] = graph.flow(Kind.TRANSFER, *ends, (high - low)[cut], label[cut])
+    last[cut] = graph.flow(Kind.TRANSFER, *ends, (size - high)[cut], label[cut])
+    graph.edge(first[cut], middle[cut])
+    graph.edge(middle[cut], last[cut])
+    for pieces, skip in ((np.where(early, middle, last), ahead), (first, ahead + 1)):
+        asked = np.nonzero(cut & (place + skip < length))
+        later = asked[0] + skip[asked]
+        graph.edge(post[asked], pieces[later, lane[asked]], delay_s[asked])
+    freed = np.nonzero(cut & (place + ahead < length))
+    pieces = np.where(early, middle, first)
+    graph.edge(pieces[freed], sent[freed[0] + ahead[freed], freed[1]])
+    graph.edge(issue, first)
+    follows = np.flatnonzero(wiring.place > 0)
+    graph.edge(last[follows - 1], first[follows])
+    graph.edge(last, received, delay_s)
+    if lanes.blocking:
+        graph.edge(last, sent, delay_s)

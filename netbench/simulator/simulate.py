@@ -21,7 +21,7 @@ from netbench.plan.model import Plan
 from netbench.simulator import collectives, schedules
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
-from netbench.simulator.pipeline import Lanes, add_pipelines
+from netbench.simulator.pipeline import Lanes, Wiring, add_pipelines, wire
 from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
 
@@ -104,7 +104,8 @@ class _Timed:
 
 
 def forget() -> None:
-    """Drop the parts that are kept for plans which differ in their batch only."""
+    """Drop the parts that are kept for plans which differ in their batch only. The wiring of
+    schedules stays: it knows of no network and no time."""
     for part in (_gpipe_round, _one_f_one_b_pass, _zero3_step):
         part.cache_clear()
 
@@ -172,8 +173,8 @@ def _gpipe(plan: Plan, transport: TransportProfile) -> Simulation:
 @functools.lru_cache(maxsize=4)
 def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
     graph, ranks = Graph(_fabric(plan, transport)), rank_lanes(plan)
-    forward, backward = schedules.gpipe(plan.layout.pp, plan.num_micro_batches)
     lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan, graph.fabric)
+    forward, backward = _wired(plan.schedule, plan.layout.pp, plan.num_micro_batches)
     start = graph.work(Kind.MARK, ranks)
     halfway = add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
     turn = _barrier(graph, ranks, halfway)
@@ -201,17 +202,27 @@ def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> _Timed:
     graph, ranks, count = Graph(_fabric(plan, transport)), rank_lanes(plan), plan.num_micro_batches
     start = graph.work(Kind.MARK, ranks)
     lanes = _lanes(plan, ranks, blocking=plan.system == "megatron")
-    make: dict[str, Callable[[], list[schedules.Program]]] = {
-        "1f1b": lambda: schedules.one_forward_one_backward(plan.layout.pp, count),
-        "zero-bubble": lambda: schedules.zero_bubble(plan.layout.pp, count),
-        "interleaved": lambda: schedules.interleaved(plan.layout.pp, count, plan.num_chunks),
-    }
-    ends = add_pipelines(graph, lanes, make[plan.schedule](), _seconds(plan, graph.fabric), start)
+    (wiring,) = _wired(plan.schedule, plan.layout.pp, count, plan.num_chunks, lanes.blocking)
+    ends = add_pipelines(graph, lanes, wiring, _seconds(plan, graph.fabric), start)
     done = _synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     if np.isnan(timeline.end_s).any():
         raise PlanError(f"schedule {plan.schedule} of {plan.variant} waits for itself")
     return _Timed(fabric=graph.fabric, timeline=timeline, moments={"ends": ends, "done": done})
+
+
+@functools.lru_cache(maxsize=16)
+def _wired(
+    schedule: str, depth: int, count: int, num_chunks: int = 1, blocking: bool = False
+) -> tuple[Wiring, ...]:
+    """A schedule's phases. They know of no network, so all plans of a shape have the same."""
+    make: dict[str, Callable[[], tuple[list[schedules.Program], ...]]] = {
+        "gpipe": lambda: schedules.gpipe(depth, count),
+        "1f1b": lambda: (schedules.one_forward_one_backward(depth, count),),
+        "zero-bubble": lambda: (schedules.zero_bubble(depth, count),),
+        "interleaved": lambda: (schedules.interleaved(depth, count, num_chunks),),
+    }
+    return tuple(wire(programs, blocking=blocking) for programs in make[schedule]())
 
 
 def _unit(plan: Plan) -> int:
@@ -384,34 +395,31 @@ def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
     other.
     """
     workload, stage, fabric = plan.workload, plan.stages[0], _fabric(plan, transport)
-    element = DTYPE_BYTES[workload.dtype]
-    ring = np.arange(plan.layout.num_ranks)[None]
-    cost: dict[tuple[Callable[..., Ids], float], float] = {}
+    element, ring = DTYPE_BYTES[workload.dtype], np.arange(plan.layout.num_ranks)[None]
 
+    @functools.cache
     def alone_s(collective: collectives.Collective, parameters: float) -> float:
-        key = (collective, parameters)
-        if key not in cost:
-            cost[key] = _alone_s(fabric, ring, parameters * element, collective)
-            cost[key] += plan.collective_s
-        return cost[key]
+        return _alone_s(fabric, ring, parameters * element, collective) + plan.collective_s
 
     live = live_layers(workload, plan.live_parameters)
     gather_s = sum(alone_s(collectives.ring_all_gather, size) for size in layer_matrices(workload))
     layer_s = stage.forward_s / workload.layers, stage.backward_s / workload.layers
     bucket = REDUCE_BUCKET_PARAMETERS
-    graph = Graph(fabric)
-    compute: Ids = graph.work(Kind.MARK, 0)
-    talk: Ids = compute
-    gate: Ids = compute
+    tasks: list[tuple[Kind, float]] = []
+    edges: list[tuple[int, int]] = []
+
+    def add(kind: Kind, seconds: float, *before: int) -> int:
+        edges.extend((task, len(tasks)) for task in before)
+        tasks.append((kind, seconds))
+        return len(tasks) - 1
+
+    compute = talk = gate = add(Kind.MARK, 0.0)
     pending = 0.0
 
-    def communicate(seconds: float, ready: Ids) -> Ids:
+    def communicate(seconds: float, ready: int) -> int:
         nonlocal talk
-        task = graph.work(Kind.COLLECTIVE, 0, seconds)
-        graph.edge(talk, task)
-        graph.edge(ready, task)
-        talk = task
-        return task
+        talk = add(Kind.COLLECTIVE, seconds, talk, ready)
+        return talk
 
     kept = min(stage.parameters, live * layer_parameters(workload) + workload.embedding_parameters)
     compute = gate = communicate(alone_s(collectives.ring_all_gather, kept), compute)
@@ -420,10 +428,8 @@ def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
     for layer, backward in order:
         gathered = communicate(gather_s, gate) if layer >= live else gate
         gate = compute  # the next gather starts with this layer's compute
-        task = graph.work(Kind.BACKWARD if backward else Kind.FORWARD, 0, layer_s[backward])
-        graph.edge(compute, task)
-        graph.edge(gathered, task)
-        compute = task
+        kind = Kind.BACKWARD if backward else Kind.FORWARD
+        compute = add(kind, layer_s[backward], compute, gathered)
         if backward:
             pending += layer_parameters(workload) + (
                 workload.embedding_parameters if layer == 0 else 0
@@ -432,6 +438,10 @@ def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
                 scattered = min(pending, bucket) if layer else pending
                 communicate(alone_s(collectives.ring_reduce_scatter, scattered), compute)
                 pending -= scattered
+    graph = Graph(fabric)
+    graph.work([kind for kind, _ in tasks], 0, [seconds for _, seconds in tasks])
+    before, after = zip(*edges, strict=True)
+    graph.edge(before, after)
     return _Timed(fabric=fabric, timeline=graph.run(), moments={})
 
 

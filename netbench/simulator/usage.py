@@ -141,6 +141,9 @@ def _name(plan: Plan, resource: tuple[object, ...]) -> str:
         if kind == "inside":
             return f"{source}, rank {ranks[0]} -> {ranks[1]}"
         return f"{source} -> {target}"
+    if kind == "trunk":
+        source, target = (network.regions[int(str(region))] for region in which)
+        return f"{source} -> {target}"
     node = int(str(which[0]))
     if kind == "pair":
         return f"{names[node]} -> {names[int(str(which[1]))]}"

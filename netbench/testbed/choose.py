@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netbench.errors import TestbedError, UsageError, nearest
+from netbench.network.fidelity import cells_path, doubt, read_cells
+from netbench.plan.collective import Experiment
+from netbench.plan.what_if import changed_links
+from netbench.scenario.model import Network
 from netbench.testbed.host import Host
 
 SIMULATOR = "sim"
@@ -47,6 +53,56 @@ def choose(request: str, host: Host, num_ranks: int) -> Choice:
         f"({_native_state(host)}, {host.num_cores} cores). "
         "Build the guest kernel: netbench kernel build. `netbench doctor` says more"
     )
+
+
+HELD_REQUESTS = ("local", "local:native", "local:guest-real")
+"""What holds a network open for people: in real time, since they type."""
+
+
+def choose_held(request: str, host: Host) -> Choice:
+    """The testbed that holds a network open. Raises UsageError, TestbedError."""
+    if request == "local:guest":
+        raise UsageError(
+            "local:guest runs in virtual time: an hour passes while nobody types; "
+            "hold the network with --testbed local:guest-real"
+        )
+    if request not in HELD_REQUESTS:
+        raise UsageError(
+            f'no network can be held on testbed "{request}"; {nearest(request, HELD_REQUESTS)}'
+        )
+    if request == "local:native" or (request == "local" and host.is_root and host.has_netem):
+        return _native(host)
+    return _guest_real(host)
+
+
+def network_doubts(mode: str, plans: Sequence[Experiment]) -> tuple[str, ...]:
+    """Why the testbed of `mode` may not deliver the plans' networks, as far as it was measured."""
+    found = dict.fromkeys(network_doubt(mode, plan.network, plan.scale) for plan in plans)
+    return tuple(reason for reason in found if reason)
+
+
+def network_doubt(mode: str, network: Network, scale: float = 1.0) -> str:
+    """The same for one network; "" where there is no doubt.
+
+    Every node is taken to send at once, at the highest rate and the longest delay of its network.
+    """
+    if network.num_nodes < 2:
+        return ""
+    return doubt(
+        read_cells(cells_path()),
+        backend=mode,
+        num_flows=network.num_nodes,
+        bandwidth_bps=_highest_bps(network) / scale,
+        one_way_delay_s=max(link.one_way_delay_s for link in changed_links(network, "all")),
+    )
+
+
+def _highest_bps(network: Network) -> float:
+    """The highest limited rate; 0 where none is."""
+    rates = [link.bandwidth_bps for link in changed_links(network, "all")]
+    if network.sharing == "nic":
+        rates += network.nic_bps
+    return max((rate for rate in rates if math.isfinite(rate)), default=0.0)
 
 
 def _native(host: Host) -> Choice:

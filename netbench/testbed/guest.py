@@ -24,6 +24,9 @@ from netbench.testbed.host import Host
 EVENTS_DEVICE = "/dev/ttyS0"
 """The guest's first serial line: what is written to it comes out of a pipe on the host."""
 
+LINE_DEVICE = "/dev/ttyS{number}"
+"""The serial lines after it, from 1: streams both ways, raw once who reads them has made them."""
+
 PASSED_VARIABLES = ("HOME", "LANG", "PATH", "VIRTUAL_ENV", "XDG_CACHE_HOME")
 PASSED_PREFIXES = ("COVERAGE_",)
 
@@ -45,16 +48,24 @@ export {environment}
 
 
 def boot_command(
-    kernel: Path, init: Path, memory_bytes: int, events: int, *, virtual_time: bool
+    kernel: Path,
+    init: Path,
+    memory_bytes: int,
+    events: int,
+    *,
+    virtual_time: bool,
+    lines: Sequence[int] = (),
 ) -> list[str]:
     """Boot `kernel` with `init` as its first program; the kernel dies with its parent.
 
     The console goes to stdout; what is written to EVENTS_DEVICE to the descriptor `events`.
+    lines: descriptors of sockets that are its further serial lines.
     """
     return [
         *("setpriv", "--pdeathsig", "KILL"),
         *(str(kernel), f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rw", f"init={init}"),
         *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=null,fd:{events}"),
+        *(f"ssl{number}=fd:{line}" for number, line in enumerate(lines, start=1)),
         *(("time-travel=inf-cpu",) if virtual_time else ()),
     ]
 

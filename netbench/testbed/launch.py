@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from netbench.errors import TestbedError
-from netbench.testbed.guest import EVENTS_DEVICE, boot_command, write_init
+from netbench.testbed.guest import EVENTS_DEVICE, LINE_DEVICE, boot_command, write_init
 from netbench.testbed.host import Host
 
 MODES = ("native", "guest-virtual", "guest-real")
 """native: this kernel. guest-virtual: guest kernel, virtual time. guest-real: in real time."""
 
-SESSION = (sys.executable, "-m", "netbench.testbed.session")
+SESSION = "netbench.testbed.session"
+"""The module that carries out a job, where nothing else is said."""
 
 GUEST_BASE_BYTES = 2 << 30
 GUEST_BYTES_PER_RANK = 32 << 20
@@ -42,7 +43,7 @@ CONSOLE_LINES = 12
 class SessionProcess:
     """A running session. Its console is a file without a name: nothing of it can be left behind."""
 
-    def __init__(self, command: Sequence[str], events_fd: int, tmpdir: Path) -> None:
+    def __init__(self, command: Sequence[str], fds: Sequence[int], tmpdir: Path) -> None:
         # Open for reading on its own, so that the tail can be read while the session writes.
         self._console = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
@@ -50,7 +51,7 @@ class SessionProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._console,
             stderr=subprocess.STDOUT,
-            pass_fds=(events_fd,),
+            pass_fds=fds,
             start_new_session=True,
             env={**os.environ, "TMPDIR": str(tmpdir)},
         )
@@ -75,23 +76,31 @@ def start_session(
     job: Mapping[str, Any],
     num_ranks: int,
     on_event: Callable[[dict[str, Any] | None], None],
+    module: str = SESSION,
+    lines: Sequence[int] = (),
 ) -> SessionProcess:
-    """Start `netbench.testbed.session` on `job` in `mode`; its events go to `on_event` from a
-    thread, then None once.
+    """Start `module` on `job` in `mode`; its events go to `on_event` from a thread, then None once.
+
+    lines: descriptors of sockets into the session, which finds them in the job as `lines`: by
+    number, or in a guest as devices.
 
     Call it from the main thread: the kernel ends the session when the thread that started it ends.
     Raises TestbedError when the mode cannot run on `host`.
     """
     scratch = Path(tempfile.mkdtemp(prefix="netbench-"))
     job_file = scratch / "job.json"
-    job_file.write_text(json.dumps({**job, "mode": mode}))
+    inner: list[int | str] = [*lines]
+    if mode != "native":
+        inner = [LINE_DEVICE.format(number=number + 1) for number in range(len(lines))]
+    job_file.write_text(json.dumps({**job, "mode": mode, "lines": inner}))
+    program = [sys.executable, "-m", module, str(job_file)]
     read_end, write_end = os.pipe()
     if mode == "native":
-        command = _native_command(job_file, write_end)
+        command = _native_command(program, write_end)
     else:
-        command = _guest_command(mode, host, scratch, job_file, num_ranks, write_end)
+        command = _guest_command(mode, host, scratch, program, num_ranks, write_end, lines)
     try:
-        session = SessionProcess(command, write_end, host.guest_tmpdir or scratch)
+        session = SessionProcess(command, (write_end, *lines), host.guest_tmpdir or scratch)
     except OSError as error:
         shutil.rmtree(scratch)
         raise TestbedError(f"cannot start a session with {command[0]}: {error}") from error
@@ -113,25 +122,32 @@ def _forward(events: int, on_event: Callable[[dict[str, Any] | None], None], scr
     on_event(None)
 
 
-def _native_command(job_file: Path, events: int) -> list[str]:
+def _native_command(program: Sequence[str], events: int) -> list[str]:
     private = ["--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
     return [
         *("setpriv", "--pdeathsig", "KILL"),
         *("unshare", *private, "--", "sh", "-c", 'mount -t tmpfs run /run && exec "$@"', "sh"),
-        *(*SESSION, str(job_file), f"/proc/self/fd/{events}"),
+        *(*program, f"/proc/self/fd/{events}"),
     ]
 
 
 def _guest_command(
-    mode: str, host: Host, scratch: Path, job_file: Path, num_ranks: int, events: int
+    mode: str,
+    host: Host,
+    scratch: Path,
+    program: Sequence[str],
+    num_ranks: int,
+    events: int,
+    lines: Sequence[int],
 ) -> list[str]:
     kernel = host.guest_kernel or (host.packaged_kernel if mode == "guest-real" else None)
     if kernel is None:
         raise TestbedError("the guest kernel is not built; run: netbench kernel build")
     init = scratch / "init"
-    write_init(init, shlex.join([*SESSION, str(job_file), EVENTS_DEVICE]))
+    write_init(init, shlex.join([*program, EVENTS_DEVICE]))
     memory_bytes = GUEST_BASE_BYTES + num_ranks * GUEST_BYTES_PER_RANK
-    return boot_command(kernel, init, memory_bytes, events, virtual_time=mode == "guest-virtual")
+    virtual = mode == "guest-virtual"
+    return boot_command(kernel, init, memory_bytes, events, virtual_time=virtual, lines=lines)
 
 
 def _parse(line: str) -> dict[str, Any]:

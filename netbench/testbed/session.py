@@ -60,19 +60,23 @@ class Session:
         """The whole session. Raises NetbenchError; the caller reports it."""
         self.emit("hello", kernel=platform.release(), versions=versions())
         first = self._plans[0]
-        nodes = namespaces.node_addresses(first.node_names)
+        network, scale = first.network, first.scale
+        nodes = (
+            *namespaces.node_addresses(first.node_names),
+            *namespaces.router_addresses(network),
+        )
         self._phase("nodes", 0, len(nodes))
-        namespaces.build(nodes, first.network.mtu_bytes)
+        namespaces.build(nodes, network.mtu_bytes, namespaces.gateways(network))
         self._phase("nodes", len(nodes), len(nodes))
         with self._transport(nodes) as transport:
-            tune(transport, nodes, first)
+            tune(transport.run, nodes, network, scale)
             pool = RankPool(nodes, first.device_nodes)
             self._start_ranks(pool, transport)
             self._prepare(pool)
             self._shape(transport, nodes)
             for plan in self._plans:
                 self._run_plan(pool, plan)
-            self.emit("drops", packets=dropped_packets(transport, nodes, first))
+            self.emit("drops", packets=dropped_packets(transport.run, nodes, network, scale))
             pool.stop()
 
     def _phase(self, name: str, done: int, total: int) -> None:
@@ -85,7 +89,7 @@ class Session:
         transport: Transport
         if self._job["transport"] == "ssh":
             # Imported only here: paramiko is slow to import and most sessions need none.
-            from netbench.testbed.ssh import SshTransport
+            from netbench.testbed.sshd import SshTransport
 
             transport = SshTransport(nodes, scratch, self._job["rank_environment"])
         else:
@@ -113,11 +117,12 @@ class Session:
     def _shape(self, transport: Transport, nodes: Sequence[NodeAddress]) -> None:
         plan = self._plans[0]
         self._phase("shape", 0, len(nodes))
-        shape(transport, nodes, plan)
+        shape(transport.run, nodes, plan.network, plan.scale)
         self._phase("shape", len(nodes), len(nodes))
         self._phase("verify", 0, 1)
         virtual = self._job["mode"] == "guest-virtual"
-        probe = verify(transport, nodes, plan, self._job["tolerance"], virtual)
+        tolerance = self._job["tolerance"]
+        probe = verify(transport.run, nodes, plan.network, plan.scale, tolerance, virtual)
         self._phase("verify", 1, 1)
         self.emit("probe", probe=probe)
 

@@ -1,4 +1,7 @@
-"""Give a session's nodes the network of a plan, and prove that they have it."""
+"""Give a session's nodes a network, and prove that they have it.
+
+`nodes` are the network's nodes and, after them, its routers (`namespaces.router_addresses`).
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,58 @@ from typing import Any
 
 from netbench.errors import NetworkError
 from netbench.network.apply import apply, read_back
-from netbench.network.command import DEADLINE_S, all_or_error, at_once, output_of
+from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
 from netbench.network.measure import measure
-from netbench.network.program import Program, compile_programs, sysctls
+from netbench.network.program import Program, compile_programs, num_routers, sysctls
 from netbench.network.verify import evaluate, sample_links
-from netbench.plan.collective import Experiment
-from netbench.testbed.transport import NodeAddress, Transport
+from netbench.scenario.model import Network
+from netbench.testbed.transport import NodeAddress
 
 FIRST_PORT, LAST_PORT = 10_000, 60_000
 """Shared out between the nodes; Linux's own range is 32768-60999. Room for a rank's listener and
 its connections to 60 others at 8 ranks a node."""
 
 
-def tune(transport: Transport, nodes: Sequence[NodeAddress], plan: Experiment) -> None:
+ROUTER_SYSCTLS = {
+    # First: it sets others of the namespace back to their defaults.
+    "net.ipv4.ip_forward": "1",
+    "net.ipv4.conf.all.send_redirects": "0",
+    "net.ipv4.conf.{interface}.send_redirects": "0",
+}
+"""Of a router, which sends packets out by the interface they came in: it must not tell their
+senders of the way without it."""
+
+BEHIND_ROUTER_SYSCTLS = {
+    "net.ipv4.conf.all.accept_redirects": "0",
+    "net.ipv4.conf.{interface}.accept_redirects": "0",
+}
+"""Of a node that sends through one."""
+
+
+def tune(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> None:
     """Set what TCP needs on every node; before any connection is made, which keeps what it found.
 
     Raises NetworkError that lists every node that failed.
     """
-    common = sysctls(plan.network, plan.scale)
     tasks = {}
     for node in nodes:
-        ports = port_range(node.index, len(nodes))
-        script = _script({**common, "net.ipv4.ip_local_port_range": ports})
-        tasks[node.index] = partial(output_of, transport.run, node.index, ("sh",), script)
+        script = _script(node_sysctls(node, network, scale))
+        tasks[node.index] = partial(output_of, run, node.index, ("sh",), script)
     all_or_error(at_once(tasks, DEADLINE_S), "setting TCP's limits")
+
+
+def node_sysctls(node: NodeAddress, network: Network, scale: float) -> dict[str, str]:
+    """All settings of a node or router, by name, in the order in which they are to be made."""
+    common = sysctls(network, scale)
+    if node.index >= network.num_nodes:
+        return {**_of_interface(ROUTER_SYSCTLS, node), **common}
+    behind = _of_interface(BEHIND_ROUTER_SYSCTLS, node) if num_routers(network) else {}
+    ports = port_range(node.index, network.num_nodes)
+    return {**common, **behind, "net.ipv4.ip_local_port_range": ports}
+
+
+def _of_interface(settings: Mapping[str, str], node: NodeAddress) -> dict[str, str]:
+    return {name.format(interface=node.interface): value for name, value in settings.items()}
 
 
 def port_range(node: int, num_nodes: int) -> str:
@@ -52,43 +83,46 @@ def _script(settings: Mapping[str, str]) -> str:
     return "\n".join(["set -e", *lines, ""])
 
 
-def shape(transport: Transport, nodes: Sequence[NodeAddress], plan: Experiment) -> None:
-    """Apply the plan's network to all nodes and read it back.
+def shape(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> None:
+    """Apply the network to all nodes and read it back.
 
     Raises NetworkError that lists every node that failed, or holds something else.
     """
-    wanted = _programs(nodes, plan)
-    apply(wanted, transport.run)
-    wrong = [found for found in read_back(wanted, transport.run) if found.problems]
+    wanted = programs(nodes, network, scale)
+    apply(wanted, run)
+    wrong = [found for found in read_back(wanted, run) if found.problems]
     if wrong:
         lines = [f"  {nodes[w.node].name}: {'; '.join(w.problems)}" for w in wrong]
         raise NetworkError("\n".join(["the kernel holds something else than the plan:", *lines]))
 
 
-def dropped_packets(transport: Transport, nodes: Sequence[NodeAddress], plan: Experiment) -> int:
+def dropped_packets(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> int:
     """Packets the shaped queues dropped since `shape`, beside the loss that was asked for."""
-    return sum(found.dropped_packets for found in read_back(_programs(nodes, plan), transport.run))
+    found = read_back(programs(nodes, network, scale), run)
+    return sum(node.dropped_packets for node in found)
 
 
-def _programs(nodes: Sequence[NodeAddress], plan: Experiment) -> tuple[Program, ...]:
+def programs(nodes: Sequence[NodeAddress], network: Network, scale: float) -> tuple[Program, ...]:
+    """The shaping program of every node and router."""
     addresses = [(node.address,) for node in nodes]
-    return compile_programs(plan.network, addresses, nodes[0].interface, plan.scale)
+    return compile_programs(network, addresses, nodes[0].interface, scale)
 
 
 def verify(
-    transport: Transport,
+    run: Run,
     nodes: Sequence[NodeAddress],
-    plan: Experiment,
+    network: Network,
+    scale: float,
     tolerance: float,
     virtual: bool,
 ) -> dict[str, Any]:
     """Measure a sample of links of every class: `network.verify.Probe` as JSON data."""
     measurements = measure(
-        plan.network,
-        sample_links(plan.network),
+        network,
+        sample_links(network),
         [(node.address,) for node in nodes],
-        transport.run,
-        plan.scale,
+        run,
+        scale,
         at_the_same_time=virtual,
     )
-    return evaluate(measurements, plan.network, plan.scale, tolerance).to_dict()
+    return evaluate(measurements, network, scale, tolerance).to_dict()

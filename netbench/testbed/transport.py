@@ -1,7 +1,7 @@
 """How the session reaches a node: run a command there, start a rank there.
 
 Two implementations: `netbench.testbed.namespaces` (default, this machine) and
-`netbench.testbed.ssh` (a real sshd per node). Everything above them sees only this interface.
+`netbench.testbed.sshd` (a real sshd per node). Everything above them sees only this interface.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from netbench.errors import UsageError
 from netbench.records import Run, find_run, read_run
 from tests.commands import two_nodes
 from tests.report import runs
@@ -146,6 +147,41 @@ def test_what_does_not_fit_is_warned_of_before_the_table(
     printed = capsys.readouterr().out
     assert "Box has 0.01 GB" in printed
     assert printed.index("memory:") < printed.index("Setting")
+
+
+def test_what_the_simulator_leaves_out_is_said_in_one_line(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Jitter and loss change an emulated run only; the table is there all the same."""
+    scenario = two_nodes.write(tmp_path, delay="2ms, jitter: 1ms, loss: 1%, duplication: 1%")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "network: duplication, jitter, loss: not simulated" in printed
+    assert printed.count("not simulated") == 1
+    assert "Setting" in printed
+
+
+def test_what_netem_will_not_deliver_is_said_before_a_run(
+    tmp_path: Path, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And before anything is built or shaped for it."""
+
+    def stop() -> None:
+        raise UsageError("no further")
+
+    monkeypatch.setattr("netbench.commands.run.ensure_kernel", stop)
+    scenario = two_nodes.write(tmp_path, delay="2ms, jitter: {deviation: 1ms, correlation: 9%}")
+    assert run(["run", scenario, "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out
+    assert "network: A -> B: a jitter correlation of 9% does nothing" in printed
+    assert "a jitter of 1ms does not fit a delay of 2ms" in printed
+
+
+def test_nothing_is_said_of_links_that_only_delay(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """The line is there for those who have something to lose."""
+    scenario = two_nodes.write(tmp_path, delay="2ms")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    assert "not simulated" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,29 @@ def test_show_needs_neither_torch_nor_matplotlib() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'paramiko')))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_show_says_what_else_a_link_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Distribution, bursts with their mean, and a line for each thing else; what a trunk is."""
+    (tmp_path / "s.yaml").write_text(
+        "regions: [A, B]\n"
+        "nodes: [{region: A, device: V100}, {region: B, device: V100}]\n"
+        "network:\n"
+        "  sharing: trunk\n"
+        "  links:\n"
+        "    - between: [A, B]\n"
+        "      one_way_delay: 9ms\n"
+        "      jitter: {deviation: 1ms, distribution: pareto}\n"
+        "      loss: {to_bad: 1%, to_good: 24%}\n"
+        "      duplication: 2%\n"
+        "      queue: 500\n"
+        "workload: {layers: 2, hidden: 64, heads: 2, sequence: 64, batch: 4}\n"
+    )
+    _, out, _ = typed(capsys, "show", str(tmp_path / "s.yaml"))
+    assert "9ms ±1ms pareto" in out
+    assert "unlimited 4% loss in bursts" in out
+    assert "  2% duplicated" in out
+    assert "  queue 500" in out
+    assert "sharing: trunk (all between two regions shares one rate)" in out

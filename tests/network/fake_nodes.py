@@ -12,6 +12,7 @@ class FakeNodes:
     """Each node has one interface. roots: kind and handle of its root qdisc, as the kernel's.
 
     broken: node -> what its tc says when it is given a program. commands: all that was run.
+    shown: command -> what it prints. Without, every interface is shown bare beneath its root.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -33,6 +34,10 @@ class FakeNodes:
         if line == "tc -j qdisc show dev eth0":
             kind, handle = self.roots[node]
             return 0, json.dumps([{"kind": kind, "handle": handle, "root": True}]), ""
+        if line == "sh -s eth0" and line not in self.shown:
+            kind, handle = self.roots[node]
+            root = json.dumps([{"kind": kind, "handle": handle, "root": True}])
+            return 0, f"{root}\n[]\n--\n\n--\n[]\n", ""
         return 0, self.shown[line], ""
 
     def _load(self, node: int, program: str) -> tuple[int, str, str]:
@@ -40,6 +45,9 @@ class FakeNodes:
         if first.startswith("qdisc del"):
             status, _, words = self._delete(node)
             return (status, "", words) if status else self._load(node, rest)
+        if not first.startswith("qdisc add dev eth0 root") and self.roots[node][1] == HANDLE:
+            self.loaded[node] = program
+            return 0, "", ""
         if self.roots[node][1] != "0:":
             return 1, "", "Error: Exclusivity flag on, cannot modify.\nCommand failed -:1\n"
         self.roots[node] = ("htb", HANDLE)

@@ -10,6 +10,7 @@ import pytest
 from netbench.errors import NetworkError
 from netbench.network.apply import apply, clear, read_back
 from netbench.network.program import HANDLE, Program, compile_programs
+from netbench.network.readback import parse
 from tests.network.fake_nodes import FakeNodes
 from tests.network.shaping_cases import ADDRESSES, CASES
 
@@ -29,12 +30,69 @@ def test_every_node_gets_its_own_program_in_one_command() -> None:
     assert sorted(nodes.commands) == [(node, "tc -batch -") for node in range(4)]
 
 
-def test_an_earlier_program_of_ours_is_replaced() -> None:
-    """A second placement shapes the same nodes again."""
+def sent(nodes: FakeNodes, node: int) -> list[str]:
+    return sorted(nodes.loaded[node].splitlines())
+
+
+def test_an_earlier_program_of_ours_is_completed() -> None:
+    """A second placement shapes the same nodes again; its root stays."""
     nodes = FakeNodes(4)
     apply(programs(), nodes.run)
     apply(programs("pair-scaled"), nodes.run)
-    assert nodes.loaded[0] == programs("pair-scaled")[0].text
+    assert sent(nodes, 0) == sorted(programs("pair-scaled")[0].text.splitlines()[1:])
+    assert {nodes.roots[node] for node in range(4)} == {("htb", HANDLE)}
+
+
+def printed(name: str, max_segments: int = 65535) -> str:
+    """What a node prints of the program: a copy of what tc and ip printed."""
+    tables = (GOLDEN / f"{name}.tables.json").read_text()
+    classes = (GOLDEN / f"{name}.classes.txt").read_text()
+    return f'{tables}\n--\n{classes}\n--\n[{{"gso_max_segs":{max_segments}}}]\n'
+
+
+def test_a_node_that_holds_its_program_is_sent_nothing() -> None:
+    """What it holds is asked of its kernel, in one command."""
+    nodes = FakeNodes(1)
+    apply(programs()[:1], nodes.run)
+    nodes.commands, nodes.loaded = [], {}
+    nodes.shown["sh -s eth0"] = printed("pair")
+    apply(programs()[:1], nodes.run)
+    assert nodes.commands == [(0, "tc -batch -"), (0, "sh -s eth0")]
+    assert nodes.loaded == {}
+
+
+def test_with_a_way_to_read_nothing_else_is_run_where_nothing_differs() -> None:
+    """Second applies of local sessions start no process at all."""
+    nodes = FakeNodes(1)
+    tables, classes, link = printed("pair").split("\n--\n")
+    apply(programs()[:1], nodes.run, read=lambda _: parse(tables, classes, link))
+    assert nodes.commands == []
+
+
+def test_a_setting_of_the_link_is_put_right_by_itself() -> None:
+    """The program is as planned, but what TCP hands over is not."""
+    nodes = FakeNodes(1)
+    tables, classes, _ = printed("pair").split("\n--\n")
+    limited = '[{"gso_max_segs":2}]'
+    apply(programs()[:1], nodes.run, read=lambda _: parse(tables, classes, limited))
+    assert nodes.commands == [
+        (0, "sh -c ip link set dev eth0 gso_max_segs 65535 && ip route flush cache && "
+            "exec tc -batch -"),
+    ]  # fmt: skip
+
+
+def test_nodes_that_had_a_program_get_it_back_when_one_fails() -> None:
+    """The others are cleared: half of a network is none."""
+    nodes = FakeNodes(4)
+    apply(programs()[:2], nodes.run)
+    nodes.roots[3] = ("tbf", "8001:")
+    with pytest.raises(NetworkError, match="failed on 1 of 4"):
+        apply(programs("pair-scaled"), nodes.run, former=programs()[:2])
+    for node in (0, 1):
+        assert sent(nodes, node) == sorted(programs()[node].text.splitlines()[1:])
+    assert nodes.roots == {
+        0: ("htb", HANDLE), 1: ("htb", HANDLE), 2: ("noqueue", "0:"), 3: ("tbf", "8001:"),
+    }  # fmt: skip
 
 
 def test_a_foreign_root_qdisc_is_refused_and_left_alone() -> None:
@@ -105,11 +163,8 @@ def test_shaping_that_stays_is_reported() -> None:
 def test_what_the_kernel_holds_is_compared_per_node() -> None:
     """What tc printed for `pair` agrees with `pair`, and with nothing else."""
     nodes = FakeNodes(4)
-    nodes.shown = {
-        "tc -s -j -batch -": (GOLDEN / "pair.tables.json").read_text(),
-        "tc -d class show dev eth0": (GOLDEN / "pair.classes.txt").read_text(),
-    }
+    nodes.shown["sh -s eth0"] = printed("pair")
     (same,) = read_back(programs()[:1], nodes.run)
     assert (same.node, same.problems, same.dropped_packets) == (0, (), 0)
     (other,) = read_back(programs("pair-scaled")[:1], nodes.run)
-    assert any("rate 5000000000 bit/s, planned 5e+06 bit/s" in line for line in other.problems)
+    assert any("rate 5000000000 bit/s, planned 5000000 bit/s" in line for line in other.problems)

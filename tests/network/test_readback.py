@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netbench.errors import NetworkError
-from netbench.network.program import Leaf, Program, compile_program
+from netbench.network.program import HANDLE, Leaf, Program
 from netbench.network.readback import differences, parse, root_qdisc, unwanted_drops
-from tests.network.shaping_cases import ADDRESSES, CASES
+from netbench.scenario.model import NO_BURSTS, BurstLoss
+from tests.network.shaping_cases import CASES
+from tests.network.shaping_cases import kept_program as planned
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "network"
-
-
-def planned(name: str) -> Program:
-    network, scale = CASES[name]
-    return compile_program(network, 0, ADDRESSES, "eth0", scale)
 
 
 def printed(name: str) -> tuple[str, str]:
@@ -29,6 +27,111 @@ def printed(name: str) -> tuple[str, str]:
 def test_a_program_equals_what_the_kernel_printed_of_it(name: str) -> None:
     """The figures were written by tc, not by the code that reads them."""
     assert differences(planned(name), parse(*printed(name))) == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("jitter_us", 2100, "has jitter 0.002397 s, planned 0.0021 s"),
+        ("jitter_correlation", 0.34, "has jitter correlation 0.333333, planned 0.34"),
+        (
+            "bursts",
+            BurstLoss(to_bad=0.02, to_good=0.3, loss_bad=0.7, loss_good=0.0005),
+            "to_bad 0.01",
+        ),
+        (
+            "bursts",
+            BurstLoss(to_bad=0.01, to_good=0.4, loss_bad=0.7, loss_good=0.0005),
+            "to_good 0.3",
+        ),
+        (
+            "bursts",
+            BurstLoss(to_bad=0.01, to_good=0.3, loss_bad=0.8, loss_good=0.0005),
+            "loss_bad 0.7",
+        ),
+        (
+            "bursts",
+            BurstLoss(to_bad=0.01, to_good=0.3, loss_bad=0.7, loss_good=0.0),
+            "loss_good 0.0005",
+        ),
+        ("duplication", 0.0, "has duplication 0.015 of packets, planned 0"),
+        ("corruption", 0.0026, "has corruption 0.0025 of packets, planned 0.0026"),
+        ("reordering", 0.03, "has reordering 0.02 of packets, planned 0.03"),
+    ],
+)
+def test_whatever_else_a_link_does_is_compared(field: str, value: Any, words: str) -> None:
+    """What tc printed of `noisy`, against a program that differs in one thing."""
+    program = planned("noisy")
+    leaves = [
+        replace(leaf, **{field: value}) if leaf.minor == 3 else leaf for leaf in program.leaves
+    ]
+    (problem,) = differences(replace(program, leaves=tuple(leaves)), parse(*printed("noisy")))
+    assert problem.startswith("netem in class 6e62:3 has")
+    assert words in problem
+
+
+def test_loss_of_another_kind_is_named() -> None:
+    """Planned at random, found in bursts."""
+    program = planned("noisy")
+    leaves = [replace(leaf, bursts=NO_BURSTS, loss=0.01) for leaf in program.leaves]
+    problems = differences(replace(program, leaves=tuple(leaves)), parse(*printed("noisy")))
+    assert "netem in class 6e62:3 has loss 0 of packets, planned 0.01 of packets" in problems
+    assert (
+        "netem in class 6e62:3 has bursts to_bad 0.01 of packets, planned 0 of packets" in problems
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "words"),
+    [
+        ("noisy", '"gap":1', '"gap":5', "has reordering gap 5 packets, planned 1 packets"),
+        ("noisy", '"gap":1', '"gap":0', "has reordering 0 of packets, planned 0.02 of packets"),
+        ("noisy", '"ecn":false', '"ecn":true', "has ecn 1, planned 0"),
+        ("pair", '"ecn":false', '"slot":{},"ecn":false', "has a slot model, planned none"),
+        ("pair", '"packetoverhead":0', '"packetoverhead":8', "has overhead 8 bytes a packet"),
+        (
+            "noisy",
+            '"160000"',
+            '"170000"',
+            "no filter sends IPv4 TCP from port 22 to the root, unsh",
+        ),
+        ("noisy", '"160000"', '"170000"', "filter(s) send IPv6 TCP from port 23 to the root, unsh"),
+        ("noisy", '"value":"600"', '"value":"1100"', "send something other than one destination"),
+        ("noisy", '"pref":1,', '"pref":5,', "send IPv4 TCP to port 22 to the root, unshaped with"),
+        ("hashed", '"bkt":"3"', '"bkt":"13"', "10.77.0.3 (in bucket 13 of table 4, where nothing"),
+        ("hashed", '"hash_mask":"ff"', '"hash_mask":"ff00"', "no filter sends 10.77.0.2 to class"),
+        ("hashed", '"link":"6:"', '"link":"4:"', "no filter sends fd00::2 to class 6e62:2"),
+    ],
+)
+def test_what_would_shape_otherwise_is_named(
+    name: str, before: str, after: str, words: str
+) -> None:
+    """Options nobody asked for, ports, the order of filters, hash tables."""
+    tables, classes = printed(name)
+    assert before in tables
+    problems = differences(planned(name), parse(tables.replace(before, after), classes))
+    assert any(words in problem for problem in problems), problems
+
+
+def test_what_netem_keeps_and_does_not_use_is_no_difference() -> None:
+    """After a change a share of reordering stays with a gap of 0, a correlation without jitter."""
+    tables, classes = printed("pair")
+    delay, reorder = '"jitter":0,"correlation":0', '"reorder":{"reorder":0.02,"correlation":0},'
+    assert delay in tables
+    stale = tables.replace(delay, '"jitter":0,"correlation":0.25')
+    stale = stale.replace('"ecn"', f'{reorder}"ecn"')
+    assert stale.count(reorder) == 3
+    assert differences(planned("pair"), parse(stale, classes)) == ()
+
+
+def test_filters_are_told_with_what_removes_them() -> None:
+    """Protocol, priority and handle name a filter to tc."""
+    filters = parse(*printed("noisy")).filters
+    assert len(filters) == 8 + 5
+    assert (filters[0].match, filters[0].target) == ("IPv4 TCP from port 22", HANDLE)
+    assert (filters[0].protocol, filters[0].priority, filters[0].handle) == ("ip", 1, "800::800")
+    assert [f.match for f in filters[-2:]] == ["fd00::2", "fd00::3"]
+    assert len(parse(*printed("noisy")).matches) == 5
 
 
 def change_leaf(program: Program, **fields: float) -> Program:
@@ -104,6 +207,20 @@ def test_drops_count_where_no_loss_was_asked_for() -> None:
     assert [leaf.loss for leaf in program.leaves] == [0.0, 0.0123, 0.0123]
     assert unwanted_drops(program, parse(tables, classes)) == 0
     assert unwanted_drops(program, parse(lossy, classes)) == 7
+
+
+def test_drops_of_a_stated_queue_or_of_bursts_are_asked_for() -> None:
+    """Of the three leaves of `noisy` two lose packets in bursts and hold 500."""
+    tables, classes = printed("noisy")
+    found = parse(tables.replace('"drops":0', '"drops":7'), classes)
+    program = planned("noisy")
+    assert unwanted_drops(program, found) == 7
+    for fields in ({"bursts": NO_BURSTS}, {"may_overflow": False}):
+        leaves = tuple(replace(leaf, **fields) for leaf in program.leaves)
+        assert unwanted_drops(replace(program, leaves=leaves), found) == 7
+    plain = {"bursts": NO_BURSTS, "may_overflow": False}
+    leaves = tuple(replace(leaf, **plain) for leaf in program.leaves)
+    assert unwanted_drops(replace(program, leaves=leaves), found) == 21
 
 
 def test_an_interface_without_shaping_is_one_clear_problem() -> None:

@@ -1,28 +1,22 @@
-"""Which links are measured, what is expected of them, and the verdict."""
+"""What is expected of measured links, and the verdict."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 
-from netbench.network.verify import (
-    Measurement,
+from netbench.network.samples import (
     Sample,
-    evaluate,
     expected_rate_bps,
-    goodput_bps,
-    goodput_ratio,
-    rounds,
+    planned_trains,
     sample_links,
-    transfer_bytes,
 )
+from netbench.network.trains import TrainResult
+from netbench.network.verify import Measurement, evaluate, goodput_bps, goodput_ratio
 from netbench.scenario.model import Link, Network
-from tests.network.shaping_cases import ROUGH, UNLIMITED, two_regions
-from tests.network.test_program import networks
+from tests.network.shaping_cases import two_regions
 
 CASE3 = two_regions(num_nodes=64)
 GOODPUT_FAR_BPS = 1.12e9 * 1448 / 1514
@@ -50,74 +44,6 @@ def perfect(network: Network, scale: float = 1.0) -> list[Measurement]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
-@given(networks())
-def test_samples_cover_every_class_of_links_in_both_directions(network: Network) -> None:
-    """Every (source region, destination region) that has a pair of nodes, once."""
-    regions = network.node_regions
-    pairs = {
-        (regions[a], regions[b]) for a in range(len(regions)) for b in range(len(regions)) if a != b
-    }
-    links = [sample for sample in sample_links(network) if sample.kind == "link"]
-    assert sorted((regions[s.src], regions[s.dsts[0]]) for s in links) == sorted(pairs)
-
-
-@settings(max_examples=30, deadline=None)
-@given(networks())
-def test_rounds_keep_every_sample_and_use_no_node_twice(network: Network) -> None:
-    """Two samples on one node would take bandwidth from one another."""
-    samples = sample_links(network)
-    planned = rounds(samples)
-    assert sorted(s for group in planned for s in map(str, group)) == sorted(map(str, samples))
-    for group in planned:
-        nodes = [node for sample in group for node in (sample.src, *sample.dsts)]
-        assert len(nodes) == len(set(nodes))
-
-
-def test_more_links_per_class_are_different_links() -> None:
-    """Asking for three per class gives twelve different ones in case 3."""
-    samples = sample_links(CASE3, per_class=3)
-    assert len(samples) == len(set(samples)) == 12
-
-
-def test_shared_rates_are_sampled_with_several_destinations() -> None:
-    """That a class or a NIC is shared shows only when two destinations want it at once."""
-    shared = sample_links(two_regions(num_nodes=64, sharing="class"))
-    assert [s.kind for s in shared].count("class") == 2
-    capped = sample_links(two_regions(num_nodes=64, sharing="nic", nic_bps=12e9))
-    assert [(s.kind, len(s.dsts)) for s in capped if s.kind != "link"] == [("nic", 3)]
-
-
-@pytest.mark.parametrize(
-    ("sharing", "nic_bps", "expected"),
-    [("pair", math.inf, 10e9), ("class", math.inf, 5e9), ("nic", 7e9, 7e9), ("nic", 70e9, 10e9)],
-)
-def test_what_two_flows_get_together(sharing: str, nic_bps: float, expected: float) -> None:
-    """Twice the rate, the rate, or what the NIC leaves."""
-    network = two_regions(num_nodes=8, sharing=sharing, nic_bps=nic_bps)
-    assert expected_rate_bps(network, Sample(kind="link", src=0, dsts=(1, 2))) == expected
-
-
-@pytest.mark.parametrize("link", [UNLIMITED, ROUGH])
-def test_no_goodput_is_expected_without_a_rate_or_with_loss(link: Link) -> None:
-    """Only the delay of such links can be judged."""
-    network = two_regions(link, link)
-    sample = Sample(kind="link", src=0, dsts=(1,))
-    assert expected_rate_bps(network, sample) is None
-    assert transfer_bytes(network, sample, 1.0) == (0, 0)
-
-
-def test_transfers_are_longer_than_slow_start_and_than_many_frames() -> None:
-    """On a long fat link products count, on a scaled one frames."""
-    fat = two_regions(across=Link(one_way_delay_s=0.1, bandwidth_bps=1e9))
-    sample = Sample(kind="link", src=0, dsts=(2,))
-    product = 1e9 / 8 * 0.2
-    warmup, measured = transfer_bytes(fat, sample, 1.0)
-    assert warmup >= 4 * product
-    assert measured >= 2 * product
-    assert min(transfer_bytes(two_regions(), sample, 1000.0)) >= 300 * 1514
-
-
 def test_the_ceiling_of_goodput_is_that_of_full_segments() -> None:
     """1448 payload bytes in a frame of 1514, as was measured at four rates."""
     assert goodput_ratio(1500) == pytest.approx(1448 / 1514, rel=1e-12)
@@ -138,6 +64,13 @@ def test_unequal_flows_of_one_queue_add_up_to_its_rate() -> None:
     slow = [(4 * i, i) for i in range(1, 401)] + [(1600 + i, 400 + i) for i in range(1, 801)]
     assert fast[-1][1] == slow[-1][1] == 1200
     assert goodput_bps([fast, slow], 100) == pytest.approx(8e9, rel=0.01)
+
+
+def test_goodput_of_an_unknown_rate_starts_after_a_time() -> None:
+    """Nothing in the first half of the second counts: there the flow was ten times slower."""
+    slow = [(ns * 10**6, ns * 10**5) for ns in range(1, 501)]
+    fast = [(ns * 10**6, 5 * 10**7 + (ns - 500) * 10**6) for ns in range(501, 1001)]
+    assert goodput_bps([slow + fast], warmup_s=0.5) == pytest.approx(8e9, rel=0.01)
 
 
 def test_no_goodput_is_told_without_time_to_tell_it() -> None:
@@ -218,6 +151,54 @@ def test_a_reason_says_found_expected_and_allowed() -> None:
         "link sample, node 0 to 40: goodput_bps is 9.64058e+08, expected 1.07118e+09 "
         "(-10.0%, allowed 2.0%)",
     )
+
+
+LOSSY = Link(one_way_delay_s=0.01, bandwidth_bps=1e9, loss=0.001)
+
+
+def lossy(received: int) -> list[Measurement]:
+    """One link with a loss of 0.1%, of which so many of 20000 packets came."""
+    sample = Sample(kind="link", src=0, dsts=(2,))
+    network = two_regions(across=LOSSY)
+    result = TrainResult(
+        num_packets=20_000, received=received, duplicates=0, ahead=0, mean_s=0.01, jitter_s=1e-6
+    )
+    return [
+        Measurement(
+            sample=sample,
+            method="udp",
+            rtt_s=(0.02,),
+            one_way_s=(0.01,),
+            trains=planned_trains(network, sample, 1.0),
+            train_results=(result,),
+        )
+    ]
+
+
+def test_a_loss_within_chance_is_good_and_beyond_it_is_a_reason() -> None:
+    """20 of 20000 are expected, give or take three standard deviations of 4.5."""
+    network = two_regions(across=LOSSY)
+    assert evaluate(lossy(20_000 - 18), network).trustworthy
+    bad = evaluate(lossy(20_000 - 60), network)
+    assert bad.reasons == (
+        "link sample, node 0 to 2: loss is 0.003 of 20000 packets, expected 0.001 ± 0.00074",
+    )
+    checked = {check.quantity: check for check in bad.checks}
+    assert set(checked) == {"one_way_s", "rtt_s", "loss", "duplication", "reordering"}
+    assert checked["loss"].num_packets == 20_000
+
+
+def test_several_connections_are_judged_as_one_is() -> None:
+    """The rate is the link's, however many share it."""
+    sample = Sample(kind="link", src=0, dsts=(40,), streams=8)
+    good = Measurement(
+        sample=sample, method="ping", rtt_s=(RTT_FAR_S,), one_way_s=(RTT_FAR_S / 2,),
+        goodput_bps=GOODPUT_FAR_BPS, streams_goodput_bps=GOODPUT_FAR_BPS,
+    )  # fmt: skip
+    assert evaluate([good], CASE3).trustworthy
+    slow = replace(good, streams_goodput_bps=0.8 * GOODPUT_FAR_BPS)
+    (reason,) = evaluate([slow], CASE3).reasons
+    assert "node 0 to 40 by 8 connections: goodput_bps is" in reason
 
 
 def test_the_probe_is_plain_json() -> None:

@@ -18,6 +18,7 @@ from netbench.plan import (
     plan_to_json,
 )
 from netbench.scenario import load_scenario
+from netbench.scenario.model import LATER, BurstLoss, Link
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan" / "example-two-labs-dtfm-random.json"
 EXAMPLE = load_scenario("example-two-labs")
@@ -81,6 +82,50 @@ def test_a_plan_recorded_before_a_field_was_added_keeps_its_hash() -> None:
         changed = dataclasses.replace(PLAN, **{name: value})
         assert json.loads(plan_to_json(changed)) == old | {name: value}
         assert plan_from_json(plan_to_json(changed)) == changed
+
+
+LINK = PLAN.network.links[0][1]
+OTHER_LINKS = {
+    "jitter_distribution": "pareto",
+    "jitter_correlation": 0.25,
+    "jitter_reorders": True,
+    "bursts": BurstLoss(to_bad=0.01, to_good=0.3),
+    "duplication": 0.01,
+    "corruption": 0.001,
+    "reordering": 0.02,
+    "queue_packets": 1000,
+}
+
+
+def test_every_later_field_of_a_link_is_tried_here() -> None:
+    """So that a new one is not forgotten below."""
+    assert {f.name for f in dataclasses.fields(Link) if f.metadata == LATER} == set(OTHER_LINKS)
+
+
+@pytest.mark.parametrize("name", OTHER_LINKS)
+def test_what_else_links_do_is_written_only_where_they_do_it(name: str) -> None:
+    """A field, a dataclass of its own (bursts) or a flag: read back equal, and the hash differs."""
+    link = dataclasses.replace(LINK, **{name: OTHER_LINKS[name]})
+    plan = dataclasses.replace(PLAN, network=PLAN.network.with_links(link))
+    written = json.loads(plan_to_json(plan))["network"]["links"][0][1]
+    plain = dataclasses.replace(PLAN, network=PLAN.network.with_links(LINK))
+    was = json.loads(plan_to_json(plain))["network"]["links"][0][1]
+    assert set(written) - set(was) == {name}
+    assert {key: written[key] for key in was} == was
+    assert plan_from_json(plan_to_json(plan)) == plan
+    assert plan_hash(plan) != plan_hash(plain)
+
+
+def test_bursts_are_written_with_all_their_probabilities() -> None:
+    """By name; a file without one of them takes its default."""
+    link = dataclasses.replace(LINK, bursts=BurstLoss(to_bad=0.01, to_good=0.3))
+    plan = dataclasses.replace(PLAN, network=PLAN.network.with_links(link))
+    data = json.loads(plan_to_json(plan))
+    bursts = data["network"]["links"][0][1]["bursts"]
+    assert bursts == {"to_bad": 0.01, "to_good": 0.3, "loss_bad": 1.0, "loss_good": 0.0}
+    bursts["to_bad"] = "often"
+    with pytest.raises(PlanError, match=r'links\[0\]\[1\]\.bursts\.to_bad: found "often"'):
+        plan_from_json(json.dumps(data))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -151,3 +152,22 @@ def test_there_is_no_closed_form_for_links_that_differ(op: str) -> None:
         warmup_iterations=0,
     )
     assert ideal_s(plan) is None
+
+
+def test_regions_that_share_a_trunk_have_no_closed_form() -> None:
+    """A pair's rate would be too high; in one region there is no trunk."""
+    network = uniform_network(4, one_way_delay_s=0.005, bandwidth_bps=1e9, sharing="trunk")
+    two = dataclasses.replace(
+        network, regions=("a", "b"), links=(network.links[0] * 2,) * 2, node_regions=(0, 0, 1, 1)
+    )
+    plan = CollectivePlan(
+        op="all-reduce",
+        num_nodes=4,
+        payload_bytes=MIB,
+        backend="gloo",
+        network=two,
+        iterations=1,
+        warmup_iterations=0,
+    )
+    assert ideal_s(plan) is None
+    assert ideal("all-reduce", 4, MIB, sharing="trunk") == ideal("all-reduce", 4, MIB)

@@ -13,7 +13,7 @@ from matplotlib.patches import Circle
 from netbench.errors import UsageError
 from netbench.report.region_map import plot_regions, region_figure
 from netbench.scenario import Scenario, list_scenarios, load_scenario
-from netbench.scenario.model import Link
+from netbench.scenario.model import BurstLoss, Link
 
 
 def texts(figure: Figure) -> list[str]:
@@ -137,3 +137,21 @@ def test_a_map_is_as_high_as_what_is_in_it() -> None:
     bottom, top = axes.get_ylim()
     assert len(circles) == 3
     assert min(centres) - bottom == pytest.approx(top - max(centres))
+
+
+def test_a_map_says_what_else_a_link_does() -> None:
+    """Beneath delay and bandwidth; and that a trunk is shared."""
+    scenario = load_scenario("example-two-labs")
+    link = Link(
+        one_way_delay_s=0.011,
+        bandwidth_bps=1e9,
+        jitter_s=0.002,
+        bursts=BurstLoss(to_bad=0.01, to_good=0.24),
+        corruption=0.001,
+    )
+    network = dataclasses.replace(scenario.network.with_links(link), sharing="trunk")
+    figure = region_figure(dataclasses.replace(scenario, network=network))
+    written = texts(figure)
+    assert "11 ms ±2ms\n1 Gbit/s\n4% loss in bursts\n0.1% corrupted" in written
+    assert any("all between two regions shares one rate" in text for text in written)
+    assert overlaps(figure) == []

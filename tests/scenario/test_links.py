@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from netbench.errors import ScenarioError
 from netbench.scenario import load_scenario
-from netbench.scenario.model import Link
+from netbench.scenario.model import BurstLoss, Link
 
 Bend = Callable[..., str]
 
@@ -173,3 +174,124 @@ def test_links_that_do_not_fit_the_regions_are_named(
 ) -> None:
     """Missing, repeated, unknown, one end only."""
     assert problem(bend(old, new)).startswith(message)
+
+
+def across(bend: Bend, options: str) -> Link:
+    """The link between the regions of the small scenario, with more options."""
+    return load_scenario(bend("bandwidth: 1Gbit}", f"bandwidth: 1Gbit, {options}}}")).network.links[
+        0
+    ][1]
+
+
+PLAIN = Link(one_way_delay_s=0.011, bandwidth_bps=1e9)
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ("jitter: 2ms", {"jitter_s": 0.002}),
+        ("jitter: {deviation: 2ms}", {"jitter_s": 0.002}),
+        (
+            "jitter: {deviation: 2ms, distribution: pareto, correlation: 25%, reorders: true}",
+            {
+                "jitter_s": 0.002,
+                "jitter_distribution": "pareto",
+                "jitter_correlation": 0.25,
+                "jitter_reorders": True,
+            },
+        ),
+        ("jitter: {deviation: 0ms, distribution: pareto, reorders: true}", {}),
+        ("loss: {to_bad: 1%, to_good: 30%}", {"bursts": BurstLoss(to_bad=0.01, to_good=0.3)}),
+        (
+            "loss: {to_bad: 1%, to_good: 30%, in_bad: 70%, in_good: 0.5%}",
+            {"bursts": BurstLoss(to_bad=0.01, to_good=0.3, loss_bad=0.7, loss_good=0.005)},
+        ),
+        (
+            "duplication: 100%, corruption: 0.1%, reordering: 2%, queue: 64K",
+            {"duplication": 1.0, "corruption": 0.001, "reordering": 0.02, "queue_packets": 64000},
+        ),
+    ],
+)
+def test_what_else_a_link_does_to_packets(
+    bend: Bend, options: str, fields: dict[str, object]
+) -> None:
+    """One value where it says enough, a mapping where there is more to say."""
+    assert across(bend, options) == replace(PLAIN, **fields)
+
+
+def test_the_inside_of_all_regions_can_say_more(bend: Bend) -> None:
+    """A mapping under `jitter` or `loss` does not make it a mapping of regions."""
+    path = bend(
+        INSIDE, "  inside: {one_way_delay: 9ms, jitter: {deviation: 2ms, reorders: true}}\n"
+    )
+    links = load_scenario(path).network.links
+    assert links[0][0] == links[1][1]
+    assert (links[0][0].jitter_s, links[0][0].jitter_reorders) == (0.002, True)
+
+
+def test_loss_in_bursts_has_its_mean(bend: Bend) -> None:
+    """1 of 31 packets finds the link bad, and of these 70% are lost; of the others 0.5%."""
+    link = across(bend, "loss: {to_bad: 1%, to_good: 30%, in_bad: 70%, in_good: 0.5%}")
+    assert link.mean_loss == pytest.approx((0.7 + 30 * 0.005) / 31)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("jitter: {distribution: normal}", '.jitter.deviation is missing; write e.g. "deviation: '),
+        ("jitter: {deviation: 2ms, distribution: gauss}", '.jitter.distribution is "gauss"; expec'),
+        ("jitter: {deviation: 2ms, correlation: 150%}", '.jitter.correlation "150%" is more than'),
+        ("jitter: {deviation: 2ms, correlation: 100%}", '.jitter.correlation "100%" gives every'),
+        ("jitter: {deviation: 2ms, correlation: 0.5}", '.jitter.correlation "0.5" has no unit'),
+        ("jitter: {deviation: 2ms, reorders: 3}", ".jitter.reorders is 3; expected"),
+        ("jitter: {deviation: 12ms}", ".jitter of 12ms is more than the delay it varies, 11ms; lo"),
+        ("jitter: 12ms", ".jitter of 12ms is more than the delay it varies, 11ms; lower it"),
+        ("loss: {to_bad: 1%}", '.loss.to_good is missing; write e.g. "to_good: 30%"'),
+        ("loss: {to_bad: 0%, to_good: 1%}", '.loss.to_bad "0%" never leaves the good state; write'),
+        ("loss: {to_bad: 1%, to_good: 0%}", '.loss.to_good "0%" never leaves the bad state; write'),
+        ("loss: {to_bad: 1%, to_good: 9%, in_good: 100%}", '.loss.in_good "100%" loses every pac'),
+        ("loss: {to_bad: 1%, to_good: 9%, in_bad: 0%}", ".loss loses no more in the bad state"),
+        ("duplication: 101%", '.duplication "101%" is more than 100%'),
+        ("corruption: 100%", '.corruption "100%" damages every packet'),
+        ("reordering: 100%", '.reordering "100%" lets every packet go ahead'),
+        ("queue: 0", ".queue is 0; expected more than 0"),
+        ("queue: 1.5", '.queue "1.5" is not a whole number'),
+    ],
+)
+def test_what_a_link_cannot_do_is_named(bend: Bend, options: str, message: str) -> None:
+    """Line, key, what was found and what to write."""
+    path = bend("bandwidth: 1Gbit}", f"bandwidth: 1Gbit, {options}}}")
+    assert problem(path).startswith(f":8: network.links[0]{message}")
+
+
+def test_packets_overtake_nothing_on_a_link_without_delay(bend: Bend) -> None:
+    """netem reorders by letting packets go at once; `tc` refuses it without a delay."""
+    path = bend("one_way_delay: 11ms", "one_way_delay: 0ms, reordering: 1%")
+    assert problem(path).startswith(":8: network.links[0].reordering lets packets go without the")
+
+
+def test_jitter_above_the_delay_is_named_wherever_a_link_is_given(bend: Bend) -> None:
+    """Inside a region, in a matrix, in a network to sweep over."""
+    inside = bend(INSIDE, "  inside: {one_way_delay: 1ms, jitter: 2ms}\n")
+    assert problem(inside).startswith(":6: network.inside.jitter of 2ms is more than")
+    per_region = bend(
+        INSIDE, "  inside: {A: {one_way_delay: 1ms, jitter: 2ms}, B: {one_way_delay: 1s}}\n"
+    )
+    assert problem(per_region).startswith(":6: network.inside.A.jitter of 2ms is more than")
+    rows = bend(
+        f"{INSIDE}  links:\n{PAIR}",
+        "  links:\n"
+        "    one_way_delay: [[1ms, 2ms], [2ms, 1ms]]\n"
+        "    bandwidth: [[1Gbit, 1Gbit], [1Gbit, 1Gbit]]\n"
+        "    jitter:\n"
+        "      - [0ms, 1ms]\n"
+        "      - [3ms, 0ms]\n",
+    )
+    assert problem(rows).startswith(":11: network.links.jitter[1][0] of 3ms is more than")
+    more = "sweep: {networks: [{name: x, one_way_delay: 1ms, jitter: 2ms}]}\n"
+    assert problem(bend(more=more)).startswith(":10: sweep.networks[0].jitter of 2ms is more than")
+
+
+def test_regions_can_share_trunks(bend: Bend) -> None:
+    """One rate for all that goes from one region to another."""
+    assert load_scenario(bend("network:", "network:\n  sharing: trunk")).network.sharing == "trunk"

@@ -41,17 +41,16 @@ def tasks(
     path: Sequence[int],
     edges: Sequence[tuple[int, int, float]] = (),
 ) -> Tasks:
-    before = np.asarray([edge[0] for edge in edges], dtype=np.int64)
-    starts, order = kernel.by_key(before, len(amount))
-    after = np.asarray([edge[1] for edge in edges], dtype=np.int64)
-    lags = np.asarray([edge[2] for edge in edges], dtype=float)
+    columns = np.asarray(edges, dtype=float).reshape(-1, 3).T
+    before, after = columns[:2].astype(np.int64)
+    starts, num_before, (_, after, lag_s) = kernel.by_task(before, after, columns[2], len(amount))
     return Tasks(
         np.asarray(amount, dtype=float),
         np.asarray(path, dtype=np.int64),
-        np.bincount(after, minlength=len(amount)).astype(np.int64),
+        num_before,
         starts,
-        after[order],
-        lags[order],
+        after,
+        lag_s,
     )
 
 
@@ -77,6 +76,21 @@ def test_what_waits_for_itself_never_starts() -> None:
 def test_flows_share_and_speed_up_when_one_is_done() -> None:
     """100 and 300 bytes on 100 bytes/s: halves until 2 s, then the second has all of it."""
     assert ends(tasks([100.0, 300.0], [0, 0]), network([100.0], [[0]])) == [2.0, 4.0]
+
+
+def test_a_flow_is_alone_until_another_comes() -> None:
+    """40 of 100 bytes in 4 s at 10 bytes/s; halves until the other's 30 are sent, then 3 s."""
+    graph = tasks([100.0, 4.0, 30.0], [0, NONE, 1], [(1, 2, 0.0)])
+    assert ends(graph, network([10.0], [[0], [0]])) == [13.0, 4.0, 10.0]
+
+
+def test_who_is_late_because_it_shares_meets_others() -> None:
+    """Alone, the second flow would end at 5 s and the third, behind it on another link, at 7 s,
+    before the fourth starts at 8 s. Shared, the second ends at 10 s, and those two meet as well:
+    the fourth has 20 of its 100 bytes then, 40 when the third is done."""
+    graph = tasks([100.0, 50.0, 20.0, 8.0, 100.0], [0, 0, 1, NONE, 2], [(1, 2, 0.0), (3, 4, 0.0)])
+    links = network([10.0, 10.0], [[0], [1], [1]])
+    assert ends(graph, links) == [15.0, 10.0, 14.0, 8.0, 20.0]
 
 
 def test_max_min_gives_what_others_cannot_use() -> None:

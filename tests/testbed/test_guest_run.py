@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from netbench.records import Run, find_run, read_run
+from tests.testbed.processes import guests_of, left_after_a_while
 
 pytestmark = pytest.mark.guest
 
@@ -109,37 +109,6 @@ def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Pa
     run(tmp_path, "--systems", "dtfm-random,megatron", "--iterations", "1")
     quiet = {key: s for key, s in measured_s(quiet_run[1]).items() if key[0] in SYSTEMS[1:3]}
     assert measured_s(recorded(tmp_path)) == pytest.approx(quiet, rel=1e-3)
-
-
-def processes() -> list[tuple[int, int, int, str]]:
-    """Process id, parent, session and arguments of all that live (a zombie does not)."""
-    listed = subprocess.run(
-        ["ps", "-ww", "-eo", "pid=,ppid=,sess=,stat=,args="],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    fields = [line.split(None, 4) for line in listed.splitlines()]
-    return [(int(f[0]), int(f[1]), int(f[2]), f[4]) for f in fields if not f[3].startswith("Z")]
-
-
-def guests_of(controller: int) -> list[int]:
-    """Its guests: each is the leader of a session of its own."""
-    return [pid for pid, parent, _, args in processes() if parent == controller and "init=" in args]
-
-
-def leftovers(controller: int, guests: list[int]) -> list[str]:
-    """What is alive of a controller and the sessions of its guests."""
-    sessions = {controller, *guests}
-    return [args for pid, _, session, args in processes() if sessions & {pid, session}]
-
-
-def left_after_a_while(controller: int, guests: list[int], patience_s: float = 10.0) -> list[str]:
-    """What is still alive when the kernel has had time to end what was killed: not at once."""
-    deadline = time.monotonic() + patience_s
-    while (left := leftovers(controller, guests)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
 
 
 def host_network() -> str:

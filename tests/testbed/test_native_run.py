@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,3 +33,29 @@ def test_a_native_run_is_trusted_and_leaves_the_host_as_it_was(
     assert [record.warmup for record in found.records] == [True, False]
     assert found.sessions[0].environment.mode == "native"
     assert found.verdicts[-1].trustworthy
+
+
+HOLD = """
+{netbench} net apply example-two-labs --testbed local:native > {out} 2>&1 & holder=$!
+until grep -q Ctrl-C {out}; do kill -0 $holder || exit 1; sleep 0.1; done
+echo "said $({netbench} net shell node1 -- hostname)"
+{netbench} net shell node0 -- ping -q -c 3 node2
+{netbench} net shell node0 -- sh -c 'exit 4'; echo "status $?"
+kill -9 $holder
+while pgrep -f "hold_sessio[n]"; do sleep 0.1; done
+"""
+
+
+@pytest.mark.guest
+def test_a_network_held_natively_goes_with_its_holder(
+    run_in_guest: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    """Commands run in its nodes at its delays; after SIGKILL the host is as it was."""
+    hold = HOLD.format(netbench=f"{sys.executable} -m netbench.cli", out=tmp_path / "out")
+    check = f'before=$({HOST_NETWORK}); {hold} [ "$before" = "$({HOST_NETWORK})" ]'
+    status, output = run_in_guest(["sh", "-c", check])
+    assert status == 0, output + (tmp_path / "out").read_text()
+    assert "said node1" in output
+    assert "status 4" in output
+    least_ms = float(re.findall(r"min/avg/max\S* = ([\d.]+)/", output)[0])
+    assert 16.0 <= least_ms < 16.1

@@ -1,0 +1,149 @@
+"""Shaping 64 nodes for 63 peers each, against `tc` and pyroute2 rule by rule; inside a guest.
+
+Prints one JSON list per row, as `benchmarks.compare` does. What takes minutes is timed on a few
+nodes and multiplied; the row says so. Where both sides take seconds the better of `TRIES` counts:
+the machine may be busy with other things.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from pyroute2 import IPRoute, netns
+
+from netbench.network import netlink
+from netbench.network.apply import apply, clear, read_back
+from netbench.network.command import Run
+from netbench.network.program import HANDLE, HtbClass, Leaf, Program, compile_programs
+from netbench.network.readback import Found
+from netbench.scenario import load_scenario
+from netbench.scenario.model import Network
+from netbench.testbed.namespaces import build, namespace_path, node_addresses, run
+
+TRIES = 3
+NUM_TIMED_TC = 2
+NUM_TIMED_PYROUTE2 = 4
+"""Nodes timed rule by rule; their time is multiplied to that of all."""
+
+
+def main() -> None:
+    """All rows. The matrix is that of case 3, full: each of 64 nodes has a link to each other."""
+    network = load_scenario("case3").network
+    programs = full_matrix(network)
+    num = len(programs)
+    first_s, second_s = first_and_second(programs, run)
+    matrix = f"shaping {num} nodes for {num - 1} peers"
+    apply(programs, run, read=read)
+    assert not [d for d in read_back(programs, run, read=read) if d.problems]
+    row(
+        f"{matrix}, again with nothing to do",
+        ("the kernel is read, nothing sent", second_s),
+        ("`netbench`, the first time", first_s),
+    )
+    clear(programs, run)
+    ours = ("`tc -batch`, one a node", first_s)
+    few = programs[:NUM_TIMED_TC]
+    row(matrix, ours, (
+        f"one `tc` per rule ({len(few)} nodes timed, x {num // len(few)})",
+        num / len(few) * seconds(lambda: rule_by_rule(few)),
+    ))  # fmt: skip
+    clear(few, run)
+    few = programs[:NUM_TIMED_PYROUTE2]
+    row(matrix, ours, (
+        f"pyroute2, a call per rule (delay only: it cannot send a rate; {len(few)} nodes timed, "
+        f"x {num // len(few)})",
+        num / len(few) * seconds(lambda: calls_rule_by_rule(few)),
+    ))  # fmt: skip
+    clear(few, run)
+
+
+def full_matrix(network: Network) -> tuple[Program, ...]:
+    """Namespaces for every node, and their programs."""
+    nodes = node_addresses([f"node{i}" for i in range(network.num_nodes)])
+    build(nodes, network.mtu_bytes)
+    return compile_programs(network, [(n.address,) for n in nodes], nodes[0].interface, 1000.0)
+
+
+def first_and_second(programs: Sequence[Program], run: Run) -> tuple[float, float]:
+    """Best seconds of an apply to bare interfaces, and of one that finds nothing to do."""
+    firsts, seconds_ = [], []
+    for _ in range(TRIES):
+        again = partial(apply, programs, run, read=read)
+        firsts.append(seconds(again))
+        seconds_ += [seconds(again) for _ in range(TRIES)]
+        clear(programs, run)
+    return min(firsts), min(seconds_)
+
+
+def read(program: Program) -> Found:
+    return netlink.read(Path(namespace_path(program.node)), program.interface)
+
+
+def rule_by_rule(programs: Sequence[Program]) -> None:
+    for program in programs:
+        for rule in program.text.splitlines():
+            status, _, words = run(program.node, ("tc", *rule.split()), "")
+            assert status == 0, f"{rule}: {words}"
+
+
+def calls_rule_by_rule(programs: Sequence[Program]) -> None:
+    """The same classes, leaves and filters; the leaves without rate and loss."""
+    for program in programs:
+        netns.pushns(namespace_path(program.node).name)
+        try:
+            with IPRoute() as inside:
+                calls(inside, program)
+        finally:
+            netns.popns()
+
+
+def calls(inside: IPRoute, program: Program) -> None:
+    index = inside.link_lookup(ifname=program.interface)[0]
+    root = int(HANDLE.rstrip(":"), 16) << 16
+    inside.tc("add", "htb", index, root, default=0)
+    for htb in program.classes:
+        add_class(inside, index, root, htb)
+    for leaf in program.leaves:
+        add_leaf(inside, index, root, leaf)
+    for address, minor in program.matches:
+        packed = int(ipaddress.IPv4Address(address))
+        inside.tc(
+            "add-filter", "u32", index, parent=root, prio=4, protocol=0x0800, target=root | minor,
+            keys=[f"0x{packed:08x}/0xffffffff+16"],
+        )  # fmt: skip
+
+
+def add_class(inside: IPRoute, index: int, root: int, htb: HtbClass) -> None:
+    # Its rates are bytes per second, in 32 bits.
+    rate = min(htb.rate_bps // 8, 2**32 - 1)
+    inside.tc(
+        "add-class", "htb", index, root | htb.minor, parent=root | htb.parent,
+        rate=rate, ceil=rate, burst=htb.burst_bytes, cburst=htb.ceil_burst_bytes,
+        quantum=htb.quantum_bytes,
+    )  # fmt: skip
+
+
+def add_leaf(inside: IPRoute, index: int, root: int, leaf: Leaf) -> None:
+    inside.tc(
+        "add", "netem", index, leaf.minor << 16, parent=root | leaf.minor,
+        delay=leaf.delay_us, limit=leaf.limit_packets,
+    )  # fmt: skip
+
+
+def row(what: str, ours: tuple[str, float], other: tuple[str, float]) -> None:
+    print(json.dumps([what, *ours, *other]), flush=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started_s = time.monotonic()
+    work()
+    return time.monotonic() - started_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The machines of an inventory as a fleet, and what commands print of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from netbench.commands.net.target import Target, open_target
+from netbench.network.courier import Machine
+from netbench.network.fleet import Fleet, compile_for
+from netbench.network.preflight import Facts, Problem, preflight
+from netbench.network.program import Program
+
+T = TypeVar("T")
+
+CONSOLE_WIDTH = 140
+"""Of tables that go to a file or a pipe, characters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """The hosts of a target, as a fleet."""
+
+    target: Target
+    fleet: Fleet
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.target.names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """What was found before anything is changed. programs: of the hosts that can have one."""
+
+    facts: Mapping[int, Facts | Exception]
+    programs: Mapping[int, Program]
+    problems: tuple[Problem, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        return any(problem.is_error for problem in self.problems)
+
+
+@contextmanager
+def open_machines(scenario: str, inventory: Path, console: Console) -> Iterator[Machines]:
+    """The hosts of `scenario`; each step is shown while it is under way."""
+    with open_target(scenario, inventory) as target, console.status("connecting") as status:
+        machines = [
+            Machine(
+                name=host.name,
+                python=host.python,
+                addresses=host.data_addresses,
+                interface=host.interface,
+            )
+            for host in target.nodes
+        ]
+        hosts = target.hosts
+        with Fleet(machines, hosts.run, hosts.run_as_root, hosts.put, step=status.update) as fleet:
+            yield Machines(target=target, fleet=fleet)
+
+
+def look(machines: Machines, *, replace: bool = False) -> Looked:
+    """Ask every host what it is, and compare that with what the scenario wants of it."""
+    network = machines.target.scenario.network
+    facts = machines.fleet.facts()
+    programs = compile_for(network, facts, machines.target.exempt_ports)
+    known = {node: host for node, host in facts.items() if isinstance(host, Facts)}
+    unknown = [
+        Problem(node=node, text=str(error), is_error=True)
+        for node, error in facts.items()
+        if isinstance(error, Exception)
+    ]
+    found = preflight(network, programs, known, replace=replace)
+    return Looked(facts=facts, programs=programs, problems=(*unknown, *found))
+
+
+def print_problems(console: Console, names: Sequence[str], problems: Sequence[Problem]) -> None:
+    """One line each, the same of several hosts once; errors first."""
+    hosts: dict[tuple[bool, str], list[str]] = {}
+    for problem in sorted(problems, key=lambda problem: (not problem.is_error, problem.node)):
+        name = names[problem.node]
+        text = problem.text.removeprefix(f"{name}: ").removeprefix(f"{name} ")
+        hosts.setdefault((problem.is_error, text), []).append(name)
+    for (is_error, text), where in hosts.items():
+        kind = "[red]error[/red]  " if is_error else "[yellow]warning[/yellow]"
+        console.print(kind, end=" ")
+        console.print(f"{some(where)}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def some(names: Sequence[str], shown: int = 4) -> str:
+    """`a, b, c, d and 60 more`."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def changes(text: str) -> str:
+    """What a batch of `tc` does, counted: `add 7 classes, 7 leaves, 16 filters; delete 1 class`."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for line in text.splitlines():
+        what, verb = line.split()[:2]
+        is_root = " root handle " in line
+        counts[_VERBS[verb], "root" if is_root else _OBJECTS[what]] += 1
+    parts = []
+    for verb in dict.fromkeys(_VERBS.values()):
+        things = [
+            f"{count} {_plural(what, count)}"
+            for (done, what), count in counts.items()
+            if done == verb
+        ]
+        parts += [f"{verb} {', '.join(things)}"] if things else []
+    return "; ".join(parts) or "nothing"
+
+
+_VERBS = {"add": "add", "change": "change", "replace": "change", "del": "delete"}
+_OBJECTS = {"qdisc": "leaf", "class": "class", "filter": "filter"}
+
+
+def _plural(what: str, count: int) -> str:
+    several = {"leaf": "leaves", "class": "classes", "filter": "filters", "root": "roots"}
+    return what if count == 1 else several[what]
+
+
+def host_table(*columns: str) -> Table:
+    """A table with a row per host."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("host", *columns):
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def open_console() -> Console:
+    """As wide as the terminal; wide where output goes elsewhere."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, width=CONSOLE_WIDTH)

@@ -1,0 +1,78 @@
+"""Traces made by rule: a bandwidth that follows the day, a link that fails and comes back. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from netbench.network.trace import Change
+from netbench.scenario.model import Link
+
+DOWN = 1.0
+"""The loss of a link that is down."""
+
+
+def diurnal(
+    src: int,
+    dst: int,
+    link: Link,
+    *,
+    low: float,
+    period_s: float,
+    num_steps: int,
+    num_periods: int = 1,
+    phase_s: float = 0.0,
+) -> tuple[Change, ...]:
+    """A rate that swings between the link's own and `low` times that, once per period, as a cosine.
+
+    low: 0..1, exclusive of 0. num_steps: changes per period, each to the curve's value in the
+    middle of the step. phase_s: how long after the start the rate is highest.
+    Raises ValueError for a link without a rate, or where nothing would change.
+    """
+    if math.isinf(link.bandwidth_bps):
+        raise ValueError("the link has no rate that could swing; give it a bandwidth")
+    if not 0 < low < 1:
+        raise ValueError(f"low is {low:g}; expected a share of the rate between 0 and 1")
+    if num_steps < 2 or num_periods < 1 or period_s <= 0:
+        raise ValueError("a period needs a length and at least two steps, and there must be one")
+    step_s = period_s / num_steps
+    changes = []
+    for step in range(num_steps * num_periods):
+        angle = 2 * math.pi * ((step + 0.5) * step_s - phase_s) / period_s
+        share = low + (1 - low) * (1 + math.cos(angle)) / 2
+        rate_bps = float(8 * round(link.bandwidth_bps * share / 8))
+        changes.append(Change(time_s=step * step_s, src=src, dst=dst, bandwidth_bps=rate_bps))
+    return tuple(changes)
+
+
+def outages(
+    src: int,
+    dst: int,
+    link: Link,
+    *,
+    up_s: float,
+    down_s: float,
+    end_s: float,
+    seed: int | None = None,
+) -> tuple[Change, ...]:
+    """A link that fails and comes back: up for `up_s`, down for `down_s`, until `end_s`.
+
+    seed: times up and down are drawn from exponential distributions of these means; None: always
+    these. The link is left as it was: an outage that `end_s` falls into still ends.
+    Raises ValueError where nothing would fail.
+    """
+    if up_s <= 0 or down_s <= 0:
+        raise ValueError("the times up and down must be more than 0")
+    draw = random.Random(seed)
+    changes = []
+    time_s = 0.0
+    while True:
+        time_s += up_s if seed is None else draw.expovariate(1 / up_s)
+        if time_s >= end_s:
+            break
+        changes.append(Change(time_s=time_s, src=src, dst=dst, loss=DOWN))
+        time_s += down_s if seed is None else draw.expovariate(1 / down_s)
+        changes.append(Change(time_s=time_s, src=src, dst=dst, loss=link.loss))
+    if not changes:
+        raise ValueError(f"nothing fails within {end_s:g} s; make the time up shorter than that")
+    return tuple(changes)

@@ -1,0 +1,484 @@
+"""Hold a local network open, and reach into it from other processes of the same user.
+
+The holder starts a session (`hold_session`) that dies with it, and listens on a UNIX socket with an
+abstract name: the kernel forgets it when the holder ends, however it ends, so nothing is ever left
+behind. Both ends look at the other's user id, since such a name has no permissions.
+
+    netbench net shell <-socket-> holder <-lines-> session -> command in a node
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netbench.errors import TestbedError, UsageError, nearest
+from netbench.plan.serial import network_from_json, network_to_json
+from netbench.scenario.model import Network
+from netbench.testbed.frames import (
+    ANSWER,
+    ASK,
+    COUNT,
+    END,
+    ERRORS,
+    HANG_UP,
+    INPUT,
+    LINE_WINDOW_BYTES,
+    OUTPUT,
+    REQUEST,
+    STOP,
+    TAKEN,
+    FrameReader,
+    frame,
+    json_frame,
+)
+from netbench.testbed.host import Host
+from netbench.testbed.launch import SessionProcess, start_session
+from netbench.testbed.namespaces import node_addresses
+from netbench.testbed.transport import COMMAND_TIMEOUT_S
+
+NUM_LINES = 20
+"""Commands at once in a held network; each has a line. A line takes two of UML's interrupts, of
+which it has 64: the 25th could not be opened."""
+
+START_S = 120.0
+"""Without any event, after which a session is taken for hung, seconds. Most of a start is Python's
+own, and 64 nodes take a guest some seconds."""
+
+ANSWER_S = 10.0
+"""For a holder to say what it holds, seconds."""
+
+CHUNK_BYTES = 1 << 16
+
+HOLD_SESSION = "netbench.testbed.hold_session"
+
+SOCKETS = Path("/proc/net/unix")
+LISTENS = 0x10000  # __SO_ACCEPTCON of a socket's flags there
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A network that some process holds open. started_at: seconds since the epoch."""
+
+    name: str
+    pid: int
+    mode: str
+    started_at: float
+    network: Network
+    node_names: tuple[str, ...]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the nodes."""
+        return tuple(node.address for node in node_addresses(self.node_names))
+
+    def node(self, name: str) -> int:
+        """The index of a node by its name, `node3` or `3`. Raises UsageError naming the nearest."""
+        if name in self.node_names:
+            return self.node_names.index(name)
+        number = name.removeprefix("node")
+        if number.isdecimal() and int(number) < len(self.node_names):
+            return int(number)
+        raise UsageError(f'{self.name} has no node "{name}"; {nearest(name, self.node_names)}')
+
+    def start(
+        self, node: int, argv: Sequence[str], size: tuple[int, int] | None, *, wait: bool = False
+    ) -> socket.socket:
+        """Start a command in a node: a connection that frames of it come from, and go to.
+
+        size: rows and columns of a terminal; None: pipes. wait: until a line is free.
+        """
+        connection = _connect(self.name)
+        request = {
+            "node": node,
+            "argv": [*argv],
+            "size": size,
+            "wait": wait,
+            "directory": str(Path.cwd()),
+            "environment": {**os.environ, "PATH": _path()},
+        }
+        connection.sendall(json_frame(REQUEST, request))
+        return connection
+
+    def run(
+        self, node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> tuple[int, str, str]:
+        """Run a command to its end: `network.command.Run`. Raises TestbedError."""
+        streams = {OUTPUT: bytearray(), ERRORS: bytearray()}
+        with self.start(node, argv, None, wait=True) as connection:
+            connection.settimeout(timeout_s)
+            # In a thread: what the command prints before it has read all must not be in the way.
+            feed = threading.Thread(target=_feed, args=(connection, stdin.encode()), daemon=True)
+            feed.start()
+            try:
+                for kind, payload in frames_of(connection):
+                    if kind == END:
+                        out, err = (bytes(streams[k]).decode(errors="replace") for k in streams)
+                        return end_status(payload), out, err
+                    streams[kind] += payload
+            except TimeoutError:
+                pass
+        words = f"{self.node_names[node]}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
+        raise TestbedError(words)
+
+    def stop(self) -> None:
+        """End the network and wait until it is gone."""
+        with _connect(self.name) as connection:
+            connection.settimeout(ANSWER_S)
+            connection.sendall(frame(STOP))
+            while connection.recv(CHUNK_BYTES):
+                pass
+
+
+def _path() -> str:
+    """Where commands are looked for: with `ip` and `tc`, which users need not have in theirs."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+
+
+def frames_of(connection: socket.socket) -> Iterator[tuple[bytes, bytes]]:
+    """Frames until the last of an answer. Raises TestbedError if the holder goes before."""
+    reader = FrameReader()
+    with suppress(ConnectionResetError):
+        while data := connection.recv(CHUNK_BYTES):
+            for kind, payload in reader.feed(data):
+                yield kind, payload
+                if kind == END:
+                    return
+    raise TestbedError("the held network has gone")
+
+
+def end_status(payload: bytes) -> int:
+    """Exit status of an END frame. Raises TestbedError when the command did not start."""
+    end = json.loads(payload)
+    if "error" in end:
+        raise TestbedError(end["error"])
+    return int(end["status"])
+
+
+def _feed(connection: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # the command ended before it had read all
+        for at in range(0, len(data), CHUNK_BYTES):
+            connection.sendall(frame(INPUT, data[at : at + CHUNK_BYTES]))
+        connection.sendall(frame(INPUT))
+
+
+def held_networks() -> tuple[Held, ...]:
+    """Every network this user holds on this machine, by name."""
+    found = []
+    for name in held_names(SOCKETS.read_text(), os.geteuid()):
+        with suppress(TestbedError):  # it has just gone
+            found.append(_ask(name))
+    return tuple(found)
+
+
+def held_names(sockets: str, uid: int) -> tuple[str, ...]:
+    """Names of what `uid` holds, from the text of /proc/net/unix."""
+    prefix = f"@netbench-{uid}/"
+    rows = [line.split(maxsplit=7) for line in sockets.splitlines()[1:]]
+    return tuple(
+        sorted(
+            row[7].removeprefix(prefix)
+            for row in rows
+            if len(row) == 8 and row[7].startswith(prefix) and int(row[3], 16) & LISTENS
+        )
+    )
+
+
+def find_held(name: str | None) -> Held:
+    """The held network of that name; without one, the only one. Raises UsageError."""
+    found = {held.name: held for held in held_networks()}
+    if not found:
+        raise UsageError(
+            "no local network is held open; open one with: "
+            "netbench net apply SCENARIO --testbed local"
+        )
+    if name is None and len(found) > 1:
+        raise UsageError(
+            f"{len(found)} networks are held open; say which with --network {' or '.join(found)}"
+        )
+    if name is None:
+        return next(iter(found.values()))
+    if name not in found:
+        raise UsageError(f'no network "{name}" is held open; {nearest(name, found)}')
+    return found[name]
+
+
+def _address(name: str) -> str:
+    return f"\0netbench-{os.geteuid()}/{name}"
+
+
+def _connect(name: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(_address(name))
+    except OSError as error:
+        connection.close()
+        raise TestbedError(f'the held network "{name}" has gone: {error.strerror}') from error
+    if _peer_uid(connection) != os.geteuid():
+        connection.close()
+        raise TestbedError(f'the held network "{name}" is another user\'s')
+    return connection
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    credentials = struct.Struct("3i")  # process, user, group
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return int(credentials.unpack(found)[1])
+
+
+def _ask(name: str) -> Held:
+    with _connect(name) as connection:
+        connection.settimeout(ANSWER_S)
+        connection.sendall(frame(ASK))
+        try:
+            kind, payload = next(frames_of(connection))
+        except TimeoutError:
+            raise TestbedError(f'the holder of "{name}" does not answer') from None
+    if kind != ANSWER:
+        raise TestbedError(f'the holder of "{name}" says {payload[:100]!r}')
+    answer = json.loads(payload)
+    return Held(
+        name=name,
+        pid=answer["pid"],
+        mode=answer["mode"],
+        started_at=answer["started_at"],
+        network=network_from_json(answer["network"]),
+        node_names=tuple(answer["node_names"]),
+    )
+
+
+@contextmanager
+def hold(
+    name: str,
+    network: Network,
+    node_names: Sequence[str],
+    *,
+    mode: str,
+    host: Host,
+    on_phase: Callable[[str, int, int], None],
+) -> Iterator[Callable[[], None]]:
+    """A network that is there, shaped and read back, until the context ends.
+
+    Yields what waits until someone asks for its end, and raises TestbedError when it ends without.
+    Raises UsageError where one of that name is held already, TestbedError when it cannot be built.
+    """
+    listener = _listen(name)
+    pairs = [socket.socketpair() for _ in range(NUM_LINES)]
+    events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    about = {
+        "pid": os.getpid(),
+        "mode": mode,
+        "started_at": time.time(),
+        "network": network_to_json(network),
+        "node_names": [*node_names],
+    }
+    job = {"network": about["network"], "node_names": about["node_names"]}
+    session: SessionProcess | None = None
+    try:
+        inner = [there.fileno() for _, there in pairs]
+        session = start_session(mode, host, job, 0, events.put, module=HOLD_SESSION, lines=inner)
+        for _, there in pairs:
+            there.close()
+        _await_held(session, events, on_phase)
+        _Holder(listener, [here for here, _ in pairs], about, events).start()
+
+        def wait() -> None:
+            event = events.get()
+            if event is None or event["event"] == "error":
+                assert session is not None
+                raise TestbedError(_why(event, session))
+
+        yield wait
+    finally:
+        listener.close()
+        if session is not None:
+            session.close()
+        for here, there in pairs:
+            here.close()
+            there.close()
+
+
+def _listen(name: str) -> socket.socket:
+    """A socket with the name of the network; not listening yet, so it is not seen yet."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(_address(name))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f'a network named "{name}" is held already ({error.strerror}); '
+            "see it with: netbench net shell"
+        ) from error
+    return listener
+
+
+def _await_held(
+    session: SessionProcess,
+    events: queue.SimpleQueue[dict[str, Any] | None],
+    on_phase: Callable[[str, int, int], None],
+) -> None:
+    while True:
+        try:
+            event = events.get(timeout=START_S)
+        except queue.Empty:
+            tail = session.console_tail()
+            raise TestbedError(
+                f"no sign of life for {START_S:g} s; last console lines:\n{tail}"
+            ) from None
+        if event is None or event["event"] == "error":
+            raise TestbedError(_why(event, session))
+        if event["event"] == "held":
+            return
+        on_phase(event["name"], event["done"], event["total"])
+
+
+def _why(event: Mapping[str, Any] | None, session: SessionProcess) -> str:
+    what = event["message"] if event else "the session that held the network ended unexpectedly"
+    return f"{what}; last console lines:\n{session.console_tail()}"
+
+
+class _Line(threading.Thread):
+    """One line into the session: passes on what comes out of it, always; and what goes in, no
+    faster than it is taken."""
+
+    def __init__(self, stream: socket.socket, free: queue.SimpleQueue[_Line]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._free = free
+        self._user: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._taken = threading.Condition()
+        self._on_the_way = 0
+
+    def begin(self, user: socket.socket, request: bytes) -> None:
+        """Start a command for the connection `user`."""
+        with self._sending:
+            self._user = user
+            self._send(frame(REQUEST, request))
+
+    def pass_on(self, user: socket.socket, kind: bytes, payload: bytes) -> None:
+        """A frame for the command of `user`, unless that has ended: the line may have another."""
+        with self._sending:
+            if self._user is user:
+                self._send(frame(kind, payload))
+
+    def _send(self, data: bytes) -> None:
+        for at in range(0, len(data), LINE_WINDOW_BYTES):
+            piece = data[at : at + LINE_WINDOW_BYTES]
+            with self._taken:
+                self._taken.wait_for(lambda: self._on_the_way + len(piece) <= LINE_WINDOW_BYTES)  # noqa: B023
+                self._on_the_way += len(piece)
+            self._stream.sendall(piece)
+
+    def run(self) -> None:
+        """Until the session ends."""
+        reader = FrameReader()
+        with suppress(OSError):
+            while data := self._stream.recv(CHUNK_BYTES):
+                for kind, payload in reader.feed(data):
+                    self._receive(kind, payload)
+        if self._user is not None:
+            _hang_up(self._user)
+
+    def _receive(self, kind: bytes, payload: bytes) -> None:
+        if kind == TAKEN:
+            with self._taken:
+                self._on_the_way -= COUNT.unpack(payload)[0]
+                self._taken.notify()
+            return
+        user = self._user
+        assert user is not None
+        # Once the connection has gone the rest is thrown away: the next must find nothing of it.
+        with suppress(OSError):
+            user.sendall(frame(kind, payload))
+        if kind == END:
+            self._user = None
+            _hang_up(user)
+            self._free.put(self)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # the other end was faster
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Holder:
+    """Serves the sockets of a held network from threads."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        lines: Sequence[socket.socket],
+        about: Mapping[str, Any],
+        events: queue.SimpleQueue[dict[str, Any] | None],
+    ) -> None:
+        self._listener = listener
+        self._about = about
+        self._events = events
+        self._free: queue.SimpleQueue[_Line] = queue.SimpleQueue()
+        for stream in lines:
+            line = _Line(stream, self._free)
+            line.start()
+            self._free.put(line)
+
+    def start(self) -> None:
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed: the end
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, TestbedError):  # it has gone, or talks nonsense
+            if _peer_uid(connection) != os.geteuid():
+                return
+            reader = FrameReader()
+            frames: list[tuple[bytes, bytes]] = []
+            while not frames:
+                data = connection.recv(CHUNK_BYTES)
+                if not data:
+                    return
+                frames += reader.feed(data)
+            (kind, payload), rest = frames[0], frames[1:]
+            if kind == ASK:
+                connection.sendall(json_frame(ANSWER, self._about))
+            elif kind == STOP:
+                self._events.put({"event": "stop"})
+                connection.recv(1)  # closed by this process's end
+            elif kind == REQUEST:
+                self._relay(connection, reader, payload, rest)
+
+    def _relay(
+        self,
+        connection: socket.socket,
+        reader: FrameReader,
+        request: bytes,
+        rest: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        try:
+            line = self._free.get(block=json.loads(request)["wait"])
+        except queue.Empty:
+            words = f"{NUM_LINES} commands are running in this network; end one of them first"
+            connection.sendall(json_frame(END, {"error": words}))
+            return
+        line.begin(connection, request)
+        for kind, payload in rest:
+            line.pass_on(connection, kind, payload)
+        with suppress(OSError, TestbedError):
+            while data := connection.recv(CHUNK_BYTES):
+                for kind, payload in reader.feed(data):
+                    line.pass_on(connection, kind, payload)
+        line.pass_on(connection, HANG_UP, b"")

@@ -1,0 +1,161 @@
+"""OpenSSH's known_hosts files: which key a host must show. Read only, never written.
+
+Format: sshd(8), SSH_KNOWN_HOSTS FILE FORMAT. Certificate authorities (`@cert-authority`) are passed
+over: a host that only they vouch for is unknown.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from netbench.errors import TestbedError
+from netbench.testbed.inventory import SSH_PORT, Host
+
+USER_FILE = Path("~/.ssh/known_hosts")
+"""Where OpenSSH adds keys, unless told otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A line of a file. patterns: names it is for, as written. key: the public key's bytes."""
+
+    path: Path
+    line: int
+    marker: str
+    patterns: str
+    kind: str
+    key: bytes
+
+    def is_for(self, name: str) -> bool:
+        """Whether `name` matches: a hashed name, or patterns of which none with `!` matches."""
+        if self.patterns.startswith("|1|"):
+            salt, _, digest = self.patterns[3:].partition("|")
+            return hmac.compare_digest(_hashed(name, salt), digest)
+        patterns = self.patterns.lower().split(",")
+        # Brackets are part of the name `[host]:port`, not a set of characters.
+        matching = [p for p in patterns if fnmatch.fnmatchcase(name, _literal(p.lstrip("!")))]
+        return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
+
+
+class KnownHosts:
+    """The entries of several files; those that do not exist have none."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        self._entries = [entry for path in self.paths for entry in _read(path)]
+
+    def of(self, name: str) -> list[Entry]:
+        """What is known of a host, by the name `known_as` gives."""
+        return [e for e in self._entries if not e.marker and e.is_for(name.lower())]
+
+    def kinds(self, host: Host) -> list[str]:
+        """Of the keys known of a host, e.g. ssh-ed25519: what to ask it for."""
+        return [entry.kind for entry in self.of(known_as(host))]
+
+    def check(self, host: Host, kind: str, key: bytes) -> None:
+        """Raise TestbedError unless `key`, which the host shows, is one known of it."""
+        if any(e.marker == "@revoked" and e.key == key for e in self._entries):
+            raise TestbedError(
+                f"ITS HOST KEY IS REVOKED: known_hosts says so of {kind} {fingerprint(key)}; the "
+                "connection is refused"
+            )
+        known = self.of(known_as(host))
+        if not known:
+            raise TestbedError(_unknown(host, kind, key, self.paths))
+        if all(entry.key != key for entry in known):
+            raise TestbedError(_changed(host, kind, key, known))
+
+
+def known_as(host: Host) -> str:
+    """How known_hosts calls a host: `[address]:port`, or the address where the port is SSH's."""
+    if host.known_as or host.port == SSH_PORT:
+        return host.known_as or host.address
+    return f"[{host.address}]:{host.port}"
+
+
+def fingerprint(key: bytes) -> str:
+    """`SHA256:...`, as `ssh-keygen -l` prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+
+
+def _read(path: Path) -> list[Entry]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    entries = (_entry(path, number, line) for number, line in enumerate(text.splitlines(), 1))
+    return [entry for entry in entries if entry]
+
+
+def _entry(path: Path, number: int, line: str) -> Entry | None:
+    """None for what is no entry: OpenSSH passes over such lines too."""
+    words = line.split()
+    marker = words.pop(0) if words and words[0].startswith("@") else ""
+    if len(words) < 3 or words[0].startswith("#") or marker == "@cert-authority":
+        return None
+    try:
+        key = base64.b64decode(words[2], validate=True)
+    except binascii.Error:
+        return None
+    return Entry(path=path, line=number, marker=marker, patterns=words[0], kind=words[1], key=key)
+
+
+def _literal(pattern: str) -> str:
+    return pattern.replace("[", "[[]")
+
+
+def _hashed(name: str, salt: str) -> str:
+    try:
+        key = base64.b64decode(salt, validate=True)
+    except binascii.Error:
+        return ""
+    return base64.b64encode(hmac.new(key, name.encode(), hashlib.sha1).digest()).decode()
+
+
+def _unknown(host: Host, kind: str, key: bytes, files: Sequence[Path]) -> str:
+    where = ", ".join(map(str, files)) or "any file"
+    return (
+        f"its host key is not known: {kind} {fingerprint(key)}, and {where} has "
+        f"none for {known_as(host)}. If the host itself shows the same (there: `ssh-keygen -lf "
+        f"/etc/ssh/ssh_host_{_file_kind(kind)}_key.pub`), add it: {_ssh_command(host, files)}"
+    )
+
+
+def _changed(host: Host, kind: str, key: bytes, known: Sequence[Entry]) -> str:
+    lines = "; ".join(f"{e.path}:{e.line} has {e.kind} {fingerprint(e.key)}" for e in known)
+    return (
+        f"ITS HOST KEY HAS CHANGED: it shows {kind} {fingerprint(key)}, but "
+        f"{lines}. Someone may stand between you and the host; the connection is refused. If you "
+        f"know why it changed: ssh-keygen -R {shlex.quote(known_as(host))} "
+        f"-f {shlex.quote(str(known[0].path))}"
+    )
+
+
+def _file_kind(kind: str) -> str:
+    """As in the name of sshd's key files."""
+    return "ecdsa" if kind.startswith("ecdsa") else kind.removeprefix("ssh-")
+
+
+def _ssh_command(host: Host, files: Sequence[Path]) -> str:
+    """The ssh command that asks whether to add the host's key to the first of `files`."""
+    words = ["ssh"]
+    if files and files[0] != USER_FILE.expanduser():
+        words += ["-o", f'UserKnownHostsFile="{files[0]}"']  # in quotes, as the option is a list
+    if host.known_as:
+        words += ["-o", f"HostKeyAlias={host.known_as}"]
+    if host.jump is not None:
+        words += ["-J", ",".join(jump.login for jump in _chain(host.jump))]
+    return shlex.join([*words, "-p", str(host.port), f"{host.user}@{host.address}", "true"])
+
+
+def _chain(host: Host) -> list[Host]:
+    """The hosts up to and with this one, nearest first."""
+    return [*(_chain(host.jump) if host.jump else ()), host]

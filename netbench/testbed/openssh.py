@@ -1,0 +1,103 @@
+"""What OpenSSH would do to reach a host, asked of `ssh -G`.
+
+Not parsed here: Include, Match, tokens and the rules of what wins over what are OpenSSH's own, and
+differ between its versions.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from netbench.errors import TestbedError
+from netbench.testbed.packages import find_command
+
+TIMEOUT_S = 20.0
+"""It answers within 10 ms, except where the config has `Match exec` or canonical names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Destination:
+    """How to reach what one types after `ssh`. keys: those that exist. jump: as ProxyJump has it.
+
+    host_key_alias: name in known_hosts, "" = the address and port.
+    """
+
+    address: str
+    port: int
+    user: str
+    keys: tuple[Path, ...]
+    use_agent: bool
+    jump: str
+    host_key_alias: str
+    known_hosts: tuple[Path, ...]
+
+
+def look_up(
+    destination: str, options: Sequence[str] = (), config: Path | None = None
+) -> Destination:
+    """What `ssh [-F config] options destination` would do. Connects to nothing.
+
+    Raises TestbedError with what ssh said, or where the config asks for what netbench cannot do.
+    """
+    command = ["ssh", "-G", "-T", *(["-F", str(config)] if config else []), *options]
+    said = _run([*command, "--", destination])
+    settings: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        key, _, value = line.partition(" ")
+        settings.setdefault(key, []).append(value)
+
+    def setting(key: str) -> str:
+        value = settings.get(key, [""])[0]
+        return "" if value == "none" else value
+
+    if setting("proxycommand"):
+        raise TestbedError(
+            f"has a ProxyCommand ({setting('proxycommand')}), which netbench does not run; "
+            "write it as ProxyJump"
+        )
+    tokens = {"%h": setting("hostname"), "%r": setting("user"), "%d": str(Path.home()), "%%": "%"}
+    files = [_expand(name, tokens) for name in settings.get("identityfile", [])]
+    known = setting("userknownhostsfile").split() + setting("globalknownhostsfile").split()
+    return Destination(
+        address=setting("hostname"),
+        port=int(setting("port")),
+        user=setting("user"),
+        keys=tuple(path for path in files if path.is_file()),
+        use_agent=settings.get("identityagent", [""])[0] != "none",
+        jump=setting("proxyjump"),
+        host_key_alias=setting("hostkeyalias"),
+        known_hosts=tuple(_expand(name, tokens) for name in known),
+    )
+
+
+def _run(command: Sequence[str]) -> str:
+    if find_command("ssh") is None:
+        raise TestbedError(
+            "needs OpenSSH's client to be understood; install the Debian package openssh-client, "
+            "or write the host out: {address: ..., user: ..., key: ...}"
+        )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TestbedError(f"is not understood by `ssh -G` within {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        words = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise TestbedError(f"is refused by `ssh -G`: {words}")
+    return done.stdout
+
+
+def _expand(name: str, tokens: dict[str, str]) -> Path:
+    """The path, with its tokens replaced; what is not known here stays, and is no file then."""
+    for token, value in tokens.items():
+        name = name.replace(token, value)
+    return Path(name).expanduser()

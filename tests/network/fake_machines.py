@@ -1,0 +1,148 @@
+"""Machines for a fleet: the agent itself runs, in this process, on kernels that are doubles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netbench.errors import TestbedError
+from netbench.network import agent
+from netbench.network.program import HANDLE
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "network"
+DEFAULT = {"kind": "noqueue", "handle": "0:", "root": True, "options": {}}
+FORMER = {"net.ipv4.tcp_rmem": "4096\t131072\t6291456", "net.ipv4.tcp_wmem": "4096\t16384\t4194304"}
+
+
+class FakeKernel:
+    """One interface, eth0, with just enough of `tc`, `ip` and /proc/sys.
+
+    broken: what tc says to a batch. commands: all that was run. Shaped, it shows what the real tc
+    printed of the program `pair`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root: dict[str, Any] = DEFAULT
+        self.segments = 65535
+        self.broken = ""
+        self.commands: list[str] = []
+        self.sysctl = folder
+        for name, value in FORMER.items():
+            path = folder.joinpath(*name.split("."))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(value + "\n")
+
+    def setting(self, name: str) -> str:
+        return self.sysctl.joinpath(*name.split(".")).read_text().rstrip("\n")
+
+    def run(self, argv: list[str], stdin: str = "") -> tuple[int, str, str]:
+        line = " ".join(argv)
+        self.commands.append(line)
+        if line == "tc -batch -":
+            return self._load(stdin)
+        if line.startswith("tc qdisc del dev eth0 root"):
+            self.root = DEFAULT
+        if line.startswith("ip link set dev eth0 gso_max_segs"):
+            self.segments = int(argv[-1])
+        return 0, self._shown(line, stdin), ""
+
+    def _shown(self, line: str, stdin: str) -> str:
+        ours = self.root["handle"] == HANDLE
+        kind, handle = self.root["kind"], self.root["handle"]
+        shown = {
+            "tc -V": "tc utility, iproute2-6.1.0, libbpf 1.1.2\n",
+            "tc -j qdisc show dev eth0": json.dumps([self.root]),
+            "tc qdisc show dev eth0": f"qdisc {kind} {handle} root refcnt 2\n",
+            "tc -s -j -batch -": (GOLDEN / "pair.tables.json").read_text()
+            if ours
+            else f"{json.dumps([self.root])}\n[]",
+            "tc -d class show dev eth0": (GOLDEN / "pair.classes.txt").read_text() if ours else "",
+            "ip -j -d link show dev eth0": json.dumps(
+                [{"ifindex": 2, "mtu": 1500, "gso_max_segs": self.segments}]
+            ),
+        }
+        if line.startswith("ip -j route get"):
+            return json.dumps([{"dev": "eth0"}])
+        if line == "unshare --net -- tc -j -batch -":
+            words = stdin.splitlines()[0].split()
+            options = {words[8]: int(words[9])} if len(words) > 8 else {}
+            return json.dumps([{**DEFAULT, "kind": words[7], "options": options}])
+        return shown.get(line, "")
+
+    def _load(self, text: str) -> tuple[int, str, str]:
+        words = text.split()
+        if self.broken:
+            return 1, "", self.broken
+        if text.startswith("qdisc add dev eth0 root") and self.root["handle"] != "0:":
+            return 1, "", "Error: Exclusivity flag on, cannot modify.\nCommand failed -:1\n"
+        options = {words[8]: int(words[9])} if words[7] == "pfifo" else {}
+        self.root = {"kind": words[7], "handle": words[6], "root": True, "options": options}
+        return 0, "", ""
+
+
+class FakeMachines:
+    """`run`, `run_as_root` and `put` for a fleet. lost: nodes that are not reached. python,
+    checksum: what the check before the first run answers. files: what is there, by node and path.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, num_machines: int) -> None:
+        self.kernels = [FakeKernel(folder / str(node)) for node in range(num_machines)]
+        self.lost: set[int] = set()
+        self.python = [3, 11, 2]
+        self.checksum = ""
+        self.files: dict[tuple[int, str], bytes] = {}
+        self.full: set[str] = set()
+        self.asked: list[tuple[int, str]] = []
+        self.boottime_s = 1000.0
+        self._node = 0
+        self._lock = threading.Lock()
+        patch.setattr(agent, "STATE", folder / "state")
+        patch.setattr(agent, "run_tool", lambda *words: self.kernels[self._node].run(*words))
+        patch.setattr(agent, "namespace", lambda: self._node)
+        patch.setattr(agent, "now_s", lambda: self.boottime_s)
+        patch.setattr(agent, "_ifindex", lambda interface: 2)
+        patch.setattr(agent, "start_deadman", lambda state: None)
+
+    def put(self, node: int, data: bytes, path: str) -> None:
+        self._reach(node)
+        if path.split("/")[1] in self.full:
+            raise TestbedError(f"m{node}: cannot write {path}: Failure (0 of 1M free)")
+        self.files[node, path] = data
+
+    def run(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        self._reach(node)
+        if argv[0] == "mktemp":
+            return 0, argv[-1].replace("X", "a") + "\n", ""
+        if argv[0] == "rm":
+            folder = argv[-1]
+            kept = {at: d for at, d in self.files.items() if not at[1].startswith(folder + "/")}
+            self.files = {**kept, **{at: d for at, d in self.files.items() if at[0] != node}}
+            return 0, "", ""
+        checksum = self.checksum or hashlib.sha256(self.files[node, argv[-1]]).hexdigest()
+        ssh = f"192.0.2.9 50000 192.0.2.{node + 1} 22"
+        return 0, json.dumps([self.python, checksum, ssh]), ""
+
+    def run_as_root(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        self._reach(node)
+        *_, path, operation = argv
+        if (node, path) not in self.files:
+            return 2, "", f"python3: can't open file '{path}': [Errno 2] No such file"
+        with self._lock, pytest.MonkeyPatch.context() as patch:
+            self._node = node
+            patch.setattr(agent, "SYSCTL", self.kernels[node].sysctl)
+            self.asked.append((node, operation))
+            try:
+                answer = {"ok": agent.OPERATIONS[operation](json.loads(stdin))}
+            except agent.AgentError as error:
+                answer = {"error": str(error)}
+        return int("error" in answer), json.dumps(answer), ""
+
+    def _reach(self, node: int) -> None:
+        if node in self.lost:
+            raise TestbedError(f"m{node}: the SSH connection was lost")

@@ -1,0 +1,52 @@
+"""Write the golden programs and what tc prints of them: `python -m tests.network.record_in_guest`.
+
+Boots the guest kernel, loads each program of `shaping_cases` on an interface, and keeps its text,
+`tc -s -j` of qdiscs and filters, and `tc -d class show`. To be looked at before it is committed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from netbench.testbed.guest import run_in_guest
+from netbench.testbed.host import probe_host
+from tests.network.shaping_cases import CASES, kept_text
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "network"
+
+SHOW = "qdisc show dev eth0\nfilter show dev eth0\n"
+
+
+def output(*argv: str, stdin: str = "") -> str:
+    return subprocess.run(argv, input=stdin, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def record(names: list[str]) -> None:
+    """In the guest: load, show, take away."""
+    output("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+    for name in names:
+        (GOLDEN / f"{name}.tc").write_text(kept_text(name))
+        output("tc", "-batch", "-", stdin=kept_text(name))
+        tables = output("tc", "-s", "-j", "-batch", "-", stdin=SHOW)
+        (GOLDEN / f"{name}.tables.json").write_text(tables)
+        classes = output("tc", "-d", "class", "show", "dev", "eth0")
+        (GOLDEN / f"{name}.classes.txt").write_text(classes)
+        output("tc", "qdisc", "del", "dev", "eth0", "root")
+
+
+def main() -> int:
+    """With names: in the guest. Without: on the host, all that have no golden files yet."""
+    if sys.argv[1:]:
+        record(sys.argv[1:])
+        return 0
+    names = [name for name in CASES if not (GOLDEN / f"{name}.tc").exists()]
+    argv = [sys.executable, "-m", "tests.network.record_in_guest", *names]
+    status, printed = run_in_guest(probe_host(), argv) if names else (0, "nothing is missing")
+    print(printed)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""What is said of machines before anything is changed, with the number."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from netbench.network.preflight import Facts, Problem, preflight
+from netbench.network.program import Program, compile_program
+from netbench.scenario.model import Link, Network
+from tests.network.shaping_cases import ADDRESSES, FAR, UNLIMITED, two_regions
+
+NETWORK = two_regions()
+
+
+def host(node: int = 0, **fields: Any) -> Facts:
+    """A machine that can deliver anything."""
+    good: dict[str, Any] = {
+        "addresses": ADDRESSES[node][:1],
+        "ssh": ("192.0.2.9", "50000", "192.0.2.1", "22"),
+        "python": "3.11.2",
+        "kernel": "6.12.1",
+        "tc": "6.1.0",
+        "machine": f"machine {node}",
+        "timer_s": 1e-9,
+        "hz": 250,
+        "lacking": {},
+        "free_bytes": {"/tmp": 1 << 30, "/run": 1 << 30},
+        "settings": {"net.ipv4.tcp_tso_rtt_log": "9"},
+        "interface": "eth0",
+        "mtu_bytes": 1500,
+        "speed_bps": 100e9,
+        "driver": "mlx5_core",
+        "gso": True,
+        "qdisc": "mq 0:",
+        "routes": {address[0]: "eth0" for address in ADDRESSES},
+    }
+    return Facts(**good | fields)
+
+
+def program(network: Network = NETWORK, **fields: Any) -> Program:
+    made = compile_program(network, 0, ADDRESSES, "eth0")
+    return dataclasses.replace(made, **{"exempt_ports": (22,), **fields})
+
+
+def problems(
+    found: Facts, network: Network = NETWORK, replace: bool = False, **fields: Any
+) -> list[tuple[bool, str]]:
+    said = preflight(network, {0: program(network, **fields)}, {0: found}, replace=replace)
+    assert {problem.node for problem in said} <= {0}
+    return [(problem.is_error, problem.text) for problem in said]
+
+
+def only(said: list[tuple[bool, str]]) -> tuple[bool, str]:
+    assert len(said) == 1, said
+    return said[0]
+
+
+def test_nothing_is_said_of_a_good_machine() -> None:
+    """Every check below changes one thing."""
+    assert problems(host()) == []
+
+
+def test_a_nic_slower_than_a_link_is_an_error_with_both_numbers() -> None:
+    """5 Gbit/s inside the region."""
+    is_error, text = only(problems(host(speed_bps=1e9)))
+    assert is_error
+    assert text == "eth0 is a 1Gbit/s NIC (mlx5_core), a link wants 5Gbit/s"
+
+
+def test_a_nic_slower_than_all_links_together_is_a_warning() -> None:
+    """5 + 1.12 + 1.12 Gbit/s from one node; not where the scenario says what the NIC has."""
+    is_error, text = only(problems(host(speed_bps=6e9)))
+    assert not is_error
+    assert "3 links used at once want 7.24Gbit/s" in text
+    assert problems(host(speed_bps=7.3e9)) == []
+    capped = two_regions(sharing="nic", nic_bps=5.5e9)
+    assert problems(host(speed_bps=5.5e9), capped) == []
+
+
+def test_speeds_that_are_made_up_or_unknown_say_nothing() -> None:
+    """A veth says 10 Gbit/s whatever it carries."""
+    assert problems(host(speed_bps=1e9, driver="veth")) == []
+    assert problems(host(speed_bps=None)) == []
+    assert problems(host(speed_bps=1e6), two_regions(UNLIMITED, UNLIMITED)) == []
+
+
+@pytest.mark.parametrize(("tick_s", "is_error"), [(0.004, True), (0.0009, False)])
+def test_coarse_timers_are_told_in_milliseconds(tick_s: float, is_error: bool) -> None:
+    """The smallest delay is 1 ms: with HZ=250 and no high-resolution timers it cannot be."""
+    wrong, text = only(problems(host(timer_s=tick_s)))
+    assert wrong is is_error
+    assert "tick every 4ms (HZ=250, no high-resolution" in text or tick_s < 0.001
+    assert "the smallest wanted is 1ms" in text
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        ({"netem": "Specified qdisc kind is unknown"}, "has no netem (Specified qdisc kind"),
+        ({"htb": "unknown"}, "`modprobe sch_htb`"),
+        ({"u32": "unknown"}, "`modprobe cls_u32`"),
+    ],
+)
+def test_what_the_kernel_lacks_is_named_with_what_to_do(
+    lacking: dict[str, str], words: str
+) -> None:
+    """Seen in containers, CI and cut-down cloud kernels."""
+    is_error, text = only(problems(host(lacking=lacking)))
+    assert is_error
+    assert words in text
+    assert "linux-modules-extra-6.12.1" in text
+
+
+def test_no_tc_is_one_error() -> None:
+    """Nothing else can be known then."""
+    is_error, text = only(problems(host(tc="", interface="", lacking={})))
+    assert is_error
+    assert "install iproute2" in text
+
+
+def test_what_could_not_be_tried_is_not_an_error() -> None:
+    """A host may forbid new network namespaces to its own root."""
+    is_error, text = only(problems(host(lacking={"": "unshare failed: EPERM"})))
+    assert not is_error
+    assert "EPERM" in text
+
+
+def test_an_mtu_other_than_the_scenarios() -> None:
+    """Both numbers, and what to do on either side."""
+    is_error, text = only(problems(host(mtu_bytes=9001)))
+    assert not is_error
+    assert "an MTU of 9001, the scenario one of 1500" in text
+    assert "`mtu: 9001`" in text
+
+
+def test_foreign_root_qdiscs() -> None:
+    """Refused; put aside where that was asked and is possible."""
+    foreign = host(foreign=True, qdisc="tbf 8001: root rate 1Gbit")
+    assert only(problems(foreign))[0]
+    is_error, text = only(problems(foreign, replace=True))
+    assert not is_error
+    assert "tbf 8001: root rate 1Gbit; it is put aside until `clear`" in text
+    lost = dataclasses.replace(foreign, unrestorable="it has filters")
+    for replace in (False, True):
+        is_error, text = only(problems(lost, replace=replace))
+        assert is_error
+        assert "could not be put back exactly: tbf 8001" in text
+
+
+def test_an_interface_that_was_not_found_is_an_error() -> None:
+    """In the agent's words."""
+    said = problems(host(interface="", problem="no interface has the address 10.9.9.9"))
+    assert only(said) == (True, "no interface has the address 10.9.9.9")
+
+
+def test_a_peer_behind_another_interface_would_not_be_shaped() -> None:
+    """Two networks, and the inventory has addresses of both."""
+    hosts = {0: host(0, routes={ADDRESSES[1][0]: "eth1"}), 1: host(1)}
+    said = preflight(NETWORK, {}, hosts)
+    assert [(p.node, p.is_error) for p in said] == [(0, True)]
+    assert "10.77.0.2 (node 1) is reached through eth1, not through eth0" in said[0].text
+    hosts[0] = host(0, routes={ADDRESSES[1][0]: ""})
+    assert "no route to 10.77.0.2 (node 1)" in preflight(NETWORK, {}, hosts)[0].text
+
+
+def test_nodes_on_one_machine_are_not_shaped() -> None:
+    """What goes between them never leaves it."""
+    hosts = {0: host(0), 1: host(1, machine="machine 0"), 2: host(2)}
+    hosts[0] = host(0, routes={ADDRESSES[1][0]: "lo"})
+    (said,) = preflight(NETWORK, {}, hosts)
+    assert said == Problem(node=1, is_error=True, text=said.text)
+    assert "same machine as node 0" in said.text
+
+
+def test_a_full_disk_is_told() -> None:
+    """/tmp can be avoided, /run cannot."""
+    assert only(problems(host(free_bytes={"/tmp": 0, "/run": 1 << 30})))[0] is False
+    is_error, text = only(problems(host(free_bytes={"/tmp": 1 << 30, "/run": 4096})))
+    assert is_error
+    assert text == "/run has only 4KiB left"
+
+
+def test_large_packets_at_low_rates() -> None:
+    """64 KiB at 100 Mbit/s are 5.2 ms; newer kernels can be told, a NIC cap limits them."""
+    slow = two_regions(
+        Link(one_way_delay_s=0.001, bandwidth_bps=100e6),
+        Link(one_way_delay_s=0.001, bandwidth_bps=100e6),
+    )
+    old = host(settings={"net.ipv4.tcp_tso_rtt_log": None})
+    is_error, text = only(problems(old, slow))
+    assert not is_error
+    assert "5.24288ms at 100Mbit/s" in text
+    assert "`ethtool -K eth0 tso off gso off`" in text
+    assert problems(host(), slow) == []
+    assert problems(dataclasses.replace(old, gso=False, tso=False), slow) == []
+    capped = two_regions(FAR, FAR, sharing="nic", nic_bps=100e6)
+    assert problems(old, capped) == []
+
+
+def test_the_controllers_ssh_must_not_be_shaped() -> None:
+    """Where the controller is a peer, and its port is not among those that are left alone."""
+    peer = host(ssh=(ADDRESSES[1][0], "50000", ADDRESSES[0][0], "2222"))
+    is_error, text = only(problems(peer))
+    assert is_error
+    assert "at port 2222, would be shaped: only those at ports 22 are not" in text
+    assert problems(peer, exempt_ports=(22, 2222)) == []
+
+
+def test_somebody_elses_lease_is_an_error() -> None:
+    """One's own is not."""
+    taken = host(shaped_by="bob@tower (pid 8) since ...", is_taken=True)
+    is_error, text = only(problems(taken))
+    assert is_error
+    assert "eth0 is shaped by bob@tower (pid 8) since ...; wait, or" in text
+    assert problems(dataclasses.replace(taken, is_taken=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "session", "is_taken"),
+    [
+        ("alice", False, "1", False),
+        ("alice", True, "1", True),
+        ("alice", True, "2", False),
+        ("bob", False, "1", True),
+    ],
+)
+def test_whose_a_lease_is(name: str, held: bool, session: str, is_taken: bool) -> None:
+    """Another process of mine has it as long as it runs; what it left is mine."""
+    lease = {"owner": {"name": name, "session": session}, "held": held, "who": "somebody"}
+    me = {"name": "alice", "session": "2"}
+    facts = Facts.read({**ANSWER, "lease": lease}, ("10.0.0.1",), (), me)
+    assert (facts.shaped_by, facts.is_taken) == ("somebody", is_taken)
+
+
+def test_facts_are_read_from_an_answer() -> None:
+    """As the agent writes them, with what it does not know left out."""
+    facts = Facts.read(ANSWER, ("10.0.0.1",), (), {"name": "alice", "session": "2"})
+    assert (facts.addresses, facts.shaped_by, facts.timer_s) == (("10.0.0.1",), "", 0.01)
+
+
+ANSWER = {
+    "python": "3.9.18",
+    "kernel": "5.10",
+    "tc": "",
+    "machine": "m",
+    "timer_s": 0.01,
+    "hz": None,
+    "lacking": {},
+    "free_bytes": {},
+    "settings": {},
+    "lease": None,
+    "interface": "",
+    "problem": "",
+    "unheard_of": 1,
+}

@@ -1,0 +1,55 @@
+"""Throughput, drops and backlog out of two looks at a node's counters."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from netbench.network.fleet import Shown
+from netbench.network.program import compile_program
+from netbench.network.readback import parse
+from netbench.network.usage import busiest, link_uses
+from tests.network.shaping_cases import ADDRESSES, CASES
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "network"
+PAIR = compile_program(CASES["pair"][0], 0, ADDRESSES, "eth0")
+NODES = {address: node for node, pair in enumerate(ADDRESSES) for address in pair}
+
+
+def look(at_s: float, counters: dict[str, dict[str, Any]]) -> Shown:
+    """What tc printed, with other counters. counters: class -> field -> value."""
+    qdiscs, filters = (GOLDEN / "pair.tables.json").read_text().split("\n", 1)
+    changed = [q | counters.get(q.get("parent", ""), {}) for q in json.loads(qdiscs)]
+    tables = f"{json.dumps(changed)}\n{filters}"
+    found = parse(tables, (GOLDEN / "pair.classes.txt").read_text())
+    return Shown(at_s=at_s, found=found, lease=None, changed=())
+
+
+def test_bytes_between_two_looks_over_the_nodes_own_time() -> None:
+    """1 MB in 2 s are 4 Mbit/s; what waits and what was dropped is as it is."""
+    before = look(100.0, {"6e62:2": {"bytes": 5_000_000}})
+    now = {"bytes": 6_000_000, "drops": 3, "backlog": 1514, "qlen": 1}
+    uses = link_uses(PAIR, NODES, before, look(102.0, {"6e62:2": now}))
+    assert [use.dsts for use in uses] == [(1,), (2,), (3,)]
+    first = uses[0]
+    assert (first.src, first.throughput_bps, first.bandwidth_bps) == (0, 4e6, 5e9)
+    assert (first.dropped_packets, first.backlog_bytes, first.backlog_packets) == (3, 1514, 1)
+    assert uses[1].throughput_bps == 0
+    assert busiest(uses[::-1], 1) == (first,)
+
+
+def test_a_queue_that_was_made_anew_counts_from_zero() -> None:
+    """Not minus what the old one had sent."""
+    before = look(100.0, {"6e62:2": {"bytes": 5_000_000}})
+    after = look(101.0, {"6e62:2": {"bytes": 1000}})
+    assert link_uses(PAIR, NODES, before, after)[0].throughput_bps == 8000
+
+
+def test_what_is_not_there_is_left_out() -> None:
+    """A node that is not shaped has no links to show, and no time no throughput."""
+    one = look(100.0, {})
+    bare = dataclasses.replace(one, found=parse("[]\n[]", ""), at_s=101.0)
+    assert link_uses(PAIR, NODES, one, bare) == ()
+    assert link_uses(PAIR, NODES, one, one) == ()

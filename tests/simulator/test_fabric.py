@@ -1,0 +1,46 @@
+"""What flows share, by the sharing of the network."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from netbench.scenario.model import Link, Network
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.profile import TransportProfile
+
+INSIDE, EAST, WEST = (
+    Link(one_way_delay_s=delay_s, bandwidth_bps=rate_bps)
+    for delay_s, rate_bps in ((0.001, 1e9), (0.01, 2e8), (0.02, 1e8))
+)
+TRUNKS = Network(
+    regions=("a", "b"),
+    links=((INSIDE, EAST), (WEST, INSIDE)),
+    node_regions=(0, 0, 1, 1),
+    sharing="trunk",
+    nic_bps=(math.inf,) * 4,
+)
+SOURCES, TARGETS = np.array([0, 0, 1, 2, 3, 0]), np.array([2, 3, 3, 1, 0, 1])
+
+
+def shared(network: Network) -> set[tuple[object, ...]]:
+    """The resources of flows from SOURCES to TARGETS that are not one connection's own."""
+    fabric = Fabric(network, [0, 1, 2, 3], TransportProfile(sockets=64))
+    fabric.paths(SOURCES, TARGETS)
+    return {key for key in fabric.resources if key[0] != "host"}
+
+
+def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:
+    """Three flows east on one, two west on another; inside a region a pair has its own."""
+    assert shared(TRUNKS) == {("trunk", 0, 1), ("trunk", 1, 0), ("pair", 0, 1)}
+    assert len(shared(dataclasses.replace(TRUNKS, sharing="pair"))) == len(SOURCES)
+
+
+def test_a_trunk_has_the_rate_of_its_link() -> None:
+    """A lone flow gets all of it: 200 and 100 Mbit/s, less headers, as bytes per second."""
+    fabric = Fabric(TRUNKS, [0, 1, 2, 3], TransportProfile(sockets=64))
+    paths = fabric.paths(SOURCES, TARGETS)
+    expected = np.array([2e8, 2e8, 2e8, 1e8, 1e8, 1e9]) / 8 * 1448 / 1514
+    np.testing.assert_allclose(fabric.rate[paths], expected)
