@@ -54,7 +54,7 @@ Floats = NDArray[np.float64]
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:
     """layer_s: seconds per layer and sequence, forward + backward, per system. optimizer_s: of
-    dtfm, seconds per parameter. collective_s: of zero3, seconds per collective.
+    dtfm, seconds per parameter, alone on its node. collective_s: of zero3, seconds per collective.
 
     Megatron's updates run on the GPU and ZeRO-3's are split 64 ways: both are lost in the published
     noise, and taken as 0."""

@@ -123,6 +123,12 @@ class Fabric:
         inside = self._node[source] == self._node[target]
         return np.where(inside, 0.0, 8 * size / self.transport.host_bps)
 
+    def num_beside(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each of `ranks`, (n,): how many of them are on its node, itself included."""
+        nodes = self._node[ranks]
+        count: NDArray[np.int64] = np.bincount(nodes)[nodes]
+        return count
+
     def buffered_bytes(
         self, source: NDArray[np.int64], target: NDArray[np.int64]
     ) -> NDArray[np.float64]:

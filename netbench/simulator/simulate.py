@@ -147,7 +147,8 @@ def rank_lanes(plan: Plan) -> Ids:
 
 
 def _gpipe(plan: Plan, transport: TransportProfile) -> Simulation:
-    """Rounds of forward, barrier, backward; gradients are synchronised after the last."""
+    """Rounds of forward, barrier, backward; after the last, gradients are synchronised and all
+    meet at a barrier, where the iteration ends."""
     timed = _timed(_gpipe_round, plan, transport)
     timeline, moments = timed.timeline, timed.moments
     turn_s, round_s, end_s = (timed.last_s(name) for name in ("turn", "ends", "done"))
@@ -163,7 +164,7 @@ def _gpipe(plan: Plan, transport: TransportProfile) -> Simulation:
         phases={
             "forward_s": seconds_of[0],
             "backward_s": seconds_of[1],
-            **_sync_phases(plan, end_s - round_s),
+            **_sync_phases(timeline, end_s - round_s),
         },
         fabric=timed.fabric,
     )
@@ -179,7 +180,8 @@ def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
     turn = _barrier(graph, ranks, halfway)
     ends = add_pipelines(graph, lanes, backward, {"backward": seconds["backward"]}, turn)
     moments = {"halfway": halfway, "turn": turn, "ends": ends}
-    moments["done"] = _synchronise(graph, plan, ranks, ends)
+    updated = _synchronise(graph, plan, ranks, ends)
+    moments["done"] = _barrier(graph, ranks, updated)
     return _Timed(fabric=graph.fabric, timeline=graph.run(), moments=moments)
 
 
@@ -191,7 +193,7 @@ def _one_f_one_b(plan: Plan, transport: TransportProfile) -> Simulation:
     parts = _stretch(plan, timeline, Kind.BACKWARD, "pipeline", (0.0, ready_s), ends)
     sync = Part(name="synchronise", timeline=timeline, from_s=ready_s, to_s=end_s, repeat=1)
     pipeline_s = sum(part.total_s for part in parts)
-    phases = {"pipeline_s": pipeline_s, **_sync_phases(plan, end_s - ready_s)}
+    phases = {"pipeline_s": pipeline_s, **_sync_phases(timeline, end_s - ready_s)}
     return Simulation(plan=plan, parts=(*parts, sync), phases=phases, fabric=timed.fabric)
 
 
@@ -332,23 +334,27 @@ def _alone_s(
 
 
 def _barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
-    """gloo's dissemination barrier: in step k a rank waits for rank - 2^k, whose word takes a round
-    trip, for the receiver's notification goes first."""
+    """gloo's dissemination barrier: in step k a rank sends a word to rank + 2^k, once it has heard
+    that it is awaited there, and waits for that of rank - 2^k. Source: gloo, `gloo/barrier.cc` and
+    `gloo/transport/tcp/pair.cc`."""
     order = np.argsort(ranks.ravel())
     tasks, index = ends.ravel()[order], np.arange(order.size)
     for step in range(math.ceil(math.log2(max(1, order.size)))):
-        source = (index - (1 << step)) % order.size
-        later = graph.work(Kind.MARK, index)
-        graph.edge(tasks, later)
-        graph.edge(
-            tasks[source], later, graph.delay_s(source, index) + graph.delay_s(index, source)
-        )
+        source, target = (index - (1 << step)) % order.size, (index + (1 << step)) % order.size
+        word, later = graph.work(Kind.MARK, index), graph.work(Kind.MARK, index)
+        graph.edge(tasks, word)
+        graph.edge(tasks[target], word, graph.delay_s(target, index))
+        graph.edge(word, later)
+        graph.edge(word[source], later, graph.delay_s(source, index))
         tasks = later
     return tasks[ranks]
 
 
 def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
-    """Data parallelism of every stage, once its members are ready, and the update."""
+    """Data parallelism of every stage, once its members are ready, and the update.
+
+    Where one member updates for all it does so on its host, which the updates of a node share.
+    """
     num_lanes, depth = ranks.shape
     lane = np.arange(num_lanes).reshape(plan.layout.dp, plan.layout.tp)
     members = ranks[lane].transpose(2, 1, 0).reshape(-1, plan.layout.dp)  # (pp * tp, dp)
@@ -358,25 +364,22 @@ def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
     update_s = np.asarray([s.optimizer_s for s in plan.stages])[stage]
     if plan.data_parallel == "reduce-broadcast":
         reduced = collectives.chain_reduce(graph, members, gradients, gate)
-        update = graph.work(Kind.OPTIMIZER, members[:, 0], update_s)
+        at_once = graph.fabric.num_beside(members[:, 0])
+        update = graph.work(Kind.OPTIMIZER, members[:, 0], update_s * at_once)
         graph.edge(reduced[:, 0], update)
         turn = graph.work(Kind.MARK, members)
         graph.edge(reduced, turn)
         graph.edge(update, turn[:, 0])
         return collectives.chain_broadcast(graph, members, gradients, turn)
-    if plan.data_parallel == "ring":
-        # In one pass: a round of delays for every 4 MiB of a gradient, as the loop of one NCCL
-        # channel would have it, is more than all that megatron does once per iteration over WANs.
-        done = collectives.ring_all_reduce(graph, members, gradients, gate, chunk_bytes=math.inf)
-    else:
-        done = collectives.DATA_PARALLEL[plan.data_parallel](graph, members, gradients, gate)
+    done = collectives.DATA_PARALLEL[plan.data_parallel](graph, members, gradients, gate)
     update = graph.work(Kind.OPTIMIZER, members, update_s[:, None])
     graph.edge(done, update)
     return update
 
 
-def _sync_phases(plan: Plan, total_s: float) -> dict[str, float]:
-    optimizer_s = max(stage.optimizer_s for stage in plan.stages)
+def _sync_phases(timeline: Timeline, total_s: float) -> dict[str, float]:
+    updates = timeline.kind == Kind.OPTIMIZER
+    optimizer_s = float((timeline.end_s - timeline.start_s)[updates].max())
     return {"sync_s": max(0.0, total_s - optimizer_s), "optimizer_s": optimizer_s}
 
 

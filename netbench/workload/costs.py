@@ -25,7 +25,7 @@ class Stage:
     of the ranks that share the stage, where it is tensor parallel.
 
     forward_s, backward_s: seconds, backward with recomputation where the workload has it.
-    optimizer_s: seconds per iteration. parameters: count.
+    optimizer_s: seconds per iteration, alone on its host. parameters: count.
     gradient_bytes: bytes synchronised by data parallelism, per iteration.
     """
 

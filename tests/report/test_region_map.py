@@ -111,7 +111,7 @@ def test_what_is_not_limited_is_written_so() -> None:
 def test_nodes_of_several_kinds_are_counted_apart() -> None:
     """Case 2, with the NIC they share in kind."""
     written = texts(region_figure(load_scenario("case2")))
-    assert "8 × 4 V100\n32 × V100\nNIC 10 Gbit/s" in written
+    assert "32 × V100\n8 × 4 V100\nNIC 10 Gbit/s" in written
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])

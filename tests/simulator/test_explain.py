@@ -169,8 +169,8 @@ def test_the_bubble_of_equal_stages(
 
 
 def test_only_the_network_takes_time() -> None:
-    """No compute: m messages one after the other and a delay, each way. The barrier between goes on
-    beside the first ones that come back. South waits for North, then North for South."""
+    """No compute: m messages one after the other and a delay, each way. South waits for North, then
+    North for South. The last to come to a barrier says that it waits, and waits for an answer."""
     m, d, rate = 8, 0.02, 1e9
     plan = pipeline(
         "dtfm-scheduled",
@@ -183,20 +183,25 @@ def test_only_the_network_takes_time() -> None:
     )
     simulation = simulate(plan, FREE)
     tau = 8 * SIZE / (rate * GOODPUT)
-    assert simulation.iteration_s == pytest.approx(2 * 2 * (m * tau + d))
+    barriers_s = 3 * 2 * d  # one in every round, and the last
+    assert simulation.iteration_s == pytest.approx(2 * 2 * (m * tau + d) + barriers_s)
     found = breakdown(simulation)
+    assert found.of("collective") == pytest.approx(np.full(2, barriers_s))
     assert found.of("point_to_point") == pytest.approx(np.full(2, 2 * 2 * (m * tau + d)))
     assert found.seconds[:, Cause.TRANSFER] == pytest.approx(np.full(2, 4 * m * tau))
     assert found.seconds[:, Cause.DELAY] == pytest.approx(np.full(2, 4 * d))
     steps = critical_path(simulation)
-    assert seconds_by_kind(steps) == pytest.approx({"transfer": 4 * m * tau, "delay": 4 * d})
-    each_way_s = 2 * (m * tau + d)
+    assert seconds_by_kind(steps) == pytest.approx(
+        {"transfer": 4 * m * tau, "delay": 4 * d, "collective delay": barriers_s}
+    )
+    each_way_s = 2 * (m * tau + d) + barriers_s / 2
     assert seconds_by_link(steps, plan) == pytest.approx(
         {"North -> South": each_way_s, "South -> North": each_way_s}
     )
     assert bound_s(plan) == 0
-    (loss,) = losses(simulation)
-    assert (loss.group, loss.share) == ("point_to_point", pytest.approx(1))
+    loss, barriers = losses(simulation)
+    assert (loss.group, barriers.group) == ("point_to_point", "collective")
+    assert loss.share + barriers.share == pytest.approx(1)
 
 
 def test_use_of_a_link_is_its_bytes_over_what_it_could_carry() -> None:
@@ -285,7 +290,8 @@ def test_a_loss_names_the_link() -> None:
 
 def test_an_update_is_waited_for_as_optimizer_not_as_bubble() -> None:
     """Data parallelism of two: one member updates between reduce and broadcast, which take the
-    bytes and a delay each; the other waits for all three."""
+    bytes and a delay each; the other waits for all three. Stage 1 is done a backward pass and a
+    delay sooner, and waits for stage 0's update at the barrier."""
     update_s, d, rate, size = 0.5, 0.01, 1e9, 50_000_000
     plan = pipeline(
         "dtfm-scheduled",
@@ -300,7 +306,8 @@ def test_an_update_is_waited_for_as_optimizer_not_as_bubble() -> None:
     )
     simulation = simulate(plan, FREE)
     found = breakdown(simulation)
-    assert found.of("optimizer") == pytest.approx(np.full(4, update_s))
+    sooner_s = plan.stages[0].backward_s + d
+    assert found.of("optimizer") == pytest.approx(update_s + np.array([0, sooner_s, 0, 0]))
     assert found.seconds[:, Cause.TRANSFER] == pytest.approx(np.zeros(4), abs=1e-6)
     reduce_and_broadcast_s = 2 * (8 * size / (rate * GOODPUT) + d)
     steps = seconds_by_kind(critical_path(simulation))

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,6 +15,8 @@ from netbench.plan import Plan, build_plan
 from netbench.report.published import iteration_times
 from netbench.scenario import load_scenario
 from netbench.simulator import TransportProfile, simulate
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.graph import Graph, Kind
 from netbench.simulator.simulate import forget
 from tests.simulator.uniform import FREE, uniform_plan
 
@@ -59,13 +62,13 @@ def test_gpipe_rounds_repeat() -> None:
 
 
 def test_gpipe_bound_by_its_network() -> None:
-    """Both phases: a message every T over seven hops. The last stage is last to the barrier, and
-    first to go on: what the barrier takes the others is hidden but for a trace."""
+    """Both phases: a message every T over seven hops. The last to come to a barrier of eight is out
+    after three steps, each with a round trip: it says that it waits, and hears a word."""
     delay_s, bandwidth_bps = 0.02, 1e9
     plan = uniform_plan("dtfm-scheduled", one_way_delay_s=delay_s, bandwidth_bps=bandwidth_bps)
     t = message_s(plan, bandwidth_bps)
     assert t > B
-    phases = [P * c + (64 + 6) * t + 7 * delay_s for c in (F, B)]
+    phases = [P * c + (64 + 6) * t + 7 * delay_s + 3 * 2 * delay_s for c in (F, B)]
     assert iteration_s(plan) == pytest.approx(sum(phases), rel=1e-3)
 
 
@@ -164,8 +167,36 @@ def test_gradients_are_reduced_and_broadcast() -> None:
     )
     largest = max(stage.gradient_bytes for stage in plan.stages)
     sync = simulate(plan, FREE).phases
-    assert sync["optimizer_s"] == 0.7
+    assert sync["optimizer_s"] == pytest.approx(0.7)
     assert sync["sync_s"] == pytest.approx(2 * largest * 8 / bandwidth_bps, rel=0.02)
+
+
+@pytest.mark.parametrize(("num_nodes", "at_once"), [(8, 1), (4, 2), (2, 4), (1, 8)])
+def test_updates_share_the_host_of_their_node(num_nodes: int, at_once: int) -> None:
+    """Pipelines of eight: the first updates for all, and its ranks are the first eight devices."""
+    plan = uniform_plan("dtfm-scheduled", num_nodes=16, optimizer_s=0.7)
+    first = tuple(rank * num_nodes // 8 for rank in range(8))
+    others = tuple(range(8, 16))
+    shared = dataclasses.replace(plan, device_nodes=first + others)
+    seconds = [simulate(p, FREE).phases for p in (plan, shared)]
+    assert seconds[1]["optimizer_s"] == pytest.approx(at_once * 0.7)
+    assert iteration_s(shared) - iteration_s(plan) == pytest.approx((at_once - 1) * 0.7)
+
+
+def test_a_barrier_lets_nobody_go_before_it_was_answered() -> None:
+    """Three ranks, two steps. A rank that comes late to both its neighbours waits for a round trip
+    per step; who was early needs its word, and to hear that its own is awaited."""
+    simulator = sys.modules[simulate.__module__]
+    plan = uniform_plan("dtfm-scheduled", num_nodes=8, one_way_delay_s=0.01, bandwidth_bps=1e9)
+    graph = Graph(Fabric(plan.network, [0, 1, 2], FREE))
+    ranks = np.array([[0, 1, 2]])
+    ends = graph.work(Kind.FORWARD, ranks, [[0.0, 0.0, 1.0]])
+    out = simulator._barrier(graph, ranks, ends)
+    end_s = graph.run().end_s[out]
+    # Step 1: 2 asks 1, which hears it at 1.01, and has its word at 1.02; 0 has that of 2 at 1.01.
+    # Step 2, the other way round: 2 asks 0, which hears it at 1.03, and has its word at 1.04; 0
+    # has that of 1, asked at 1.01, at 1.03; 1 has that of 2, asked at 1.01, sent at 1.02, at 1.03.
+    assert end_s == pytest.approx(np.array([[1.03, 1.03, 1.04]]))
 
 
 def test_tensor_parallel_adds_its_all_reduces() -> None:
