@@ -3,7 +3,8 @@
 Source: the published release. In each round every stage takes all micro-batches forward, all ranks
 meet at a barrier, and the backward passes go in the same order. After the last round the ranks
 that hold the same stage reduce their gradients to the first pipeline's rank, which updates the
-parameters and broadcasts them. Nothing of that overlaps with the pipeline.
+parameters, on the CPU that it shares with others of its node that do, and broadcasts them. Nothing
+of that overlaps with the pipeline. All ranks meet at a barrier once more.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Dtfm:
         payload = payload_bytes(self._cost.gradient_bytes, plan.scale, self._slices)
         elements = max(1, payload // GRADIENT_DTYPE.itemsize)
         self._gradients = torch.zeros(elements, dtype=GRADIENT_DTYPE)
+        nodes = [plan.device_nodes[device] for device in placement[:pp]]
+        self._optimizer_s = self._cost.optimizer_s * nodes.count(plan.device_nodes[replicas[0]])
 
     def peers(self) -> set[int]:
         return self._pipeline.peers | self._replicas.neighbours | self._barrier.peers
@@ -79,6 +82,7 @@ class Dtfm:
             forward_s += marks[-2] - marks[-3]
             backward_s += marks[-1] - marks[-2]
         optimizer_s = self._synchronise()
+        self._barrier.wait()
         sync_s = time.monotonic() - marks[-1] - optimizer_s
         return {
             "forward_s": forward_s,
@@ -92,7 +96,7 @@ class Dtfm:
         chain_reduce(self._replicas, self._gradients, self._slices)
         started_s = time.monotonic()
         if self._replicas.index == 0:
-            compute(self._cost.optimizer_s)
+            compute(self._optimizer_s)
         optimizer_s = time.monotonic() - started_s
         chain_broadcast(self._replicas, self._gradients, self._slices)
         return optimizer_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,3 +25,18 @@ def test_an_iteration_lasts_at_least_its_critical_path_of_compute(
         assert max(seconds) >= floor_s
         for answer, second in zip(ended, seconds, strict=True):
             assert sum(answer["phases"].values()) == pytest.approx(second, abs=0.002)
+
+
+def test_updates_of_one_node_share_its_cpu(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
+) -> None:
+    """The first pipeline's two stages on one node take twice as long as on two."""
+    ranks = start_ranks(4)
+    ranks.connect()
+    plan = plan_of(placement=(0, 1, 2, 3), num_micro_batches=2)
+    stages = tuple(replace(stage, optimizer_s=0.2) for stage in plan.stages)
+    for device_nodes, share in (((0, 1, 2, 3), 1), ((0, 0, 1, 1), 2)):
+        plan_hash = ranks.prepare(replace(plan, device_nodes=device_nodes, stages=stages))
+        ended = ranks.run(plan_hash, 0)
+        updated_s = max(answer["phases"]["optimizer_s"] for answer in ended)
+        assert share * 0.2 <= updated_s < share * 0.2 + 0.15
