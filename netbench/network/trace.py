@@ -176,15 +176,14 @@ def compile_replay(
     changed = networks(network, changes)
     states = [network, *(state for _, state in changed)]
     groups = _lasting_groups(states, node)
-    programs = _with_longest_queues(
-        [
-            replace(
-                compile_program(state, node, addresses, interface, scale, groups),
-                exempt_ports=exempt_ports,
-            )
-            for state in states
-        ]
-    )
+    compiled = {
+        state: replace(
+            compile_program(state, node, addresses, interface, scale, groups),
+            exempt_ports=exempt_ports,
+        )
+        for state in dict.fromkeys(states)  # those of later days are those of the first
+    }
+    programs = _with_longest_queues([compiled[state] for state in states])
     steps = (
         Step(time_s=time_s, text=_difference(before, after))
         for (time_s, _), (before, after) in zip(changed, pairwise(programs), strict=True)

@@ -13,7 +13,8 @@ from netbench.errors import NetworkError
 from netbench.network.apply import apply, read_back
 from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
 from netbench.network.measure import measure
-from netbench.network.program import Program, compile_programs, num_routers, sysctls
+from netbench.network.program import Program, compile_programs, num_routers
+from netbench.network.trace import Change, replay_sysctls
 from netbench.network.verify import evaluate, sample_links
 from netbench.scenario.model import Network
 from netbench.testbed.transport import NodeAddress
@@ -39,21 +40,29 @@ BEHIND_ROUTER_SYSCTLS = {
 """Of a node that sends through one."""
 
 
-def tune(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> None:
+def tune(
+    run: Run,
+    nodes: Sequence[NodeAddress],
+    network: Network,
+    scale: float,
+    changes: Sequence[Change] = (),
+) -> None:
     """Set what TCP needs on every node; before any connection is made, which keeps what it found.
 
-    Raises NetworkError that lists every node that failed.
+    changes: what befalls the network later. Raises NetworkError that lists every node that failed.
     """
     tasks = {}
     for node in nodes:
-        script = _script(node_sysctls(node, network, scale))
+        script = _script(node_sysctls(node, network, scale, changes))
         tasks[node.index] = partial(output_of, run, node.index, ("sh",), script)
     all_or_error(at_once(tasks, DEADLINE_S), "setting TCP's limits")
 
 
-def node_sysctls(node: NodeAddress, network: Network, scale: float) -> dict[str, str]:
+def node_sysctls(
+    node: NodeAddress, network: Network, scale: float, changes: Sequence[Change] = ()
+) -> dict[str, str]:
     """All settings of a node or router, by name, in the order in which they are to be made."""
-    common = sysctls(network, scale)
+    common = replay_sysctls(network, changes, scale)
     if node.index >= network.num_nodes:
         return {**_of_interface(ROUTER_SYSCTLS, node), **common}
     behind = _of_interface(BEHIND_ROUTER_SYSCTLS, node) if num_routers(network) else {}

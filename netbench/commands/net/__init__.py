@@ -18,6 +18,7 @@ COMMANDS: Commands = {
     "measure": ("netbench.commands.net.measure", "command", "Measure machines as they are."),
     "import": ("netbench.commands.net.import_", "command", "Make a scenario of measurements."),
     "trace": ("netbench.commands.net.trace", "trace", "Write a trace of links that change."),
+    "replay": ("netbench.commands.net.replay", "command", "Play a trace of links that change."),
 }
 
 
