@@ -406,11 +406,16 @@ def who(state: State) -> str:
 
 
 def start_time(pid: int) -> str:
-    """When a process started, in the kernel's ticks: tells it from a later one of its number."""
+    """When a process started, in the kernel's ticks: tells it from a later one of its number.
+
+    "" where none lives. The first process of a container often buries nobody: what has ended is
+    listed until the container ends.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+    return "" if state in "ZX" else fields[18]
 
 
 def deadman_lives(state: State) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ _CHECK = (
 )
 """For any Python 3: its version, the agent's checksum, where the SSH connection comes and goes."""
 
+_WARDEN = 'cat > /dev/null; rm -rf -- "$1"'
+"""For any shell: takes a folder away when its input ends, however the controller ended."""
+
 
 class Refused(NetworkError):
     """The agent's own answer: the host was reached, and says no."""
@@ -66,7 +70,10 @@ class Sent:
 
 
 class Courier:
-    """The agent on every host; node i is `machines[i]`. What is sent stays until `remove`."""
+    """The agent on every host; node i is `machines[i]`.
+
+    What is sent stays until `remove`; with `open_as_root`, not longer than the connection.
+    """
 
     def __init__(
         self,
@@ -82,6 +89,7 @@ class Courier:
         self._run_as_root = run_as_root
         self._put = put
         self._sent: dict[int, Sent] = {}
+        self._wardens: dict[int, Channel] = {}
 
     def send(self, node: int) -> Sent:
         """Send the agent, if it is not there. Raises NetbenchError with why it cannot be run."""
@@ -166,6 +174,9 @@ class Courier:
         if not re.fullmatch(r"/[\w./-]+", made):
             raise NetworkError(f"mktemp answered {made!r} instead of a folder's path")
         path = f"{made}/agent.py"
+        if self._open is not None:
+            with suppress(NetbenchError):  # then it is `remove` alone that takes it away
+                self._wardens[node] = self._open(node, ("sh", "-c", _WARDEN, "sh", made))
         try:
             self._put(node, source, path)
         except BaseException:
@@ -193,7 +204,12 @@ class Courier:
         return Sent(path=path, ssh=tuple(connection.split()))
 
     def _remove(self, node: int, path: str) -> None:
-        self._run(node, ("rm", "-rf", "--", path.rpartition("/")[0]), "")
+        warden = self._wardens.pop(node, None)
+        try:
+            self._run(node, ("rm", "-rf", "--", path.rpartition("/")[0]), "")
+        finally:
+            if warden is not None:
+                warden.close()
 
 
 def _lacks_room(error: NetbenchError) -> bool:

@@ -287,3 +287,12 @@ apply(lease_s=1.5, sysctls={{"net.ipv4.tcp_rmem": "4096 131072 99999999"}})
         time.sleep(0.1)
     assert not state.exists()
     assert setting.read_text() == FORMER["net.ipv4.tcp_rmem"] + "\n"
+
+
+def test_a_process_that_has_ended_does_not_live_though_nobody_has_buried_it() -> None:
+    """In many a container nobody does."""
+    assert agent.start_time(os.getpid()) != ""
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert agent.start_time(child.pid) == ""
+    assert agent.start_time(child.pid) == ""
