@@ -191,7 +191,8 @@ class FakeMachines:
 
     def open(self, node: int, argv: Sequence[str], as_root: bool = True) -> FakeReplay:
         self._reach(node)
-        assert as_root
+        if not as_root:  # what takes the agent's folder away when the connection ends
+            return FakeReplay()
         assert (node, argv[-2]) in self.files
         self.asked.append((node, argv[-1]))
         return self.replays.setdefault(node, FakeReplay())
