@@ -22,8 +22,8 @@ class Quantity:
 
     aliases: other spellings of a unit. zero: 0 is a value. unlimited: `inf` is a value.
     bare: the number alone is a value, in the base unit. families: the last so many units that do
-    not exceed a value are tried when formatting, and the shortest is taken (bytes have two families, of
-    1000 and 1024; 65 s is not 1.08333 min).
+    not exceed a value are tried when formatting, and the shortest is taken (bytes have two
+    families, of 1000 and 1024; 65 s is not 1.08333 min).
     """
 
     name: str
