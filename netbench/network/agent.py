@@ -1005,14 +1005,15 @@ def sweep() -> list[str]:
 # Facts.
 
 _TRIALS = {
-    "htb": "qdisc add dev lo root handle 1: htb default 0\n"
+    "htb": "qdisc replace dev lo root handle 1: htb default 0\n"
     "class add dev lo parent 1: classid 1:1 htb rate 1mbit\n",
-    "netem": "qdisc add dev lo root netem delay 1ms rate 1mbit limit 9\n",
-    "u32": "qdisc add dev lo root handle 1: htb default 0\n"
+    "netem": "qdisc replace dev lo root netem delay 1ms rate 1mbit limit 9\n",
+    "u32": "qdisc replace dev lo root handle 1: htb default 0\n"
     "filter add dev lo parent 1: protocol ip prio 4 u32 match ip dst 10.0.0.1/32 flowid 1:1\n",
-    "netem distribution": "qdisc add dev lo root netem delay 9ms 1ms distribution normal\n",
+    "netem distribution": "qdisc replace dev lo root netem delay 9ms 1ms distribution normal\n",
 }
-"""What a program is made of, tried in a network namespace that ends with the trial."""
+"""What a program is made of, tried in a network namespace that ends with the trial. One after the
+other they are a trial of all."""
 
 _SIOCETHTOOL = 0x8946
 _GET_SETTINGS, _GET_DRIVER, _GET_TSO, _GET_GSO = 0x01, 0x03, 0x1E, 0x23  # linux/ethtool.h
@@ -1101,12 +1102,15 @@ def _route(peer: str) -> str:
 
 def _lacking() -> dict[str, str]:
     """What tc said of each part that does not work; {"": why} when it could not be tried."""
+    trial = ["unshare", "--net", "--", "tc", "-batch", "-"]
+    if run_tool(trial, "".join(_TRIALS.values()))[0] == 0:
+        return {}
     status, _, stderr = run_tool(["unshare", "--net", "--", "true"])
     if status:
         return {"": " ".join(stderr.split())}
     lacking = {}
     for name, text in _TRIALS.items():
-        status, _, stderr = run_tool(["unshare", "--net", "--", "tc", "-batch", "-"], text)
+        status, _, stderr = run_tool(trial, text)
         if status:
             lacking[name] = " ".join(stderr.split())
     return lacking
