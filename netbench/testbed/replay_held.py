@@ -95,21 +95,29 @@ def replay_held(
     times_s = sorted({change.time_s for change in changes})
     with held.start(0, argv, None, wait=True) as connection:
         channel = HeldChannel(connection)
+        channel.send(request(held.network, held.node_names, changes))
+        playing = Playing({0: channel}, {0: [Step(time_s=t, text="") for t in times_s]})
         try:
-            channel.send(request(held.network, held.node_names, changes))
-            playing = Playing({0: channel}, {0: [Step(time_s=t, text="") for t in times_s]})
-            while not playing.wait(LOOK_S):
-                progress(f"replaying on {len(held.node_names)} nodes: {playing.progress}")
-            played = playing.result()[0]
-            if isinstance(played, Exception):
-                raise played
-            played = replace(played, clock_error_s=0.0)
+            played = _played(held, playing, progress)
             end(played)
         except BaseException:
-            channel.close()
             with suppress(TestbedError):  # the first error is what counts
-                channel.finish(BACK_S)
+                _finish(channel, playing)
             raise
-        channel.close()
-        channel.finish(BACK_S)
+        _finish(channel, playing)
     return played
+
+
+def _played(held: Held, playing: Playing, progress: Callable[[str], None]) -> Played:
+    while not playing.wait(LOOK_S):
+        progress(f"replaying on {len(held.node_names)} nodes: {playing.progress}")
+    found = playing.result()[0]
+    if isinstance(found, Exception):
+        raise found
+    return replace(found, clock_error_s=0.0)
+
+
+def _finish(channel: HeldChannel, playing: Playing) -> None:
+    channel.close()
+    playing.wait(BACK_S)  # it reads the channel until then
+    channel.finish(BACK_S)

@@ -19,3 +19,16 @@ def test_packets_see_every_change_within_a_millisecond(
     assert "all as planned" in output
     for sharing in ("pair", "class", "nic", "trunk"):
         assert f"{sharing}: late by" in output
+
+
+@pytest.mark.guest
+@pytest.mark.ssh
+def test_machines_change_in_time_and_are_as_before_in_the_end(
+    run_in_guest: Callable[..., tuple[int, str]],
+) -> None:
+    """Over real SSH: one clock is found to be one, a refused step stops all, and so does the end of
+    the controller, which is killed."""
+    status, output = run_in_guest([sys.executable, "-m", "tests.testbed.replay_over_ssh"])
+    assert status == 0, output
+    assert "all as planned" in output
+    assert output.count("clock: ") == 4

@@ -1,0 +1,285 @@
+"""Replays on doubles: whose clocks differ, who refuse, who vanish."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netbench.errors import NetworkError
+from netbench.network import agent, replay
+from netbench.network.courier import Machine
+from netbench.network.fleet import ARM_LEASE_S, Fleet, FleetError, Owner
+from netbench.network.replay import Played, Playing, play, progress
+from netbench.network.trace import Change, Step, compile_replays
+from tests.network.fake_machines import FakeMachines, FakeReplay
+from tests.network.shaping_cases import ADDRESSES, two_regions
+
+STEPS = (Step(time_s=0.0, text="one\n"), Step(time_s=0.5, text="two\n"))
+
+
+def channel(**options: object) -> FakeReplay:
+    """One that has been given its steps."""
+    made = FakeReplay(**options)  # type: ignore[arg-type]
+    made.send(json.dumps({"steps": [(step.time_s, step.text) for step in STEPS]}))
+    return made
+
+
+def test_all_start_at_one_time_whatever_their_clocks_say() -> None:
+    """Clocks an hour apart: each is told the start by its own."""
+    channels = {0: channel(ahead_s=3600.0), 1: channel(ahead_s=-20.0, late_s=0.002)}
+    starts: list[float] = []
+    found = play(channels, dict.fromkeys(channels, STEPS), starts.append)
+    assert len(starts) == 1
+    for node, ahead_s in ((0, 3600.0), (1, -20.0)):
+        played = found[node]
+        assert isinstance(played, Played)
+        assert abs(channels[node].start_s - ahead_s - starts[0]) <= played.clock_error_s
+        assert 0 < played.clock_error_s < 0.05
+        assert channels[node].loaded == [[step.time_s, step.text] for step in STEPS]
+    assert found[1].late_s == (0.002, 0.002)  # type: ignore[union-attr]
+    assert found[1].worst_s == 0.002 + found[1].clock_error_s  # type: ignore[union-attr]
+
+
+class Slow(FakeReplay):
+    """Answers to no step until it is closed."""
+
+    def _load_all(self) -> None:
+        pass
+
+
+def test_one_that_refuses_stops_all_at_once() -> None:
+    """The others are not waited for, and are not blamed."""
+    waiting = Slow()
+    waiting.send(json.dumps({"steps": []}))
+    channels: dict[int, FakeReplay] = {0: waiting, 1: channel(refuses={1: "tc refused `two`"})}
+    steps = {0: (Step(time_s=3600.0, text="late\n"),), 1: STEPS}
+    found = play(channels, steps)
+    assert list(found) == [1]
+    assert str(found[1]) == "tc refused `two`"
+    assert waiting.closed
+
+
+def test_one_that_has_gone_is_named_even_before_the_start() -> None:
+    gone = channel()
+    gone.receive = lambda: None  # type: ignore[method-assign]
+    found = play({0: channel(), 1: gone}, {0: STEPS, 1: STEPS})
+    assert list(found) == [1]
+    assert "its agent has gone" in str(found[1])
+
+
+def test_an_agent_that_refuses_the_request_says_why() -> None:
+    """Its answer is there already when it is asked for its clock, which it does not hear."""
+
+    class Refusing(FakeReplay):
+        def send(self, line: str) -> None:
+            raise NetworkError("the command there has ended")
+
+        def receive(self) -> str | None:
+            return json.dumps({"error": "eth0 is not armed"})
+
+    assert str(play({0: Refusing()}, {0: STEPS})[0]) == "eth0 is not armed"
+
+
+def test_progress_in_words() -> None:
+    assert progress((1.0, 90.0), -0.5) == "0 of 2 changes; the next one at 1s, in 2 s"
+    assert progress((1.0, 90.0), 1.0) == "1 of 2 changes; the next one at 90s, in 89 s"
+    assert progress((1.0, 90.0), 91.0) == "2 of 2 changes"
+    assert progress((1.0, 90.0), float("-inf")) == "0 of 2 changes"
+
+
+def test_a_trace_is_played_in_the_background() -> None:
+    one = channel()
+    playing = Playing({0: one}, {0: STEPS})
+    assert isinstance(playing.result()[0], Played)
+    assert playing.wait(0.0)
+    assert playing.progress.startswith("0 of 2 changes; the next one at 0s, in 1 s")
+
+
+# The agent's loop, with `sh` in place of `tc`.
+
+
+class Agent:
+    """`serve_steps` in a thread; lines to and from it. Places write what they are given to files
+    of their names, and are refused where it contains "wrong"."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.folder, self.started = folder, list[str]()
+        there, write_end = os.pipe()
+        self.stdin = os.fdopen(write_end, "w")
+        self.answers: list[dict[str, float]] = []
+        patch.setattr(agent.sys, "stdin", os.fdopen(there))
+        patch.setattr(agent, "print", self._take, raising=False)
+        self.outcome: list[object] = []
+        self._thread: threading.Thread | None = None
+
+    def _take(self, line: str, *, flush: bool) -> None:
+        assert flush
+        self.answers.append(json.loads(line))
+
+    def start(self, place: str) -> subprocess.Popen[str]:
+        self.started.append(place)
+        script = 'cat > "$0"; if grep -q wrong "$0"; then echo "Command failed -:2" >&2; exit 1; fi'
+        return subprocess.Popen(
+            ["sh", "-c", script, str(self.folder / f"at-{place}")],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def serve(self, steps: list[tuple[float, dict[str, str]]], *orders: object) -> None:
+        def run() -> None:
+            try:
+                self.outcome.append(agent.serve_steps(steps, self.start))
+            except agent.AgentError as error:
+                self.outcome.append(str(error))
+
+        self.stdin.write("".join(json.dumps(order) + "\n" for order in orders[:1]))
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+        for order in orders[1:]:
+            self.stdin.write(json.dumps(order) + "\n")
+        self.stdin.flush()
+
+    def end(self) -> object:
+        assert self._thread is not None
+        self._thread.join(20.0)
+        return self.outcome[0]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Agent]:
+    """An agent that waits for orders."""
+    made = Agent(monkeypatch, tmp_path)
+    yield made
+    made.stdin.close()
+    agent.sys.stdin.close()
+
+
+def test_the_agent_loads_every_place_when_it_is_due(served: Agent) -> None:
+    """Not before; how late is what it says."""
+    start_s = time.monotonic() + 0.1
+    steps = [(0.0, {"a": "x\n", "b": "y\n"}), (0.3, {"b": "z\n"})]
+    served.serve(steps, {"start_s": start_s})
+    assert served.end() == 2
+    assert time.monotonic() >= start_s + 0.3
+    assert served.started == ["a", "b", "b"]
+    assert (served.folder / "at-a").read_text() == "x\n"
+    assert (served.folder / "at-b").read_text() == "z\n"
+    assert len(served.answers) == 2
+    assert all(0 < answer["late_s"] < 5.0 for answer in served.answers)
+
+
+def test_the_agent_says_its_clock(served: Agent) -> None:
+    before_s = time.monotonic()
+    served.serve([], {"clock": True}, {"start_s": 0.0})
+    assert served.end() == 0
+    assert before_s <= served.answers[0]["at_s"] <= time.monotonic()
+
+
+def test_the_agent_stops_when_the_controller_has_gone(served: Agent) -> None:
+    """At once, though the next step is an hour away; what waits is not loaded."""
+    served.serve([(0.0, {"a": "x\n"}), (3600.0, {"a": "never\n"})], {"start_s": time.monotonic()})
+    while not served.answers:
+        time.sleep(0.01)
+    served.stdin.close()
+    assert served.end() == 1
+    assert "never" not in (served.folder / "at-a").read_text()
+
+
+def test_the_agent_names_place_time_and_line(served: Agent) -> None:
+    """The first line of a batch is the one it was warmed up with."""
+    served.serve([(0.0, {"node 3": "wrong one\nright\n"})], {"start_s": time.monotonic()})
+    assert served.end() == "node 3, at 0 s: tc refused `wrong one`: Command failed -:2"
+
+
+def test_a_long_wait_is_cut_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`select` may be late by a thousandth of its time: the last one is short."""
+    waits: list[float] = []
+    now_s = [0.0]
+
+    def select(*arguments: object) -> tuple[list[int], list[int], list[int]]:
+        waits.append(arguments[3])  # type: ignore[arg-type]
+        now_s[0] += waits[-1] * 1.001
+        return [], [], []
+
+    monkeypatch.setattr(agent.select, "select", select)
+    monkeypatch.setattr(agent.time, "monotonic", lambda: now_s[0])
+    assert agent._wait_until(86400.0)
+    assert 0 <= now_s[0] - 86400.0 <= 1.001e-5
+    assert len(waits) < 40
+
+
+# A fleet of doubles.
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachines:
+    """Four, each on a kernel of its own."""
+    found = FakeMachines(monkeypatch, tmp_path, 4)
+    monkeypatch.setattr(agent, "boot_id", lambda: f"boot of {agent.namespace()}")
+    monkeypatch.setattr(replay, "START_MARGIN_S", 0.01)
+    return found
+
+
+def fleet(nodes: FakeMachines) -> Fleet:
+    machines = [
+        Machine(name=name, addresses=ADDRESSES[node], interface="eth0")
+        for node, name in enumerate(("one", "two", "three", "four"))
+    ]
+    return Fleet(
+        machines,
+        nodes.run,
+        nodes.run_as_root,
+        nodes.put,
+        open_as_root=nodes.open,
+        owner=Owner(name="alice@laptop", pid=1, session="s"),
+    )
+
+
+CHANGES = (Change(time_s=0.0, src=0, dst=1, loss=0.5), Change(time_s=0.1, src=0, dst=1, loss=0.0))
+
+
+def armed(nodes: FakeMachines, some: Fleet) -> None:
+    """As after `apply`; what the doubles show is of another node."""
+    for node in range(4):
+        some._ask_all("arm", [node], {"lease_s": ARM_LEASE_S})
+
+
+def test_a_fleet_plays_its_nodes_steps(nodes: FakeMachines) -> None:
+    replays = dict(enumerate(compile_replays(two_regions(), CHANGES, ADDRESSES, "eth0")))
+    with fleet(nodes) as some:
+        armed(nodes, some)
+        found = some.replay(replays, print)
+    assert [len(found[node].late_s) for node in range(4)] == [2, 2, 0, 0]
+    for node, wanted in replays.items():
+        assert nodes.replays[node].loaded == [[s.time_s, s.text] for s in wanted.steps]
+        assert nodes.replays[node].closed
+
+
+def test_a_fleet_names_the_host_that_failed(nodes: FakeMachines) -> None:
+    nodes.replays[1] = FakeReplay(refuses={1: "at 0.1 s: tc refused `x`: no"})
+    replays = dict(enumerate(compile_replays(two_regions(), CHANGES, ADDRESSES, "eth0")))
+    with fleet(nodes) as some:
+        armed(nodes, some)
+        with pytest.raises(FleetError, match="playing the trace failed on 1 of 4") as raised:
+            some.replay(replays, print)
+    assert str(raised.value).endswith("\n  two: at 0.1 s: tc refused `x`: no")
+    assert all(channel.closed for channel in nodes.replays.values())
+
+
+def test_a_fleet_says_who_could_not_start(nodes: FakeMachines) -> None:
+    replays = dict(enumerate(compile_replays(two_regions(), CHANGES, ADDRESSES, "eth0")))
+    with fleet(nodes) as some:
+        armed(nodes, some)
+        nodes.lost = {2}
+        with pytest.raises(FleetError, match="starting the replay failed on 1 of 4"):
+            some.replay(replays, print)
+        nodes.lost = set()
+    assert all(nodes.replays[node].closed for node in (0, 1, 3))

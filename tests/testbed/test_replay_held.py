@@ -1,0 +1,153 @@
+"""Traces played on a network held open: the channel on doubles, and the command in a guest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from netbench.errors import TestbedError
+from netbench.network.trace import Change, compile_replays
+from netbench.plan.serial import network_from_json
+from netbench.testbed.frames import END, ERRORS, INPUT, OUTPUT, FrameReader, frame, json_frame
+from netbench.testbed.hold import find_held
+from netbench.testbed.hold_session import held_addresses
+from netbench.testbed.replay_held import HeldChannel
+from netbench.testbed.replay_session import request, steps_of
+from tests.network.shaping_cases import two_regions
+from tests.testbed.test_guest_hold import NETBENCH, PATIENCE_S, Holder
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[HeldChannel, socket.socket]]:
+    """A channel, and the holder's end of its connection."""
+    here, there = socket.socketpair()
+    with here, there:
+        yield HeldChannel(here), there
+
+
+def test_lines_come_as_they_were_sent(ends: tuple[HeldChannel, socket.socket]) -> None:
+    """However they are cut up; what is long is sent in several frames."""
+    channel, there = ends
+    there.sendall(frame(OUTPUT, b'{"a": 1}\n{"b"') + frame(OUTPUT, b": 2}\n"))
+    assert channel.receive() == '{"a": 1}'
+    assert channel.receive() == '{"b": 2}'
+    long = "x" * 200_000
+    sender = threading.Thread(target=lambda: (channel.send(long), channel.close()))
+    sender.start()
+    reader, found, ended = FrameReader(), bytearray(), False
+    while not ended:
+        for kind, payload in reader.feed(there.recv(1 << 16)):
+            assert kind == INPUT
+            found += payload
+            ended = not payload
+    sender.join()
+    assert found.decode() == long + "\n"
+
+
+def test_the_end_of_a_session_is_told(ends: tuple[HeldChannel, socket.socket]) -> None:
+    """With what it wrote last, where it failed."""
+    channel, there = ends
+    there.sendall(frame(ERRORS, b"one\ntwo\n") + json_frame(END, {"status": 1}))
+    assert channel.receive() is None
+    with pytest.raises(TestbedError, match=r"ended with 1: one \| two"):
+        channel.finish(5.0)
+
+
+def test_a_holder_that_has_gone_is_told(ends: tuple[HeldChannel, socket.socket]) -> None:
+    channel, there = ends
+    there.close()
+    with pytest.raises(TestbedError, match="the held network has gone"):
+        channel.receive()
+    with pytest.raises(TestbedError, match="the held network has gone"):
+        channel.send("x")
+
+
+def test_all_nodes_and_routers_have_their_part() -> None:
+    """The trunk's change is its router's; a change that none acts on is still a step."""
+    network = two_regions(sharing="trunk")
+    changes = (
+        Change(time_s=2.0, src=0, dst=0, loss=0.1),
+        Change(time_s=1.0, src=0, dst=1, loss=0.1),
+        Change(time_s=3.0, src=0, dst=1, loss=0.1),
+    )
+    job = json.loads(request(network, ("p", "q", "r", "s"), changes))
+    assert tuple(Change(**change) for change in job["changes"]) == changes
+    found = network_from_json(job["network"])
+    nodes = held_addresses(found, job["node_names"])
+    in_order = tuple(sorted(changes, key=lambda change: change.time_s))
+    replays = compile_replays(found, in_order, [(node.address,) for node in nodes], "eth0")
+    steps = steps_of(replays, nodes, in_order)
+    assert [(time_s, sorted(texts)) for time_s, texts in steps] == [
+        (1.0, ["router of ohio"]),
+        (2.0, ["p", "q"]),
+        (3.0, []),
+    ]
+
+
+@pytest.mark.guest
+def test_a_held_network_changes_and_has_its_own_links_again(tmp_path: Path) -> None:
+    """By its routers; also after Ctrl-C, and after the command was killed."""
+    holder = Holder(tmp_path)
+    try:
+        trace = tmp_path / "trace.csv"
+        scenario = tmp_path / f"{holder.name}.yaml"
+        trace.write_text("time,link,delay\n0s,Campus <-> Garage,70ms\n900s,Campus -> Garage,9ms\n")
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = _replay(scenario, trace)
+            _await_delays(holder.name, ["70ms", "70ms"])
+            process.send_signal(number)
+            printed, _ = process.communicate(timeout=PATIENCE_S)
+            if number == signal.SIGINT:
+                assert "has its own links again" in printed
+                assert process.returncode == 0
+            _await_delays(holder.name, ["40ms", "40ms"])
+        trace.write_text("time,link,delay\n0s,Campus -> Garage,70ms\n200ms,Campus -> Garage,9ms\n")
+        process = _replay(scenario, trace)
+        printed, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode in (0, 3), printed  # a busy machine keeps no time
+        assert "all 4 nodes        2" in printed
+        assert "one clock" in printed
+        shown = subprocess.run(
+            [*NETBENCH, "net", "show", str(scenario), "--testbed", "local"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert shown.returncode == 0, shown.stdout + shown.stderr
+    finally:
+        holder.process.kill()
+        holder.process.wait()
+
+
+def _replay(scenario: Path, trace: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*NETBENCH, "net", "replay", str(scenario), str(trace), "--testbed", "local"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def _await_delays(name: str, wanted: list[str]) -> None:
+    """Of the trunks, as tc prints them at the routers of both regions."""
+    held, end_s = find_held(name), time.monotonic() + PATIENCE_S
+    while True:
+        found = []
+        for router in (4, 5):
+            _, printed, _ = held.run(router, ["tc", "qdisc", "show", "dev", "eth0"])
+            found += [line.split(" delay ")[1].split()[0] for line in printed.splitlines()[1:]]
+        if found == wanted:
+            return
+        assert time.monotonic() < end_s, found
+        time.sleep(0.2)
