@@ -1,0 +1,81 @@
+"""Controllers for the safety tests: command lines of `netbench`, each a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import paramiko  # noqa: F401 -- what a command needs is imported once, not by each
+
+import netbench.commands.net.apply
+import netbench.commands.net.clear  # noqa: F401
+from netbench import cli
+from tests.testbed.safety_machines import await_that
+
+CLONE_NEWUTS = 0x04000000
+"""linux/sched.h: a host name of its own."""
+
+END_S = 200.0
+"""A command that waits for every deadline it has, one after the other, has ended."""
+
+_FORK = multiprocessing.get_context("fork")
+
+
+class Controller:
+    """`netbench ARGUMENTS`, on a host called `host`."""
+
+    def __init__(self, output: Path, host: str, *arguments: str) -> None:
+        self._output = output
+        self._output.write_bytes(b"")
+        self._process = _FORK.Process(target=_become, args=(output, host, arguments))
+        self._began_s = time.monotonic()
+        self._process.start()
+
+    @property
+    def output(self) -> str:
+        """What it has printed, both streams."""
+        return self._output.read_text()
+
+    def await_output(self, words: str) -> None:
+        """Until it has printed them. TimeoutError when it does not, or has ended before."""
+        await_that(lambda: words in self.output or not self._process.is_alive(), words)
+        if words not in self.output:
+            raise TimeoutError(f"`{words}` was not printed, but: {self.output}")
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """Nothing is left to its own devices."""
+        self._process.kill()
+        self._process.join()
+
+    def end(self) -> int:
+        """Its exit status, when it has one."""
+        self._process.join(END_S)
+        if self._process.exitcode is None:
+            self.kill()
+            raise TimeoutError(f"it runs after {END_S:g} s: {self.output}")
+        return self._process.exitcode
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def _become(output: Path, host: str, arguments: tuple[str, ...]) -> None:
+    if ctypes.CDLL(None).unshare(CLONE_NEWUTS):
+        raise OSError("no host name of its own")
+    socket.sethostname(host)
+    with output.open("ab", buffering=0) as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    sys.argv = ["netbench", *arguments]
+    cli.main()
