@@ -54,7 +54,7 @@ RATE_CHANGE = (Change(time_s=2.0, src=0, dst=1, bandwidth_bps=SLOW_BPS),)
 WINDOWS_S = ((1.0, 2.0), (4.0, 6.0))
 """Of throughput, by the trace's clock: before, and once what was queued before has left."""
 
-PACKET_S, LATE_S, EXACT_S = 0.001, 0.001, 20e-6
+PACKET_S, LATE_S, EXACT_S = 0.001, 0.001, 100e-6
 TOLERANCE = 0.005
 DATAGRAM = 100
 FRAME_BITS = 8 * (DATAGRAM + 8 + 20 + 14)

@@ -104,6 +104,7 @@ def is_shaped(node: int) -> bool:
 def left() -> Iterator[str]:
     """Of a replay that is over: nothing."""
     yield from (f"node {node} is shaped" for node in range(len(NAMES)) if is_shaped(node))
+    time.sleep(1.0)  # of virtual time: what has something to do has done it
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     lines = listed.stdout.splitlines()
     yield from (f"left: {line}" for line in lines if "agent.py" in line or line == "tc -batch -")
@@ -232,10 +233,10 @@ def main() -> None:
     watched = Watched(servers)
     problems: list[str] = []
     with Hosts(servers.hosts, [servers.known_hosts]) as hosts:
-        problems += check_in_time(nodes, watched, hosts)
-        problems += check_refused(nodes, watched, hosts)
-    problems += check_command(servers)
-    problems += check_killed(servers)
+        problems += [f"in time: {x}" for x in check_in_time(nodes, watched, hosts)]
+        problems += [f"refused: {x}" for x in check_refused(nodes, watched, hosts)]
+    problems += [f"command: {x}" for x in check_command(servers)]
+    problems += [f"killed: {x}" for x in check_killed(servers)]
     servers.close()
     print("\n".join(problems) or "all as planned", flush=True)
     sys.exit(1 if problems else 0)
