@@ -697,7 +697,7 @@ def _mine(request: Request) -> State:
     if state is None or expired(state):
         raise AgentError(
             f"{interface} is not armed: the lease has ended and the node has cleared itself, "
-            "or somebody has cleared it"
+            "somebody has cleared it, or it was restarted"
         )
     if state["owner"]["session"] != request["owner"]["session"]:
         raise AgentError(f"{interface} was taken over by {who(state)}")
