@@ -63,9 +63,6 @@ POLL_S = 1.0
 RETRY_S = 5.0
 """After the dead-man could not put something back."""
 
-WARM_UP = "qdisc show\n"
-"""The first line of a batch that waits: tc then knows interfaces, clock and kinds of qdiscs."""
-
 NEAR_S = 0.01
 """What is waited for in one go, seconds: late by no more than the 50 us of any timer."""
 
@@ -898,75 +895,85 @@ def replay(request: Request) -> Any:
     return {"loaded": serve_steps(steps, lambda _: start_batch())}
 
 
-def start_batch() -> subprocess.Popen[str]:
-    """A `tc -batch` that waits for its input, and has done already what its first line costs."""
-    process = subprocess.Popen(
-        ["tc", "-batch", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=tool_environment(),
-    )
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # one that has ended says why
-        process.stdin.write(WARM_UP)
-        process.stdin.flush()
-    return process
+def start_batch() -> subprocess.Popen[bytes]:
+    """A `tc -batch` that loads each line as it comes."""
+    pipe = subprocess.PIPE
+    command = ["tc", "-batch", "-"]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=tool_environment())
 
 
 def serve_steps(
-    steps: list[tuple[float, dict[str, str]]], start: Callable[[str], subprocess.Popen[str]]
+    steps: list[tuple[float, dict[str, str]]], start: Callable[[str], subprocess.Popen[bytes]]
 ) -> int:
     """Obey the lines of stdin that `replay` describes; the number of steps that were loaded.
 
     steps: time_s, and the text of each place that has one then, by name ("": the only one).
-    start: makes the place's `start_batch`.
+    start: makes the place's `start_batch`, which stays: when a step is due it only has to read.
     """
-    while line := sys.stdin.readline():
-        order = json.loads(line)
-        if "start_s" in order:
-            return _load_steps(order["start_s"], steps, start)
-        print(json.dumps({"at_s": time.monotonic()}), flush=True)
+    places = dict.fromkeys(place for _, texts in steps for place in texts)
+    with ExitStack() as processes:
+        batches = {place: Batch(processes.enter_context(start(place))) for place in places}
+        for batch in batches.values():
+            batch.feed("")
+        _await_all("at the start", batches)
+        while line := sys.stdin.readline():
+            order = json.loads(line)
+            if "start_s" in order:
+                return _load_steps(order["start_s"], steps, batches)
+            print(json.dumps({"at_s": time.monotonic()}), flush=True)
     return 0
 
 
 def _load_steps(
-    start_s: float,
-    steps: list[tuple[float, dict[str, str]]],
-    start: Callable[[str], subprocess.Popen[str]],
+    start_s: float, steps: list[tuple[float, dict[str, str]]], batches: dict[str, Batch]
 ) -> int:
     for number, (time_s, texts) in enumerate(steps):
-        with ExitStack() as processes:
-            waiting = {place: processes.enter_context(start(place)) for place in texts}
-            if not _wait_until(start_s + time_s):
-                return number
-            for place, process in waiting.items():
-                _feed(process, texts[place])
-            for place, process in waiting.items():
-                if why := _refusal(process, WARM_UP + texts[place]):
-                    raise AgentError(f"{place}{', ' if place else ''}at {time_s:g} s: {why}")
-            late_s = time.monotonic() - (start_s + time_s)
+        if not _wait_until(start_s + time_s):
+            return number
+        for place, text in texts.items():
+            batches[place].feed(text)
+        _await_all(f"at {time_s:g} s", {place: batches[place] for place in texts})
+        late_s = time.monotonic() - (start_s + time_s)
         print(json.dumps({"late_s": late_s}), flush=True)
     return len(steps)
 
 
-def _feed(process: subprocess.Popen[str], text: str) -> None:
-    stream, process.stdin = process.stdin, None
-    assert stream is not None
-    with suppress(BrokenPipeError), stream:
-        stream.write(text)
+def _await_all(when: str, batches: dict[str, Batch]) -> None:
+    for place, batch in batches.items():
+        if why := batch.refusal():
+            raise AgentError(f"{place}{', ' if place else ''}{when}: {why}")
 
 
-def _refusal(process: subprocess.Popen[str], text: str) -> str:
-    """Why a batch failed, once it has ended; "" when it did not."""
-    assert process.stderr is not None
-    # Not `communicate`: with a time limit it looks every few ms whether the process has ended.
-    if not select.select([process.stderr], [], [], TOOL_S)[0]:
-        process.kill()
-        return f"tc did not end within {TOOL_S:g} s"
-    stderr = process.stderr.read()
-    return quoted(text, stderr) if process.wait() else ""
+class Batch:
+    """A `tc -batch` that stays. What it is given ends with a question, so its end can be told."""
+
+    QUESTION = "qdisc show dev lo\n"
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        self._process = process
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._given = ""
+
+    def feed(self, text: str) -> None:
+        """Have it load a text; does not wait for that."""
+        while select.select([self._stdout], [], [], 0)[0] and os.read(self._stdout.fileno(), 4096):
+            pass  # more lines of an earlier answer
+        self._given += text + self.QUESTION
+        with suppress(BrokenPipeError):  # one that has ended says why
+            self._stdin.write((text + self.QUESTION).encode())
+            self._stdin.flush()
+
+    def refusal(self) -> str:
+        """Why a text was not loaded, once that is known; "" when it was."""
+        if not select.select([self._stdout], [], [], TOOL_S)[0]:
+            self._process.kill()
+            return f"tc did not end within {TOOL_S:g} s"
+        if os.read(self._stdout.fileno(), 4096):
+            return ""
+        return quoted(self._given, self._stderr.read().decode(errors="replace"))
 
 
 def _wait_until(at_s: float) -> bool:

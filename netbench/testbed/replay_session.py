@@ -75,8 +75,8 @@ def steps_of(
     return sorted(texts.items())
 
 
-def start_in(node: NodeAddress) -> subprocess.Popen[str]:
-    """A `tc -batch` in a node, waiting for its input."""
+def start_in(node: NodeAddress) -> subprocess.Popen[bytes]:
+    """A `tc -batch` in a node."""
     with netlink.inside(namespaces.namespace_path(node.index)):
         return agent.start_batch()
 

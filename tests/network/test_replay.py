@@ -105,9 +105,22 @@ def test_a_trace_is_played_in_the_background() -> None:
 # The agent's loop, with `sh` in place of `tc`.
 
 
+TC = """
+number=0
+while read line; do
+    number=$((number + 1))
+    case $line in
+        "qdisc show"*) echo an answer; echo of two lines ;;
+        wrong*) echo "Command failed -:$number" >&2; exit 1 ;;
+        *) echo "$line" >> "$0" ;;
+    esac
+done
+"""
+
+
 class Agent:
-    """`serve_steps` in a thread; lines to and from it. Places write what they are given to files
-    of their names, and are refused where it contains "wrong"."""
+    """`serve_steps` in a thread; lines to and from it. Places add what they are given to files of
+    their names, and refuse what is wrong."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.started = folder, list[str]()
@@ -123,15 +136,11 @@ class Agent:
         assert flush
         self.answers.append(json.loads(line))
 
-    def start(self, place: str) -> subprocess.Popen[str]:
+    def start(self, place: str) -> subprocess.Popen[bytes]:
         self.started.append(place)
-        script = 'cat > "$0"; if grep -q wrong "$0"; then echo "Command failed -:2" >&2; exit 1; fi'
-        return subprocess.Popen(
-            ["sh", "-c", script, str(self.folder / f"at-{place}")],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipe = subprocess.PIPE
+        command = ["sh", "-c", TC, str(self.folder / f"at-{place}")]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def serve(self, steps: list[tuple[float, dict[str, str]]], *orders: object) -> None:
         def run() -> None:
@@ -169,9 +178,9 @@ def test_the_agent_loads_every_place_when_it_is_due(served: Agent) -> None:
     served.serve(steps, {"start_s": start_s})
     assert served.end() == 2
     assert time.monotonic() >= start_s + 0.3
-    assert served.started == ["a", "b", "b"]
+    assert served.started == ["a", "b"]
     assert (served.folder / "at-a").read_text() == "x\n"
-    assert (served.folder / "at-b").read_text() == "z\n"
+    assert (served.folder / "at-b").read_text() == "y\nz\n"
     assert len(served.answers) == 2
     assert all(0 < answer["late_s"] < 5.0 for answer in served.answers)
 
@@ -194,9 +203,10 @@ def test_the_agent_stops_when_the_controller_has_gone(served: Agent) -> None:
 
 
 def test_the_agent_names_place_time_and_line(served: Agent) -> None:
-    """The first line of a batch is the one it was warmed up with."""
-    served.serve([(0.0, {"node 3": "wrong one\nright\n"})], {"start_s": time.monotonic()})
-    assert served.end() == "node 3, at 0 s: tc refused `wrong one`: Command failed -:2"
+    """Among all the lines that it was given."""
+    steps = [(0.0, {"node 3": "one\ntwo\n"}), (0.1, {"node 3": "three\nwrong one\nfour\n"})]
+    served.serve(steps, {"start_s": time.monotonic()})
+    assert served.end() == "node 3, at 0.1 s: tc refused `wrong one`: Command failed -:6"
 
 
 def test_a_long_wait_is_cut_up(monkeypatch: pytest.MonkeyPatch) -> None:
