@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import ScenarioError
-from netbench.network.program import compile_programs
+from netbench.network.program import MAX_SEGMENTS, compile_programs
 from netbench.network.trace import (
     Change,
     compile_replays,
+    fastest,
     networks,
     parse_trace,
     replay_sysctls,
@@ -169,3 +170,25 @@ def test_classes_share_a_queue_only_where_links_are_equal_all_the_time() -> None
     apart = compile_replays(network, (Change(time_s=1, src=0, dst=1, loss=0.1),), ADDRESSES, "e")
     assert len(apart[0].program.leaves) == 2
     assert sorted(minor for _, minor in apart[0].program.matches[:3]) == [2, 3, 3]
+
+
+def test_what_a_node_must_carry_is_the_most_a_link_ever_has() -> None:
+    network = two_regions()
+    changes = tuple(
+        Change(time_s=time_s, src=0, dst=1, bandwidth_bps=rate_bps, one_way_delay_s=0.5)
+        for time_s, rate_bps in ((1.0, 2e9), (2.0, 1e6))
+    )
+    found = fastest(network, changes)
+    assert found.links[0][1] == replace(FAR, bandwidth_bps=2e9)
+    assert found.links[1][0] == FAR
+    assert found.links[0][0] == NEAR
+
+
+def test_frames_go_one_by_one_where_single_ones_are_ever_lost() -> None:
+    """A link that is down loses all of them: no reason to hand them over one by one."""
+    network = two_regions(num_nodes=2)
+    for loss, expected in ((0.01, 1), (1.0, MAX_SEGMENTS)):
+        changes = tuple(Change(time_s=t, src=0, dst=1, loss=x) for t, x in ((1.0, loss), (2.0, 0)))
+        (first, other) = compile_replays(network, changes, ADDRESSES, "eth0")
+        assert first.program.max_segments == expected
+        assert other.program.max_segments == MAX_SEGMENTS
