@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import queue
 import signal
@@ -41,6 +42,9 @@ from tests.testbed.inside_trunks import NETWORK, addresses
 PATIENCE_S = 20.0
 NAMES = tuple(f"lab-{i}" for i in range(9))
 
+NUMBERS = itertools.count()
+"""Of networks: the name of one that has ended is free only when its last thread has noticed."""
+
 
 @pytest.fixture
 def open_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Held]]:
@@ -52,7 +56,7 @@ def open_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Held
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def serve(num_lines: int = 2) -> Held:
-        name = f"test-{os.getpid()}-{len(opened)}"
+        name = f"test-{os.getpid()}-{next(NUMBERS)}"
         pairs = [socket.socketpair() for _ in range(num_lines)]
         for _, there in pairs:
             line = (there.fileno(), node_addresses(NAMES))
