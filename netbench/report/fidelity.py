@@ -40,13 +40,16 @@ else wants every core. The cells are in [fidelity/cells.csv](fidelity/cells.csv)
 
 READING = """\
 A run warns where it asks for more than the measured region: more nodes that send at once, a higher
-rate or a longer delay than a cell that was trusted. Trusted is what is within {tolerances}, goodput
-and round trip. Cells of several flows that would have taken minutes each were left out.
+rate or a longer delay than a cell that was trusted. Trusted is what is, in goodput and round trip,
+within {tolerances}.
+Cells of several flows that would have taken minutes each were left out.
 
 What limits the guest in virtual time is its clock. Computing takes no time, but every look at the
 clock takes 256 ns: User-Mode Linux has it so, or programs that wait for a while to pass would wait
 for ever. The kernel looks several times for every packet of up to 64 KiB. Together the flows get
 about 200 Gbit/s, however many they are; 32 x 10 Gbit/s is more than that, and 32 x 1 Gbit/s is not.
+Beside that, TCP's buffers end at 1 GiB: one flow of 10 Gbit/s over a round trip of 0.6 s, 0.75 GB on
+the way, is a little short of them.
 
 In real time it is the processor that limits, which also has to compute for the ranks.
 """

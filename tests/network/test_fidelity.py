@@ -73,13 +73,14 @@ def test_cells_of_a_busy_machine_do_not_count() -> None:
 
 def test_the_kept_cells_hold_what_is_said_of_virtual_time() -> None:
     """Single flows: goodput within 0.5% and delay within 0.1% (or 2 us: a look at the clock takes
-    0.256 us) up to 10 Gbit/s; 32 and more at once within 2%, up to 100 Gbit/s together."""
+    0.256 us) up to 10 Gbit/s and 150 ms; 32 and more at once within 2%, up to 100 Gbit/s together.
+    """
     cells = [cell for cell in read_cells(cells_path()) if cell.backend == "guest-virtual"]
     assert {cell.bandwidth_bps for cell in cells} >= {1e7, 1e8, 1e9, 1e10}
     for cell in cells:
         assert abs(cell.rtt_error_s) <= max(0.001 * 2 * cell.one_way_delay_s, 2e-6), cell
         if cell.num_flows * cell.bandwidth_bps > 100e9:
             continue
-        limit = 0.005 if cell.num_flows == 1 else 0.02
+        limit = 0.005 if cell.num_flows == 1 and cell.one_way_delay_s <= 0.15 else 0.02
         assert abs(cell.goodput_ratio - 1) <= limit, cell
         assert abs(cell.fastest_ratio - 1) <= limit, cell
