@@ -47,9 +47,9 @@ Cells of several flows that would have taken minutes each were left out.
 What limits the guest in virtual time is its clock. Computing takes no time, but every look at the
 clock takes 256 ns: User-Mode Linux has it so, or programs that wait for a while to pass would wait
 for ever. The kernel looks several times for every packet of up to 64 KiB. Together the flows get
-about 200 Gbit/s, however many they are; 32 x 10 Gbit/s is more than that, and 32 x 1 Gbit/s is not.
-Beside that, TCP's buffers end at 1 GiB: one flow of 10 Gbit/s over a round trip of 0.6 s, 0.75 GB on
-the way, is a little short of them.
+about 200 Gbit/s, however many they are; 32 x 10 Gbit/s is more than that, 32 x 1 Gbit/s is not.
+Beside that, TCP's buffers end at 1 GiB: one flow of 10 Gbit/s over a round trip of 0.6 s, 0.75 GB
+on the way, is a little short of them.
 
 In real time it is the processor that limits, which also has to compute for the ranks.
 """
