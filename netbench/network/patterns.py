@@ -6,7 +6,7 @@ import math
 import random
 
 from netbench.network.trace import Change
-from netbench.scenario.model import Link
+from netbench.scenario.model import NO_BURSTS, Link
 
 DOWN = 1.0
 """The loss of a link that is down."""
@@ -58,9 +58,14 @@ def outages(
     """A link that fails and comes back: up for `up_s`, down for `down_s`, until `end_s`.
 
     seed: times up and down are drawn from exponential distributions of these means; None: always
-    these. The link is left as it was: an outage that `end_s` falls into still ends.
-    Raises ValueError where nothing would fail.
+    these. The link is left with the loss it had: an outage that `end_s` falls into still ends.
+    Raises ValueError where nothing would fail, and for a link that loses in bursts.
     """
+    if link.bursts != NO_BURSTS:
+        raise ValueError(
+            "the link loses in bursts, which a trace cannot give back; "
+            "give it a loss of independent packets (loss: 0.1%)"
+        )
     if up_s <= 0 or down_s <= 0:
         raise ValueError("the times up and down must be more than 0")
     draw = random.Random(seed)

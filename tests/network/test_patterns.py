@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from netbench.network.patterns import diurnal, outages
-from netbench.scenario.model import Link
+from netbench.scenario.model import BurstLoss, Link
 
 LINK = Link(one_way_delay_s=0.01, bandwidth_bps=1e9, loss=0.001)
 
@@ -66,3 +66,6 @@ def test_what_cannot_swing_or_fail_is_refused() -> None:
         outages(0, 1, LINK, up_s=60, down_s=5, end_s=10)
     with pytest.raises(ValueError, match="more than 0"):
         outages(0, 1, LINK, up_s=60, down_s=0, end_s=100)
+    bursty = Link(one_way_delay_s=0, bandwidth_bps=1e9, bursts=BurstLoss(to_bad=0.01, to_good=0.3))
+    with pytest.raises(ValueError, match="in bursts, which a trace cannot give back"):
+        outages(0, 1, bursty, up_s=60, down_s=5, end_s=100)
