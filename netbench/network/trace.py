@@ -90,7 +90,7 @@ class Replay:
 def read_trace(path: Path, regions: Sequence[str]) -> tuple[Change, ...]:
     """The changes of a file, in order of time. Raises ScenarioError with file, line and column."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
     return parse_trace(text, regions, str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from netbench.network.trace import (
     fastest,
     networks,
     parse_trace,
+    read_trace,
     replay_sysctls,
     write_trace,
 )
@@ -192,3 +194,9 @@ def test_frames_go_one_by_one_where_single_ones_are_ever_lost() -> None:
         (first, other) = compile_replays(network, changes, ADDRESSES, "eth0")
         assert first.program.max_segments == expected
         assert other.program.max_segments == MAX_SEGMENTS
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_column(tmp_path: Path) -> None:
+    """Excel writes one before the first."""
+    (tmp_path / "trace.csv").write_bytes(b"\xef\xbb\xbftime,link,rate\n1s,A,1Gbit\n")
+    assert read_trace(tmp_path / "trace.csv", ["A"])[0].bandwidth_bps == 1e9
