@@ -56,7 +56,7 @@ def command(
 
     With an inventory it is as `apply --hold`: Ctrl-C, or the end, puts the hosts back as they were.
     With --testbed local the nodes are those of a network held open on this machine, which then has
-    its own links again. Exit status 3: some change was more than 1 ms late.
+    its own links again. Exit status 3: some change was, or may have been, more than 1 ms late.
     """
     check_where(inventory, testbed)
     changes = read_trace(trace, load_scenario(scenario).network.regions)
@@ -147,8 +147,19 @@ def _print_played(console: Console, played: Mapping[str, Played]) -> int:
         latest = format_time(max(found.late_s), 3) if found.late_s else "-"
         table.add_row(name, str(len(found.late_s)), latest, error)
     console.print(table)
+    limit = format_time(PRECISION_S)
     late = [name for name, found in played.items() if max(found.late_s, default=0.0) > PRECISION_S]
+    doubtful = [
+        name
+        for name, found in played.items()
+        if name not in late and found.late_s and found.worst_s > PRECISION_S
+    ]
     if late:
-        words = f"more than {format_time(PRECISION_S)} late: {', '.join(late)}"
+        console.print(f"more than {limit} late: {', '.join(late)}", markup=False, soft_wrap=True)
+    if doubtful:
+        words = (
+            f"on time by their own clocks, which are not known well enough to say that it was "
+            f"within {limit}: {', '.join(doubtful)}; run this nearer to them"
+        )
         console.print(words, markup=False, soft_wrap=True)
-    return NOT_TRUSTWORTHY if late else 0
+    return NOT_TRUSTWORTHY if late or doubtful else 0

@@ -67,10 +67,26 @@ def test_a_late_host_is_named_and_the_status_says_so(
 ) -> None:
     """Finished, but not trustworthy; a host just in time is not named."""
     nodes.replays[2] = FakeReplay(late_s=0.0011)
-    nodes.replays[3] = FakeReplay(late_s=0.0009)
+    nodes.replays[3] = FakeReplay(late_s=0.0005)
     assert run(command) == 3
     assert "more than 1ms late: three\n" in capsys.readouterr().out
     assert shaped(nodes) == [False] * 4
+
+
+def test_a_clock_that_is_not_known_well_enough_is_not_trustworthy(
+    command: list[str],
+    nodes: FakeMachines,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Own lateness and the clock's error together count; the message says that it is the clock."""
+    monkeypatch.setattr(replay, "_clock", lambda channel: (0.0, 0.0006))
+    nodes.replays[1] = FakeReplay(late_s=0.0005)
+    nodes.replays[2] = FakeReplay(late_s=0.0011)
+    assert run(command) == 3
+    printed = capsys.readouterr().out
+    assert "more than 1ms late: three\n" in printed
+    assert "not known well enough to say that it was within 1ms: two; run this nearer" in printed
 
 
 def test_a_refused_step_clears_all_and_names_host_time_and_line(
