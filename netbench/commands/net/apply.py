@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from netbench.commands.net.local import hold_scenario
@@ -81,6 +82,12 @@ def command(
     command; with --hold the lease is short, and renewed as long as the command runs.
     """
     check_where(inventory, testbed)
+    lease_from = click.get_current_context().get_parameter_source("lease_s")
+    if lease_from is ParameterSource.COMMANDLINE and (hold or inventory is None):
+        raise UsageError(
+            "--lease is for hosts that this command leaves; with --hold and --testbed the network "
+            "is there as long as the command runs: leave --lease out"
+        )
     if inventory is None:
         assert testbed is not None
         if hold or replace or anyway:

@@ -259,3 +259,13 @@ def test_a_lease_is_a_time_or_none(
     """Up to 30 days."""
     assert run(["net", "apply", *files, "--lease", lease]) == 2
     assert "--lease" in capsys.readouterr().err
+
+
+def test_a_lease_that_would_be_ignored_is_refused(
+    files: tuple[str, ...], nodes: FakeMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --hold and --testbed; before any host is asked."""
+    for options in ([*files, "--hold"], [files[0], "--testbed", "local"]):
+        assert run(["net", "apply", *options, "--lease", "1h"]) == 2
+        assert "leave --lease out" in capsys.readouterr().err
+    assert nodes.asked == []
