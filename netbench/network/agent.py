@@ -887,12 +887,12 @@ def replay(request: Request) -> Any:
                           with {"late_s": ...}
         end of file       stop; what was loaded stays
 
-    The steps are in order of time.
+    The steps are in order of time. Stops with an error where the lease has ended or was taken over.
     """
     with locked(request["interface"]):
         _mine(request)
     steps = [(time_s, {"": text}) for time_s, text in request["steps"]]
-    return {"loaded": serve_steps(steps, lambda _: start_batch())}
+    return {"loaded": serve_steps(steps, lambda _: start_batch(), lambda: _mine(request))}
 
 
 def start_batch() -> subprocess.Popen[bytes]:
@@ -903,12 +903,15 @@ def start_batch() -> subprocess.Popen[bytes]:
 
 
 def serve_steps(
-    steps: list[tuple[float, dict[str, str]]], start: Callable[[str], subprocess.Popen[bytes]]
+    steps: list[tuple[float, dict[str, str]]],
+    start: Callable[[str], subprocess.Popen[bytes]],
+    check: Callable[[], object] = lambda: None,
 ) -> int:
     """Obey the lines of stdin that `replay` describes; the number of steps that were loaded.
 
     steps: time_s, and the text of each place that has one then, by name ("": the only one).
     start: makes the place's `start_batch`, which stays: when a step is due it only has to read.
+    check: called before each step; raises AgentError where nothing may be loaded any more.
     """
     places = dict.fromkeys(place for _, texts in steps for place in texts)
     with ExitStack() as processes:
@@ -919,17 +922,21 @@ def serve_steps(
         while line := sys.stdin.readline():
             order = json.loads(line)
             if "start_s" in order:
-                return _load_steps(order["start_s"], steps, batches)
+                return _load_steps(order["start_s"], steps, batches, check)
             print(json.dumps({"at_s": time.monotonic()}), flush=True)
     return 0
 
 
 def _load_steps(
-    start_s: float, steps: list[tuple[float, dict[str, str]]], batches: dict[str, Batch]
+    start_s: float,
+    steps: list[tuple[float, dict[str, str]]],
+    batches: dict[str, Batch],
+    check: Callable[[], object],
 ) -> int:
     for number, (time_s, texts) in enumerate(steps):
         if not _wait_until(start_s + time_s):
             return number
+        check()
         for place, text in texts.items():
             batches[place].feed(text)
         _await_all(f"at {time_s:g} s", {place: batches[place] for place in texts})

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +124,7 @@ class Agent:
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.started = folder, list[str]()
+        self.is_over = False
         there, write_end = os.pipe()
         self.stdin = os.fdopen(write_end, "w")
         self.answers: list[dict[str, float]] = []
@@ -142,10 +143,14 @@ class Agent:
         command = ["sh", "-c", TC, str(self.folder / f"at-{place}")]
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
+    def check(self) -> None:
+        if self.is_over:
+            raise agent.AgentError("the lease has ended")
+
     def serve(self, steps: list[tuple[float, dict[str, str]]], *orders: object) -> None:
         def run() -> None:
             try:
-                self.outcome.append(agent.serve_steps(steps, self.start))
+                self.outcome.append(agent.serve_steps(steps, self.start, self.check))
             except agent.AgentError as error:
                 self.outcome.append(str(error))
 
@@ -200,6 +205,33 @@ def test_the_agent_stops_when_the_controller_has_gone(served: Agent) -> None:
     served.stdin.close()
     assert served.end() == 1
     assert "never" not in (served.folder / "at-a").read_text()
+
+
+def test_the_agent_loads_nothing_after_its_lease(served: Agent) -> None:
+    """The classes may be somebody else's by then."""
+    steps = [(0.0, {"a": "x\n"}), (0.3, {"a": "theirs\n"})]
+    served.serve(steps, {"start_s": time.monotonic()})
+    while not served.answers:
+        time.sleep(0.01)
+    served.is_over = True
+    assert served.end() == "the lease has ended"
+    assert (served.folder / "at-a").read_text() == "x\n"
+
+
+def test_a_replay_ends_with_its_lease(nodes: FakeMachines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it asks before each step is whether the interface is still its own."""
+    request = {"owner": {"name": "a", "pid": 1, "session": "s"}, "interface": "eth0"}
+    agent.arm({**request, "lease_s": 30.0})
+
+    def serve(steps: object, start: object, check: Callable[[], object] = lambda: None) -> int:
+        check()
+        nodes.boottime_s += 31
+        check()
+        return 0
+
+    monkeypatch.setattr(agent, "serve_steps", serve)
+    with pytest.raises(agent.AgentError, match="eth0 is not armed: the lease has ended"):
+        agent.replay({**request, "steps": []})
 
 
 def test_the_agent_names_place_time_and_line(served: Agent) -> None:
