@@ -44,7 +44,7 @@ HANDLE = "6e62:"
 """Of a netbench program's root; the same as `netbench.network.program.HANDLE`."""
 
 STATE = Path("/run/netbench")
-"""One file per shaped interface; gone after a reboot, as the shaping is."""
+"""One file per shaped interface; gone with the last, and after a reboot, as the shaping is."""
 
 SYSCTL = Path("/proc/sys")
 
@@ -354,17 +354,19 @@ def save_state(state: State) -> None:
 @contextmanager
 def locked(interface: str) -> Iterator[None]:
     """One operation at a time per interface. Raises AgentError when another does not end."""
-    STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = state_path(interface).with_suffix(".lock")
     end = time.monotonic() + LOCK_S
     while True:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with suppress(BlockingIOError, FileNotFoundError):
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed the file: then this lock is nobody's.
-            if os.fstat(held).st_ino == lock.stat().st_ino:
-                break
-        os.close(held)
+        with suppress(FileExistsError):
+            STATE.mkdir(mode=0o700, parents=True)
+        with suppress(FileNotFoundError):  # somebody has just removed the empty STATE
+            held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            with suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Whoever had it may have removed the file: then this lock is nobody's.
+                if os.fstat(held).st_ino == lock.stat().st_ino:
+                    break
+            os.close(held)
         if time.monotonic() > end:
             raise AgentError(f"another operation has held {interface} for {LOCK_S:g} s")
         time.sleep(0.02)
@@ -373,6 +375,8 @@ def locked(interface: str) -> Iterator[None]:
     finally:
         if not state_path(interface).exists():
             lock.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                STATE.rmdir()
         os.close(held)
 
 
@@ -505,7 +509,7 @@ def _end_lease(interface: str, at_once: bool) -> None:
         if state is not None and (at_once or expired(state)):
             restore(state)
             state_path(interface).unlink(missing_ok=True)
-    _remove_agent()
+            _remove_agent()
 
 
 def _remove_agent() -> None:
@@ -898,7 +902,7 @@ def replay(request: Request) -> Any:
 def start_batch() -> subprocess.Popen[bytes]:
     """A `tc -batch` that loads each line as it comes."""
     pipe = subprocess.PIPE
-    command = ["tc", "-batch", "-"]
+    command = ["tc", "-j", "-batch", "-"]
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=tool_environment())
 
 
@@ -952,7 +956,8 @@ def _await_all(when: str, batches: dict[str, Batch]) -> None:
 
 
 class Batch:
-    """A `tc -batch` that stays. What it is given ends with a question, so its end can be told."""
+    """A `tc -batch` that stays. What it is given ends with a question, so its end can be told: with
+    `-j` there is always an answer, `[]` where lo is down."""
 
     QUESTION = "qdisc show dev lo\n"
 
@@ -1094,10 +1099,15 @@ def _interface_facts(interface: str) -> dict[str, Any]:
 
 
 def interface_with(addresses: list[str]) -> str:
+    if not addresses:
+        raise AgentError(
+            "the address of this host on the network to shape is not known, as it is not reached "
+            "by SSH; write it into the inventory (`data_address:`)"
+        )
     links = json.loads(output_of(["ip", "-j", "addr", "show"]))
     have = {info["local"]: link["ifname"] for link in links for info in link.get("addr_info", [])}
     missing = [address for address in addresses if address not in have]
-    if missing or not addresses:
+    if missing:
         raise AgentError(
             f"no interface has the address {', '.join(missing)}; "
             f"there are: {', '.join(f'{a} ({i})' for a, i in sorted(have.items()))}"

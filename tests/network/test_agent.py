@@ -217,7 +217,7 @@ def test_a_state_that_cannot_be_written_stops_everything(
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(agent.AgentError, match=r"cannot write .*eth0@0\.json: No space left"):
         arm()
-    assert [path.name for path in agent.STATE.iterdir()] == []
+    assert not agent.STATE.exists()
 
 
 def test_everything_is_put_back_that_can_be(
@@ -242,6 +242,57 @@ def test_everything_is_put_back_that_can_be(
     assert kernel.root["handle"] == HANDLE
     assert clear()["cleared"]
     assert kernel.root == DEFAULT
+
+
+def test_looking_leaves_nothing_behind(node: FakeMachines) -> None:
+    """Not even the empty folder of states; with one in it, it stays."""
+    agent.show({"interface": "eth0"})
+    assert not agent.STATE.exists()
+    arm()
+    agent.show({"interface": "eth0"})
+    assert agent.STATE.is_dir()
+    clear()
+    assert not agent.STATE.exists()
+
+
+def test_a_folder_removed_meanwhile_is_made_again(
+    node: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another operation, which has just ended, between the making and the opening."""
+    opened: list[bool] = []
+    real = os.open
+
+    def open_(path: Any, *arguments: Any) -> int:
+        if not opened:
+            agent.STATE.rmdir()
+        opened.append(True)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(agent.os, "open", open_)
+    arm()
+    assert agent.load_state("eth0") is not None
+
+
+def test_a_renewed_lease_keeps_the_agent(
+    node: FakeMachines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A dead-man that was about to end the lease finds it renewed: who renewed it may go on."""
+    file = tmp_path / "netbench.abc" / "agent.py"
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setattr(agent.sys, "argv", [str(file)])
+    arm()
+    agent._end_lease("eth0", at_once=False)
+    assert file.exists()
+    node.boottime_s += 31
+    agent._end_lease("eth0", at_once=False)
+    assert not file.parent.exists()
+
+
+def test_a_host_without_a_known_address_is_told_what_to_write(node: FakeMachines) -> None:
+    """It is not reached by SSH, and the inventory says nothing."""
+    with pytest.raises(agent.AgentError, match=r"into the inventory \(`data_address:`\)"):
+        agent.interface_with([])
 
 
 def test_another_operation_is_waited_for(node: FakeMachines, monkeypatch: Any) -> None:

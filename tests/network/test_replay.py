@@ -241,6 +241,23 @@ def test_the_agent_names_place_time_and_line(served: Agent) -> None:
     assert served.end() == "node 3, at 0.1 s: tc refused `wrong one`: Command failed -:6"
 
 
+def test_a_batch_is_acknowledged_where_lo_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real `tc`, in a network namespace whose lo nobody has set up."""
+    alone = ["unshare", "--user", "--map-root-user", "--net", "--"]
+    if subprocess.run([*alone, "tc", "-V"], capture_output=True, check=False).returncode:
+        pytest.skip("no `tc`, or no namespace without privileges")
+    start = subprocess.Popen
+    monkeypatch.setattr(agent, "TOOL_S", 5.0)
+    monkeypatch.setattr(agent.subprocess, "Popen", lambda argv, **k: start([*alone, *argv], **k))
+    with agent.start_batch() as process:
+        batch = agent.Batch(process)
+        for text in ("", "qdisc add dev lo root pfifo limit 9\n", ""):
+            batch.feed(text)
+            assert batch.refusal() == ""
+        batch.feed("qdisc add dev lo root nothing\n")
+        assert batch.refusal().startswith("tc refused `qdisc add dev lo root nothing`: ")
+
+
 def test_a_long_wait_is_cut_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """`select` may be late by a thousandth of its time: the last one is short."""
     waits: list[float] = []
