@@ -561,7 +561,14 @@ def _restore_qdisc(state: State, notes: list[str]) -> None:
                 f"{interface} now has a root qdisc of somebody else: {describe(interface)}"
             )
     elif state["replaced"] and _ifindex(interface) == state["ifindex"]:
-        load_batch(state["replaced"])
+        try:
+            load_batch(state["replaced"])
+        except AgentError:
+            # Half of it would look like somebody else's root when it is tried again.
+            handle = root_of(state["former"]["qdiscs"])["handle"]
+            with suppress(AgentError):
+                output_of(["tc", "qdisc", "del", "dev", interface, "root", "handle", handle])
+            raise
         if qdiscs_of(interface) != state["former"]["qdiscs"]:
             notes.append(f"the former qdisc came back different: {describe(interface)}")
 
@@ -957,7 +964,7 @@ def _await_all(when: str, batches: dict[str, Batch]) -> None:
 
 class Batch:
     """A `tc -batch` that stays. What it is given ends with a question, so its end can be told: with
-    `-j` there is always an answer, `[]` where lo is down."""
+    `-j` the answer is always one line, `[]` where lo is down."""
 
     QUESTION = "qdisc show dev lo\n"
 
@@ -971,8 +978,6 @@ class Batch:
 
     def feed(self, text: str) -> None:
         """Have it load a text; does not wait for that."""
-        while select.select([self._stdout], [], [], 0)[0] and os.read(self._stdout.fileno(), 4096):
-            pass  # more lines of an earlier answer
         self._given += text + self.QUESTION
         with suppress(BrokenPipeError):  # one that has ended says why
             self._stdin.write((text + self.QUESTION).encode())
@@ -980,12 +985,16 @@ class Batch:
 
     def refusal(self) -> str:
         """Why a text was not loaded, once that is known; "" when it was."""
-        if not select.select([self._stdout], [], [], TOOL_S)[0]:
-            self._process.kill()
-            return f"tc did not end within {TOOL_S:g} s"
-        if os.read(self._stdout.fileno(), 4096):
-            return ""
-        return quoted(self._given, self._stderr.read().decode(errors="replace"))
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not select.select([self._stdout], [], [], TOOL_S)[0]:
+                self._process.kill()
+                return f"tc did not end within {TOOL_S:g} s"
+            part = os.read(self._stdout.fileno(), 4096)
+            if not part:
+                return quoted(self._given, self._stderr.read().decode(errors="replace"))
+            answer += part
+        return ""
 
 
 def _wait_until(at_s: float) -> bool:

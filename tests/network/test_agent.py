@@ -295,6 +295,31 @@ def test_a_host_without_a_known_address_is_told_what_to_write(node: FakeMachines
         agent.interface_with([])
 
 
+def test_a_root_that_came_back_by_half_is_tried_again(
+    node: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not taken for somebody else's, which would be left as it is."""
+    kernel = node.kernels[0]
+    kernel.root = former = {"kind": "pfifo", "handle": "7:", "root": True, "options": {"limit": 9}}
+    arm()
+    apply(replace=True)
+
+    def half(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
+        answer = kernel.run(argv, stdin)
+        if argv == ["tc", "-batch", "-"]:
+            kernel.root = {**former, "options": {"limit": 1}}
+            return 1, "", "Error: out of memory.\nCommand failed -:2\n"
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent, "run_tool", half)
+        with pytest.raises(agent.AgentError, match="out of memory"):
+            clear()
+    assert kernel.root == DEFAULT
+    assert clear()["notes"] == []
+    assert kernel.root == former
+
+
 def test_another_operation_is_waited_for(node: FakeMachines, monkeypatch: Any) -> None:
     """But not for ever."""
     monkeypatch.setattr(agent, "LOCK_S", 0.1)

@@ -110,7 +110,7 @@ number=0
 while read line; do
     number=$((number + 1))
     case $line in
-        "qdisc show"*) echo an answer; echo of two lines ;;
+        "qdisc show"*) printf '[{"in": "two"}'; sleep 0.01; echo ', {"parts": 2}]' ;;
         wrong*) echo "Command failed -:$number" >&2; exit 1 ;;
         *) echo "$line" >> "$0" ;;
     esac
