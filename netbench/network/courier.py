@@ -33,6 +33,9 @@ MIN_PYTHON = (3, 9)
 
 _NOT_THERE = 2  # Python's exit status when it finds no file to run
 
+_PLAIN = ("env", "LC_ALL=C")
+"""Before a command whose complaints are read: they are in English then."""
+
 _CHECK = (
     "import hashlib, json, os, sys; "
     "print(json.dumps([list(sys.version_info[:3]), "
@@ -165,22 +168,28 @@ class Courier:
         try:
             return self._checked(node, source, path)
         except BaseException:
-            self._remove(node, path)
+            with suppress(NetbenchError):  # what came first is what is said
+                self._remove(node, path)
             raise
 
     def _write(self, node: int, source: bytes, folder: str) -> str:
         template = f"{folder}/{agent.FOLDER_PREFIX}XXXXXXXXXX"
-        made = output_of(self._run, node, ("mktemp", "-d", "--", template)).strip()
+        made = output_of(self._run, node, (*_PLAIN, "mktemp", "-d", "--", template)).strip()
         if not re.fullmatch(r"/[\w./-]+", made):
             raise NetworkError(f"mktemp answered {made!r} instead of a folder's path")
         path = f"{made}/agent.py"
+        former = self._wardens.pop(node, None)
+        if former is not None:
+            with suppress(NetbenchError):
+                former.close()
         if self._open is not None:
             with suppress(NetbenchError):  # then it is `remove` alone that takes it away
                 self._wardens[node] = self._open(node, ("sh", "-c", _WARDEN, "sh", made))
         try:
             self._put(node, source, path)
         except BaseException:
-            self._remove(node, path)
+            with suppress(NetbenchError):  # what came first is what is said
+                self._remove(node, path)
             raise
         return path
 
@@ -206,7 +215,7 @@ class Courier:
     def _remove(self, node: int, path: str) -> None:
         warden = self._wardens.pop(node, None)
         try:
-            self._run(node, ("rm", "-rf", "--", path.rpartition("/")[0]), "")
+            self._run(node, (*_PLAIN, "rm", "-rf", "--", path.rpartition("/")[0]), "")
         finally:
             if warden is not None:
                 warden.close()
