@@ -650,6 +650,9 @@ def arm(request: Request) -> Any:
             state = _new_state(interface)
             if root_of(state["former"]["qdiscs"])["handle"] == HANDLE:
                 notes.append("there was a netbench program without a record of what was before it")
+        elif state["applied"]:
+            before = {key: state[key] for key in ("lease_end_s", "held")}
+            state.setdefault("before", before)
         state.update(owner=owner, held=True, since_s=time.time())
         state["lease_end_s"] = now_s() + _lease(request)
         save_state(state)
@@ -744,6 +747,7 @@ def apply(request: Request) -> Any:
     interface = request["interface"]
     with locked(interface):
         state = _mine(request)
+        state.pop("before", None)
         state["lease_end_s"] = now_s() + _lease(request)
         replaced = _make_room(state, request["replace"])
         _set_sysctls(state, request["sysctls"])
@@ -849,10 +853,12 @@ def _changed(state: State) -> list[str]:
 
 
 def clear(request: Request) -> Any:
-    """{owner, interface, scope}: everything as before. Safe at any time, any number of times.
+    """{owner, interface, scope, keep}: everything as before. Safe at any time, any number of times.
 
     scope: `session`, only what this process armed; `owner`, what this person did from this
-    machine; `any`. What is not within the scope is left: an error, but for `session`.
+    machine; `any`. What is not within the scope is left: an error, but for `session`. With `keep` a
+    program that was there before `arm`, and that no `apply` has touched since, stays with the lease
+    it had then.
     """
     interface, scope = request["interface"], request["scope"]
     with locked(interface):
@@ -866,6 +872,10 @@ def clear(request: Request) -> Any:
             raise AgentError(
                 f"{interface} is shaped by {who(state)}; --force clears it all the same"
             )
+        if request.get("keep") and "before" in state and not expired(state):
+            state.update(state.pop("before"))
+            save_state(state)
+            return {"cleared": False, "notes": [], "lease": lease_view(state)}
         lease = lease_view(state)
         notes = restore(state)
         state_path(interface).unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
     send the agent -> arm all -> what does each hold? -> load what differs -> read back -> extend
 
-Whatever fails, wherever: all are cleared, and one error lists every host with its cause. A host
+Whatever fails, wherever: all are cleared, and one error lists every host with its cause. Only where
+nothing was loaded yet, a network that was there before stays, with the lease it had. A host
 that cannot be reached then clears itself when its lease ends, which is `ARM_LEASE_S` away until the
 last step. How hosts are reached is somebody else's.
 """
@@ -15,7 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import TracebackType
@@ -241,7 +242,8 @@ class Fleet:
         replace: bool = False,
         release: bool = True,
     ) -> dict[int, Applied]:
-        """Give every node its program, or none: then FleetError, after all were cleared.
+        """Give every node its program, or none: then FleetError, after all were cleared. An earlier
+        network of the same owner stays if nothing was loaded yet; otherwise the error says it went.
 
         lease_s: from the end on, seconds; None = until `clear`. release: this process need not
         stay; otherwise nobody but it may change anything, see `hold`. replace: put a foreign root
@@ -252,21 +254,31 @@ class Fleet:
         sends = {node: partial(self._courier.send, node) for node in wanted}
         self._all(at_once(sends, SEND_DEADLINE_S), "sending the agent")
         longest_s: float | None = self._lease_s
+        armed: dict[int, Any] = {}
+        loading = False
         try:
             self._step("arming the dead-man timers")
             armed = self._ask_all("arm", wanted, {"lease_s": self._lease_s})
-            loaded = self._load(wanted, settings, replace)
+            texts = self._differences(wanted)
+            loading = True
+            loaded = self._load(wanted, texts, settings, replace)
             self._check(wanted)
             self._step("extending the leases")
             longest_s = lease_s if lease_s is None else max(lease_s, self._lease_s)
             self._ask_all("beat", wanted, {"lease_s": lease_s, "release": release})
         except BaseException as error:
-            self._roll_back(wanted, error, longest_s)
+            had = {n for n in armed if loading and armed[n]["lease"]["applied"]}
+            said = self._roll_back(wanted, longest_s, had, keep=not loading)
+            if isinstance(error, FleetError):
+                error.args = (f"{error}{said}",)
+            elif said:
+                words = str(error) if isinstance(error, Exception) else "interrupted"
+                raise FleetError(f"{words}{said}", {}) from error
             raise
         return {
             node: Applied(
-                num_commands=loaded[node][0],
-                replaced=loaded[node][1],
+                num_commands=len(texts[node].splitlines()),
+                replaced=loaded[node],
                 notes=tuple(armed[node]["notes"]),
             )
             for node in wanted
@@ -368,13 +380,20 @@ class Fleet:
         answer = self._courier.ask(node, "facts", request)
         return Facts.read(answer, self._courier.addresses(node), sent.ssh, self._owner)
 
-    def _load(
-        self, wanted: Mapping[int, Program], settings: Mapping[str, str], replace: bool
-    ) -> dict[int, tuple[int, str]]:
-        """Send every node what differs: number of commands, and the qdisc that was put aside."""
+    def _differences(self, wanted: Mapping[int, Program]) -> dict[int, str]:
+        """What every node is to load."""
         self._step("reading what is there")
         shown = self._all(self.show(wanted), "reading what is there")
-        texts = {node: update_text(wanted[node], shown[node].found) for node in wanted}
+        return {node: update_text(wanted[node], shown[node].found) for node in wanted}
+
+    def _load(
+        self,
+        wanted: Mapping[int, Program],
+        texts: Mapping[int, str],
+        settings: Mapping[str, str],
+        replace: bool,
+    ) -> dict[int, str]:
+        """Send every node what differs: the qdisc that was put aside there, or ""."""
         requests = {
             node: {
                 "lease_s": self._lease_s,
@@ -388,7 +407,7 @@ class Fleet:
         self._step("loading what differs")
         results = self._asked("apply", wanted, requests=requests)
         answers = self._all(results, "shaping")
-        return {node: (len(texts[node].splitlines()), answers[node]["replaced"]) for node in wanted}
+        return {node: answers[node]["replaced"] for node in wanted}
 
     def _check(self, wanted: Mapping[int, Program]) -> None:
         self._step("reading it back")
@@ -401,25 +420,39 @@ class Fleet:
         self._all(results, "reading back what was loaded")
 
     def _roll_back(
-        self, wanted: Mapping[int, Program], error: BaseException, longest_s: float | None
-    ) -> None:
-        """Clear what this process armed. What is left is added to the error, with when it ends.
+        self,
+        wanted: Mapping[int, Program],
+        longest_s: float | None,
+        had: Collection[int],
+        keep: bool,
+    ) -> str:
+        """Clear what this process armed. What is to be said of it: what is left, with when it ends,
+        and what has gone; lines that begin with a line break.
 
-        longest_s: the longest lease that a host may have been given, whatever it answered.
+        longest_s: the longest lease that a host may have been given, whatever it answered. had:
+        nodes with an earlier network. keep: an earlier network stays.
         """
         self._step("rolling back")
-        cleared = self._clear(wanted, "session")
-        left = {node: r for node, r in cleared.items() if isinstance(r, Exception)}
-        if left and isinstance(error, FleetError):
-            names = ", ".join(map(self.name, sorted(left)))
-            text = f"{error}\nnot cleared: {names}; what was changed there "
+        results = self._clear(wanted, "session", keep=keep)
+        left = [node for node, result in results.items() if isinstance(result, Exception)]
+        gone = sorted(set(had) - set(left))
+        said = ""
+        if gone:
+            said += f"\nthe network that was there before has gone: {self._names(gone)}"
+        if left:
+            said += f"\nnot cleared: {self._names(left)}; what was changed there "
             if longest_s is None:
-                text += "may stay, without end: `netbench net clear` when it can be reached"
+                said += "may stay, without end: `netbench net clear` when it can be reached"
             else:
-                text += f"ends with its lease, in {format_time(longest_s)} at most"
-            error.args = (text,)
+                said += f"ends with its lease, in {format_time(longest_s)} at most"
+        return said
 
-    def _clear(self, nodes: Iterable[int], scope: str) -> dict[int, Cleared | Exception]:
+    def _names(self, nodes: Iterable[int]) -> str:
+        return ", ".join(map(self.name, sorted(nodes)))
+
+    def _clear(
+        self, nodes: Iterable[int], scope: str, keep: bool = False
+    ) -> dict[int, Cleared | Exception]:
         return {
             node: answer
             if isinstance(answer, Exception)
@@ -428,7 +461,7 @@ class Fleet:
                 notes=tuple(answer["notes"]),
                 lease=_lease(answer["lease"]),
             )
-            for node, answer in self._asked("clear", nodes, {"scope": scope}).items()
+            for node, answer in self._asked("clear", nodes, {"scope": scope, "keep": keep}).items()
         }
 
     def _ask_all(

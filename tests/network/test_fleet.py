@@ -135,6 +135,59 @@ def test_an_interrupt_rolls_back(machines: FakeMachines) -> None:
     assert all(is_as_before(machines, node) for node in range(NUM_MACHINES))
 
 
+@pytest.mark.parametrize("lease_s", [600.0, None])
+def test_an_earlier_network_stays_when_nothing_was_loaded(
+    machines: FakeMachines, lease_s: float | None
+) -> None:
+    """Somebody else has one of the hosts: the others keep what they had, for as long as they had
+    it, and it may be taken up again."""
+    with fleet(machines) as first, fleet(machines, session="two") as second:
+        apply(first, PROGRAMS[:3], lease_s=lease_s)
+        machines.boottime_s += 100
+        with fleet(machines, "bob@tower", "three") as bob:
+            apply(bob, PROGRAMS[3:])
+        with pytest.raises(FleetError, match="m3: eth0 is shaped by bob@tower") as caught:
+            apply(second)
+        assert "before" not in str(caught.value)
+        assert {kernel.root["handle"] for kernel in machines.kernels} == {HANDLE}
+        for node in range(3):
+            shown = second.show([node])[node]
+            assert isinstance(shown, Shown)
+            assert shown.lease is not None
+            assert shown.lease.left_s == (lease_s and lease_s - 100)
+            assert not shown.lease.held
+        with fleet(machines, session="four") as fourth:
+            apply(fourth, PROGRAMS[:3])
+
+
+def test_an_earlier_network_that_has_gone_is_said(machines: FakeMachines) -> None:
+    """Once programs are being loaded all are cleared; hosts that had nothing are not named."""
+    with fleet(machines) as alice:
+        apply(alice, PROGRAMS[:3])
+        machines.kernels[3].broken = "Error: no.\nCommand failed -:6\n"
+        with pytest.raises(FleetError) as caught:
+            apply(alice)
+    assert str(caught.value).endswith("\nthe network that was there before has gone: m0, m1, m2")
+    assert all(is_as_before(machines, node) for node in range(NUM_MACHINES))
+
+
+def test_an_interrupt_says_what_could_not_be_cleared(machines: FakeMachines) -> None:
+    """Ctrl-C, and one host is not reached any more."""
+    with fleet(machines) as alice:
+
+        def interrupt(*_: Any) -> None:
+            machines.lost = {1}
+            raise KeyboardInterrupt
+
+        alice._load = interrupt  # type: ignore[assignment, method-assign]
+        with pytest.raises(FleetError) as caught:
+            apply(alice)
+    assert str(caught.value) == (
+        "interrupted\nnot cleared: m1; what was changed there ends with its lease, in 30s at most"
+    )
+    assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+
+
 def raises(error: BaseException) -> Callable[..., Any]:
     def fail(*_: Any) -> Any:
         raise error
