@@ -16,7 +16,8 @@ from netbench.errors import TestbedError
 
 REQUEST = b"R"
 """To run a command: JSON `node`, `argv`, `directory`, `environment`; `size` [rows, columns] for a
-terminal, null for pipes; `wait`: until a line is free."""
+terminal, null for pipes; `wait`: until a line is free; `patience_s`: from HANG_UP until it
+is killed."""
 INPUT = b"I"
 """Bytes for the command; none: its input ends."""
 WINDOW = b"W"
@@ -29,7 +30,8 @@ ERRORS = b"E"
 END = b"X"
 """JSON `status` of the command, or `error`: why there is none. The last frame of an answer."""
 TAKEN = b"T"
-"""How many bytes have been read off the line, 4 bytes: so many more may follow (`LINE_WINDOW`)."""
+"""How many bytes have been read off the line, and input among them written to the command, 4 bytes:
+so many more may follow (`LINE_WINDOW_BYTES`)."""
 ASK = b"Q"
 """To the holder: what is held?"""
 ANSWER = b"A"
@@ -43,8 +45,9 @@ MAX_PAYLOAD_BYTES = 1 << 20
 """Longest payload read. Those written are a request at most: arguments and environment."""
 
 LINE_WINDOW_BYTES = 2048
-"""On their way into a session at most. User-Mode Linux never reads a serial line again that had
-more than a terminal's buffer holds, 4 KiB: it throttles the line and forgets to listen again."""
+"""On their way into a session at most, but for a HANG_UP. User-Mode Linux never reads a serial line
+again that had more than a terminal's buffer holds, 4 KiB: it throttles the line and forgets to
+listen again."""
 
 COUNT = struct.Struct("!I")
 

@@ -10,8 +10,10 @@ behind. Both ends look at the other's user id, since such a name has no permissi
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
+import select
 import socket
 import struct
 import threading
@@ -60,6 +62,12 @@ ANSWER_S = 10.0
 
 CHUNK_BYTES = 1 << 16
 
+HANG_UP_S = 2.0
+"""From being told that its terminal has gone until a command is killed, seconds."""
+
+LOOK_S = 0.2
+"""How often it is looked whether someone whose command takes no input is still there, seconds."""
+
 HOLD_SESSION = "netbench.testbed.hold_session"
 
 SOCKETS = Path("/proc/net/unix")
@@ -92,11 +100,19 @@ class Held:
         raise UsageError(f'{self.name} has no node "{name}"; {nearest(name, self.node_names)}')
 
     def start(
-        self, node: int, argv: Sequence[str], size: tuple[int, int] | None, *, wait: bool = False
+        self,
+        node: int,
+        argv: Sequence[str],
+        size: tuple[int, int] | None,
+        *,
+        wait: bool = False,
+        patience_s: float = HANG_UP_S,
     ) -> socket.socket:
         """Start a command in a node: a connection that frames of it come from, and go to.
 
-        size: rows and columns of a terminal; None: pipes. wait: until a line is free.
+        size: rows and columns of a terminal; None: pipes. wait: until a line is free. patience_s:
+        from when the connection is closed, which the command is told with SIGHUP, until it is
+        killed.
         """
         connection = _connect(self.name)
         request = {
@@ -104,6 +120,7 @@ class Held:
             "argv": [*argv],
             "size": size,
             "wait": wait,
+            "patience_s": patience_s,
             "directory": str(Path.cwd()),
             "environment": {**os.environ, "PATH": _path()},
         }
@@ -116,28 +133,37 @@ class Held:
         """Run a command to its end: `network.command.Run`. Raises TestbedError."""
         streams = {OUTPUT: bytearray(), ERRORS: bytearray()}
         with self.start(node, argv, None, wait=True) as connection:
-            connection.settimeout(timeout_s)
+            end_s = time.monotonic() + timeout_s
             # In a thread: what the command prints before it has read all must not be in the way.
             feed = threading.Thread(target=_feed, args=(connection, stdin.encode()), daemon=True)
             feed.start()
             try:
-                for kind, payload in frames_of(connection):
+                for kind, payload in frames_of(connection, end_s):
                     if kind == END:
                         out, err = (bytes(streams[k]).decode(errors="replace") for k in streams)
                         return end_status(payload), out, err
                     streams[kind] += payload
             except TimeoutError:
                 pass
+            finally:
+                _hang_up(connection)  # what feeds may wait for room in it
+                feed.join()
         words = f"{self.node_names[node]}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
         raise TestbedError(words)
 
     def stop(self) -> None:
-        """End the network and wait until it is gone."""
+        """End the network and wait until it is gone. Raises TestbedError."""
         with _connect(self.name) as connection:
             connection.settimeout(ANSWER_S)
             connection.sendall(frame(STOP))
-            while connection.recv(CHUNK_BYTES):
-                pass
+            try:
+                while connection.recv(CHUNK_BYTES):
+                    pass
+            except TimeoutError:
+                raise TestbedError(
+                    f'"{self.name}" was told to end and is still there after {ANSWER_S:g} s; look '
+                    f"at its holder, process {self.pid}; it is all gone when that is killed"
+                ) from None
 
 
 def _path() -> str:
@@ -145,16 +171,28 @@ def _path() -> str:
     return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 
-def frames_of(connection: socket.socket) -> Iterator[tuple[bytes, bytes]]:
-    """Frames until the last of an answer. Raises TestbedError if the holder goes before."""
+def frames_of(connection: socket.socket, end_s: float = math.inf) -> Iterator[tuple[bytes, bytes]]:
+    """Frames until the last of an answer. end_s: by the monotonic clock; TimeoutError after it.
+
+    Raises TestbedError if the holder goes before.
+    """
     reader = FrameReader()
     with suppress(ConnectionResetError):
-        while data := connection.recv(CHUNK_BYTES):
+        while data := _receive(connection, end_s):
             for kind, payload in reader.feed(data):
                 yield kind, payload
                 if kind == END:
                     return
     raise TestbedError("the held network has gone")
+
+
+def _receive(connection: socket.socket, end_s: float) -> bytes:
+    if end_s < math.inf:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
+    return connection.recv(CHUNK_BYTES)
 
 
 def end_status(payload: bytes) -> int:
@@ -367,16 +405,28 @@ class _Line(threading.Thread):
             self._send(frame(REQUEST, request))
 
     def pass_on(self, user: socket.socket, kind: bytes, payload: bytes) -> None:
-        """A frame for the command of `user`, unless that has ended: the line may have another."""
-        with self._sending:
-            if self._user is user:
-                self._send(frame(kind, payload))
+        """A frame for the command of `user`, unless that has ended: the line may have another.
 
-    def _send(self, data: bytes) -> None:
+        HANG_UP does not wait behind what the command does not read, and no frame is left half sent
+        when `user` goes meanwhile: what does not fit the window is several frames. Raises OSError
+        when `user` has gone and there is no room.
+        """
+        size = LINE_WINDOW_BYTES - len(frame(kind))
+        for at in range(0, max(1, len(payload)), size):
+            with self._sending:
+                if self._user is user:
+                    self._send(frame(kind, payload[at : at + size]), user, at_once=kind == HANG_UP)
+
+    def _send(
+        self, data: bytes, user: socket.socket | None = None, *, at_once: bool = False
+    ) -> None:
         for at in range(0, len(data), LINE_WINDOW_BYTES):
             piece = data[at : at + LINE_WINDOW_BYTES]
             with self._taken:
-                self._taken.wait_for(lambda: self._on_the_way + len(piece) <= LINE_WINDOW_BYTES)  # noqa: B023
+                while not at_once and self._on_the_way + len(piece) > LINE_WINDOW_BYTES:
+                    if user is not None and _has_gone(user):
+                        raise BrokenPipeError  # what follows must not be passed on either
+                    self._taken.wait(LOOK_S)
                 self._on_the_way += len(piece)
             self._stream.sendall(piece)
 
@@ -410,6 +460,12 @@ class _Line(threading.Thread):
 def _hang_up(connection: socket.socket) -> None:
     with suppress(OSError):  # the other end was faster
         connection.shutdown(socket.SHUT_RDWR)
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, 0)  # the end and errors are always told
+    return bool(poll.poll(0))
 
 
 class _Holder:
@@ -475,9 +531,9 @@ class _Holder:
             connection.sendall(json_frame(END, {"error": words}))
             return
         line.begin(connection, request)
-        for kind, payload in rest:
-            line.pass_on(connection, kind, payload)
         with suppress(OSError, TestbedError):
+            for kind, payload in rest:
+                line.pass_on(connection, kind, payload)
             while data := connection.recv(CHUNK_BYTES):
                 for kind, payload in reader.feed(data):
                     line.pass_on(connection, kind, payload)

@@ -21,6 +21,9 @@ LOOK_S = 0.2
 BACK_S = 60.0
 """For the nodes to get back what they had, seconds."""
 
+RESTORE_S = 30.0
+"""For the same after this process was killed, seconds: then the session is."""
+
 SESSION = "netbench.testbed.replay_session"
 
 
@@ -93,7 +96,7 @@ def replay_held(
     """
     argv = (sys.executable, "-m", SESSION)
     times_s = sorted({change.time_s for change in changes})
-    with held.start(0, argv, None, wait=True) as connection:
+    with held.start(0, argv, None, wait=True, patience_s=RESTORE_S) as connection:
         channel = HeldChannel(connection)
         channel.send(request(held.network, held.node_names, changes))
         playing = Playing({0: channel}, {0: [Step(time_s=t, text="") for t in times_s]})

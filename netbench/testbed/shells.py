@@ -43,9 +43,6 @@ LINGER_S = 0.1
 """After its end, what a command wrote may still be on its way through a terminal; and what it left
 in the background holds its output open, for ever."""
 
-HANG_UP_S = 2.0
-"""From being told that its terminal has gone until a command is killed."""
-
 KEPT_VARIABLES = ("UV_USE_IO_URING",)
 """Of the session, whatever the environment of a request says: what its kernel needs."""
 
@@ -79,6 +76,7 @@ def _carry_out(
         return []
     try:
         left = command.follow(line, reader, pending)
+        command.acknowledge(line)
     finally:
         command.close()
     _write(line, json_frame(END, {"status": command.status}))
@@ -99,6 +97,8 @@ class Command:
         self._size: Sequence[int] | None = request["size"]
         self._unwritten = bytearray()
         self._input_ends = False
+        self._patience_s: float = request["patience_s"]
+        self._owed_bytes = 0
         self._kill_at_s: float | None = None
         start = self._start_on_pipes if self._size is None else self._start_on_terminal
         # What is not there any more, or not for this user, is no reason not to run.
@@ -155,15 +155,19 @@ class Command:
         ended_s: float | None = None
         line_ended = False
         while True:
-            while pending and not self._unwritten:
+            while pending:
                 self._take(*pending.pop(0))
+            if self._input_ends and not self._unwritten:
+                self._close_input()
+            if not self._unwritten:
+                self.acknowledge(line)
             readable = [*self._outputs]
             if ended_s is None:
                 readable.append(self._ended)
-                if not self._unwritten and not line_ended:  # else the one who types has to wait
+                if not line_ended:
                     readable.append(line)
             writable = [self._input] if self._unwritten else []
-            ready, can_write, _ = select.select(readable, writable, [], self._patience_s(ended_s))
+            ready, can_write, _ = select.select(readable, writable, [], self._wait_s(ended_s))
             if ended_s is not None and not ready:
                 return pending
             if can_write:
@@ -174,7 +178,9 @@ class Command:
                     self._unwritten.clear()
                 elif fd != line:
                     self._pass_on(fd, line)
-                elif data := _read(line):
+                elif data := os.read(line, CHUNK_BYTES):
+                    # Not acknowledged until written: the one who types waits, a HANG_UP does not.
+                    self._owed_bytes += len(data)
                     pending += reader.feed(data)
                 else:
                     line_ended = True
@@ -184,20 +190,26 @@ class Command:
             if ended_s is not None and not self._outputs:
                 return pending
 
-    def _patience_s(self, ended_s: float | None) -> float | None:
+    def acknowledge(self, line: int) -> None:
+        """Let as much more come as was read."""
+        if self._owed_bytes:
+            _acknowledge(line, self._owed_bytes)
+        self._owed_bytes = 0
+
+    def _wait_s(self, ended_s: float | None) -> float | None:
         if ended_s is not None:
             return LINGER_S
         return None if self._kill_at_s is None else max(0.0, self._kill_at_s - time.monotonic())
 
     def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == INPUT and payload:
+        if kind == INPUT and payload and not self._input_ends:
             self._unwritten += payload
         elif kind == INPUT and self._size is None:
-            self._close_input()
+            self._input_ends = True
         elif kind == WINDOW and self._size is not None:
             _set_size(self._input, json.loads(payload))
         elif kind == HANG_UP and self._kill_at_s is None:
-            self._kill_at_s = time.monotonic() + HANG_UP_S
+            self._kill_at_s = time.monotonic() + self._patience_s
             self._signal(signal.SIGHUP)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -248,8 +260,12 @@ def _set_size(terminal: int, size: Sequence[int]) -> None:
 def _read(line: int) -> bytes:
     data = os.read(line, CHUNK_BYTES)
     if data:
-        _write(line, frame(TAKEN, COUNT.pack(len(data))))
+        _acknowledge(line, len(data))
     return data
+
+
+def _acknowledge(line: int, num_bytes: int) -> None:
+    _write(line, frame(TAKEN, COUNT.pack(num_bytes)))
 
 
 def _write(line: int, data: bytes) -> None:

@@ -183,6 +183,56 @@ def test_who_goes_takes_the_command_along(open_network: Callable[..., Held]) -> 
     assert time.monotonic() - started_s < PATIENCE_S
 
 
+@pytest.mark.parametrize("size", [None, (24, 80)])
+def test_who_goes_takes_one_along_that_reads_nothing(
+    open_network: Callable[..., Held], size: tuple[int, int] | None
+) -> None:
+    """Though its input, and all that is on the way to it, is full."""
+    held = open_network(1)
+    script = "import time; print('here', flush=True); time.sleep(600)"
+    connection = held.start(0, [sys.executable, "-c", script], size)
+    read_until(connection, b"here")
+    connection.settimeout(0.3)
+    with suppress(TimeoutError):
+        while True:
+            connection.sendall(frame(INPUT, b"line\n" * 10_000))
+    connection.close()
+    assert held.run(0, ["cat"], "next\n", timeout_s=PATIENCE_S) == (0, "next\n", "")
+
+
+def test_a_command_may_ask_for_time_to_end(
+    open_network: Callable[..., Held], tmp_path: Path
+) -> None:
+    """More than the 2 s of others."""
+    held, done = open_network(1), tmp_path / "done"
+    script = f"trap 'sleep 3; touch {done}; exit' HUP; echo here; while :; do sleep 0.1; done"
+    connection = held.start(0, ["bash", "-c", script], None, patience_s=60.0)
+    read_until(connection, b"here")
+    connection.close()
+    assert held.run(0, ["echo", "next"])[1] == "next\n"
+    assert done.exists()
+
+
+def test_a_command_that_keeps_printing_is_late_all_the_same(
+    open_network: Callable[..., Held],
+) -> None:
+    """The time is for all of it."""
+    held = open_network(1)
+    started_s = time.monotonic()
+    with pytest.raises(TestbedError, match="no answer within 1 s from: sh"):
+        held.run(0, ["sh", "-c", "while :; do echo; sleep 0.1; done"], timeout_s=1.0)
+    assert time.monotonic() - started_s < PATIENCE_S
+
+
+def test_a_network_that_does_not_end_is_told(
+    open_network: Callable[..., Held], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder of these tests does not."""
+    monkeypatch.setattr(hold, "ANSWER_S", 0.2)
+    with pytest.raises(TestbedError, match=f"still there .* process {os.getpid()}"):
+        open_network().stop()
+
+
 def test_what_is_left_in_the_background_keeps_nobody_waiting(
     open_network: Callable[..., Held],
 ) -> None:
