@@ -585,14 +585,31 @@ def _restore_segments(state: State, notes: list[str]) -> None:
 
 
 def _restore_sysctls(state: State, notes: list[str]) -> None:
+    """Settings are of the whole machine: what another interface still needs stays for that one,
+    which has the former value too."""
     for name, values in sorted(state["sysctls"].items()):
         found = read_sysctl(name)
-        if found is None or found.split() == values["former"].split():
+        needed = [other["set"] for other in _elsewhere(state["interface"], name)]
+        wanted = max(needed, key=_size) if needed else values["former"]
+        if found is None or found.split() in [value.split() for value in (*needed, wanted)]:
             continue
         if found.split() == values["set"].split():
-            write_sysctl(name, values["former"])
+            write_sysctl(name, wanted)
         else:
             notes.append(f"{name} was changed to {' '.join(found.split())} and stays so")
+
+
+def _elsewhere(interface: str, name: str) -> list[dict[str, str]]:
+    """What other interfaces of this network namespace have recorded of a setting."""
+    others = (path.stem.rpartition("@")[0] for path in STATE.glob(f"*@{namespace()}.json"))
+    states = [load_state(other) for other in sorted(others) if other != interface]
+    return [state["sysctls"][name] for state in states if state and name in state["sysctls"]]
+
+
+def _size(value: str) -> int:
+    """Of a setting that is a number, or ends with its largest one."""
+    last = value.split()[-1]
+    return int(last) if last.isdigit() else 0
 
 
 def _ifindex(interface: str) -> int | None:
@@ -792,23 +809,27 @@ def _set_sysctls(state: State, wanted: dict[str, str]) -> None:
     """Settings of an earlier program that this one does not have go back."""
     known = state["sysctls"]
     for name in sorted(set(known) - set(wanted)):
-        _restore_sysctls({"sysctls": {name: known[name]}}, [])
+        _restore_sysctls({**state, "sysctls": {name: known[name]}}, [])
         del known[name]
     for name, value in wanted.items():
         found = read_sysctl(name)
         if found is not None:
-            former = known[name]["former"] if name in known else found
-            known[name] = {"former": former, "set": _raised(name, former, value)}
+            others = _elsewhere(state["interface"], name)  # later than `found`: they write last
+            ours = [other for other in others if other["set"].split() == found.split()]
+            former = ours[0]["former"] if ours else found
+            former = known[name]["former"] if name in known else former
+            least = max([former, *(other["set"] for other in others)], key=_size)
+            known[name] = {"former": former, "set": _raised(name, least, value)}
     save_state(state)
     for name, values in known.items():
         if (read_sysctl(name) or "").split() != values["set"].split():
             write_sysctl(name, values["set"])
 
 
-def _raised(name: str, former: str, wanted: str) -> str:
+def _raised(name: str, least: str, wanted: str) -> str:
     """Buffers of a machine that is in use are made larger, never smaller."""
-    is_larger = name in _BUFFERS and int(former.split()[-1]) >= int(wanted.split()[-1])
-    return " ".join(former.split()) if is_larger else wanted
+    is_larger = name in _BUFFERS and _size(least) >= _size(wanted)
+    return " ".join(least.split()) if is_larger else wanted
 
 
 def _set_segments(state: State, wanted: int) -> None:
@@ -843,7 +864,8 @@ def _changed(state: State) -> list[str]:
     found = []
     for name, values in sorted(state["sysctls"].items()):
         value = read_sysctl(name) or ""
-        if value.split() != values["set"].split():
+        expected = [values, *_elsewhere(state["interface"], name)]
+        if value.split() not in [lease["set"].split() for lease in expected]:
             found.append(f"{name} is {' '.join(value.split())}, set to {values['set']}")
     if state["segments"] is not None:
         segments = link_of(state["interface"])["gso_max_segs"]

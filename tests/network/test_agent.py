@@ -146,6 +146,34 @@ def test_what_a_later_program_does_not_need_goes_back(node: FakeMachines) -> Non
     assert kernel.setting("net.ipv4.tcp_wmem") == FORMER["net.ipv4.tcp_wmem"]
 
 
+@pytest.mark.parametrize("first_to_go", [0, 1])
+@pytest.mark.parametrize("largest", [(50_000_000, 60_000_000), (60_000_000, 50_000_000)])
+def test_settings_are_shared_by_interfaces(
+    node: FakeMachines, largest: tuple[int, int], first_to_go: int
+) -> None:
+    """They are of the network namespace: they go back with the last interface that needs them, and
+    until then they are as large as any of those there needs."""
+    kernel, name = node.kernels[0], "net.ipv4.tcp_rmem"
+    agent.STATE.mkdir()
+    states: list[Any] = [
+        {"interface": interface, "boot_id": agent.boot_id(), "sysctls": {}, "segments": None}
+        for interface in ("eth0", "eth1.7")
+    ]
+    for state, size in zip(states, largest, strict=True):
+        agent._set_sysctls(state, {name: f"4096 131072 {size}"})
+        agent.save_state(state)
+    assert kernel.setting(name).split()[2] == "60000000"
+    assert [agent._changed(state) for state in states] == [[], []]
+    notes: list[str] = []
+    for number in (first_to_go, 1 - first_to_go):
+        state = states[number]
+        assert int(kernel.setting(name).split()[2]) >= largest[number]
+        agent._restore_sysctls(state, notes)
+        agent.state_path(state["interface"]).unlink()
+    assert kernel.setting(name) == FORMER[name]
+    assert notes == []
+
+
 @pytest.mark.parametrize("name", ["kernel.core_pattern", "net.ipv4/../../kernel", "net.ipv4.a-b"])
 def test_only_settings_of_the_network_are_touched(node: FakeMachines, name: str) -> None:
     """Whatever a request says."""
