@@ -537,6 +537,9 @@ def restore(state: State) -> list[str]:
     """
     notes: list[str] = []
     failed: list[str] = []
+    state["leaving"] = True  # said before others are asked: of two that leave at once one sees it
+    with suppress(AgentError):
+        save_state(state)
     for part in (_restore_qdisc, _restore_segments, _restore_sysctls):
         try:
             part(state, notes)
@@ -589,9 +592,11 @@ def _restore_sysctls(state: State, notes: list[str]) -> None:
     which has the former value too."""
     for name, values in sorted(state["sysctls"].items()):
         found = read_sysctl(name)
-        needed = [other["set"] for other in _elsewhere(state["interface"], name)]
+        others = _elsewhere(state["interface"], name)
+        needed = [other["set"] for other in others if not other["leaving"]]
         wanted = max(needed, key=_size) if needed else values["former"]
-        if found is None or found.split() in [value.split() for value in (*needed, wanted)]:
+        theirs = [other["set"] for other in others if other["set"].split() != values["set"].split()]
+        if found is None or found.split() in [value.split() for value in (*theirs, wanted)]:
             continue
         if found.split() == values["set"].split():
             write_sysctl(name, wanted)
@@ -599,11 +604,17 @@ def _restore_sysctls(state: State, notes: list[str]) -> None:
             notes.append(f"{name} was changed to {' '.join(found.split())} and stays so")
 
 
-def _elsewhere(interface: str, name: str) -> list[dict[str, str]]:
-    """What other interfaces of this network namespace have recorded of a setting."""
-    others = (path.stem.rpartition("@")[0] for path in STATE.glob(f"*@{namespace()}.json"))
-    states = [load_state(other) for other in sorted(others) if other != interface]
-    return [state["sysctls"][name] for state in states if state and name in state["sysctls"]]
+def _elsewhere(interface: str, name: str) -> list[dict[str, Any]]:
+    """What other interfaces of this network namespace have recorded of a setting, and whether they
+    are being put back."""
+    found = []
+    for path in sorted(STATE.glob(f"*@{namespace()}.json")):
+        other = path.stem.rpartition("@")[0]
+        with suppress(AgentError):  # one that cannot be read keeps nobody from leaving
+            state = load_state(other) if other != interface else None
+            if state is not None and name in state["sysctls"]:
+                found.append({**state["sysctls"][name], "leaving": "leaving" in state})
+    return found
 
 
 def _size(value: str) -> int:
@@ -807,6 +818,7 @@ def _make_room(state: State, replace: bool) -> str:
 
 def _set_sysctls(state: State, wanted: dict[str, str]) -> None:
     """Settings of an earlier program that this one does not have go back."""
+    state.pop("leaving", None)
     known = state["sysctls"]
     for name in sorted(set(known) - set(wanted)):
         _restore_sysctls({**state, "sysctls": {name: known[name]}}, [])

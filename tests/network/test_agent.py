@@ -174,6 +174,38 @@ def test_settings_are_shared_by_interfaces(
     assert notes == []
 
 
+def test_two_interfaces_may_be_put_back_at_once(node: FakeMachines) -> None:
+    """Neither leaves the settings to the other, which is leaving too."""
+    kernel, name = node.kernels[0], "net.ipv4.tcp_rmem"
+    agent.STATE.mkdir()
+    for interface, size in (("eth0", 50_000_000), ("eth1", 60_000_000)):
+        state = {"interface": interface, "boot_id": agent.boot_id(), "sysctls": {}}
+        agent._set_sysctls(state, {name: f"4096 131072 {size}"})
+        agent.save_state({**state, "leaving": True})
+    notes: list[str] = []
+    for interface in ("eth0", "eth1"):
+        found = agent.load_state(interface)
+        assert found is not None
+        agent._restore_sysctls(found, notes)
+    assert kernel.setting(name) == FORMER[name]
+    assert notes == []
+
+
+def test_who_is_put_back_says_so_first(node: FakeMachines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the settings of others are looked at."""
+    said: list[bool] = []
+
+    def look(state: Any, notes: list[str]) -> None:
+        found = agent.load_state("eth0")
+        said.append(found is not None and "leaving" in found)
+
+    arm()
+    apply()
+    monkeypatch.setattr(agent, "_restore_sysctls", look)
+    clear()
+    assert said == [True]
+
+
 @pytest.mark.parametrize("name", ["kernel.core_pattern", "net.ipv4/../../kernel", "net.ipv4.a-b"])
 def test_only_settings_of_the_network_are_touched(node: FakeMachines, name: str) -> None:
     """Whatever a request says."""
