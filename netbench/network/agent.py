@@ -537,10 +537,7 @@ def restore(state: State) -> list[str]:
     """
     notes: list[str] = []
     failed: list[str] = []
-    state["leaving"] = True  # said before others are asked: of two that leave at once one sees it
-    with suppress(AgentError):
-        save_state(state)
-    for part in (_restore_qdisc, _restore_segments, _restore_sysctls):
+    for part in (_restore_qdisc, _restore_segments, _leave_sysctls):
         try:
             part(state, notes)
         except (AgentError, OSError) as error:
@@ -585,6 +582,25 @@ def _restore_segments(state: State, notes: list[str]) -> None:
         set_segments(interface, wanted)
     elif found != wanted:
         notes.append(f"gso_max_segs was changed to {found} and stays so")
+
+
+def _leave_sysctls(state: State, notes: list[str]) -> None:
+    with _sysctls_locked():
+        state["leaving"] = True  # nobody who leaves after us leaves anything to us
+        with suppress(AgentError):
+            save_state(state)
+        _restore_sysctls(state, notes)
+
+
+@contextmanager
+def _sysctls_locked() -> Iterator[None]:
+    """One operation at a time on settings, which interfaces share."""
+    held = os.open(STATE, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)  # whoever has it reads and writes a few files
+        yield
+    finally:
+        os.close(held)
 
 
 def _restore_sysctls(state: State, notes: list[str]) -> None:
@@ -818,24 +834,25 @@ def _make_room(state: State, replace: bool) -> str:
 
 def _set_sysctls(state: State, wanted: dict[str, str]) -> None:
     """Settings of an earlier program that this one does not have go back."""
-    state.pop("leaving", None)
-    known = state["sysctls"]
-    for name in sorted(set(known) - set(wanted)):
-        _restore_sysctls({**state, "sysctls": {name: known[name]}}, [])
-        del known[name]
-    for name, value in wanted.items():
-        found = read_sysctl(name)
-        if found is not None:
-            others = _elsewhere(state["interface"], name)  # later than `found`: they write last
-            ours = [other for other in others if other["set"].split() == found.split()]
-            former = ours[0]["former"] if ours else found
-            former = known[name]["former"] if name in known else former
-            least = max([former, *(other["set"] for other in others)], key=_size)
-            known[name] = {"former": former, "set": _raised(name, least, value)}
-    save_state(state)
-    for name, values in known.items():
-        if (read_sysctl(name) or "").split() != values["set"].split():
-            write_sysctl(name, values["set"])
+    with _sysctls_locked():
+        state.pop("leaving", None)
+        known = state["sysctls"]
+        for name in sorted(set(known) - set(wanted)):
+            _restore_sysctls({**state, "sysctls": {name: known[name]}}, [])
+            del known[name]
+        for name, value in wanted.items():
+            found = read_sysctl(name)
+            if found is not None:
+                others = _elsewhere(state["interface"], name)
+                ours = [other for other in others if other["set"].split() == found.split()]
+                former = ours[0]["former"] if ours else found
+                former = known[name]["former"] if name in known else former
+                least = max([former, *(other["set"] for other in others)], key=_size)
+                known[name] = {"former": former, "set": _raised(name, least, value)}
+        save_state(state)
+        for name, values in known.items():
+            if (read_sysctl(name) or "").split() != values["set"].split():
+                write_sysctl(name, values["set"])
 
 
 def _raised(name: str, least: str, wanted: str) -> str:
