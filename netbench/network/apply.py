@@ -19,6 +19,7 @@ from functools import partial
 
 from netbench.errors import NetworkError
 from netbench.network import readback
+from netbench.network.agent import quoted
 from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
 from netbench.network.program import HANDLE, MAX_SEGMENTS, Program
 from netbench.network.readback import Found
@@ -115,7 +116,7 @@ def _load(program: Program, run: Run, read: Read | None) -> None:
         if status == 0:
             return
         if not any(sign in stderr for sign in _ALREADY_THERE):
-            raise NetworkError(_quote_line(program.text, stderr))
+            raise NetworkError(quoted(program.text, stderr))
         found = _read(program, run)
     else:
         found = read(program)
@@ -124,7 +125,7 @@ def _load(program: Program, run: Run, read: Read | None) -> None:
     if text or found.max_segments != program.max_segments:
         status, _, stderr = run(program.node, _load_command(program, found.max_segments), text)
         if status != 0:
-            raise NetworkError(_quote_line(text, stderr))
+            raise NetworkError(quoted(text, stderr))
 
 
 def _load_command(program: Program, max_segments: int) -> tuple[str, ...]:
@@ -188,13 +189,3 @@ def _read(program: Program, run: Run) -> Found:
     tables, _, rest = output.partition(_MARK)
     classes, _, link = rest.partition(_MARK)
     return readback.parse(tables, classes, link)
-
-
-def _quote_line(text: str, stderr: str) -> str:
-    """tc's complaint with the line of the program it is about (`Command failed -:3`)."""
-    words = " ".join(stderr.split())
-    number = words.rpartition("Command failed -:")[2].split(" ")[0]
-    lines = text.splitlines()
-    if number.isdigit() and 0 < int(number) <= len(lines):
-        return f"tc refused `{lines[int(number) - 1]}`: {words}"
-    return f"tc failed: {words or 'it printed nothing'}"

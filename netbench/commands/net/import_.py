@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from netbench.commands.net.output import write_text
 from netbench.commands.quantity import RATE, TIME
 from netbench.errors import ScenarioError, UsageError
 from netbench.scenario.matrices import (
@@ -120,15 +121,3 @@ def _rename(word: str) -> tuple[str, str]:
     if not (place and mark and name):
         raise UsageError(f'--rename "{word}": expected PLACE=NAME, e.g. 10.0.0.5=ohio')
     return place, name
-
-
-def write_text(output: Path | None, text: str, what: str) -> None:
-    """To a file, and say so; or to standard output. Raises UsageError."""
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{output}: cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {output}: {what}", err=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from pathlib import Path
 
 import click
 
 from netbench.commands.live import wide_console
-from netbench.commands.net.import_ import write_text
-from netbench.commands.net.target import ADDRESS_DEADLINE_S
+from netbench.commands.net.output import write_text
+from netbench.commands.net.target import data_addresses
 from netbench.commands.net.verify import observing
 from netbench.commands.quantity import TIME
 from netbench.errors import UsageError
-from netbench.network.command import all_or_error, at_once
 from netbench.network.measure import Setting, measure_as_is, readings_of
 from netbench.report.grid import rich_table
 from netbench.report.matrix import measured_csv, measured_grid
@@ -60,17 +58,8 @@ def command(
     console = wide_console()
     pairs = list(itertools.permutations(range(len(names)), 2))
     with Hosts(machines.hosts, machines.known_hosts) as hosts, observing(console) as progress:
-        asked = {
-            node: partial(hosts.own_address, node)
-            for node, host in enumerate(machines.hosts)
-            if not host.data_addresses
-        }
-        own = all_or_error(at_once(asked, ADDRESS_DEADLINE_S), "asking for addresses")
-        addresses = [
-            host.data_addresses or (own[node],) for node, host in enumerate(machines.hosts)
-        ]
         setting = Setting(
-            addresses=addresses,
+            addresses=data_addresses(machines.hosts, hosts),
             run=hosts.run,
             python=[host.python for host in machines.hosts],
             shared_clock=False,

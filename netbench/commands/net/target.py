@@ -43,18 +43,23 @@ class Target:
         return tuple(host.name for host in self.nodes)
 
     def addresses(self) -> tuple[tuple[str, ...], ...]:
-        """Per node, its addresses on the network to shape, for `compile_programs`.
+        """See `data_addresses`."""
+        return data_addresses(self.nodes, self.hosts)
 
-        Asks the hosts whose inventory entry has none, all at once. Raises NetworkError naming
-        every host that did not answer.
-        """
-        asked = {
-            node: partial(self.hosts.own_address, node)
-            for node, host in enumerate(self.nodes)
-            if not host.data_addresses
-        }
-        own = all_or_error(at_once(asked, ADDRESS_DEADLINE_S), "asking for addresses")
-        return tuple(host.data_addresses or (own[node],) for node, host in enumerate(self.nodes))
+
+def data_addresses(nodes: Sequence[Host], hosts: Hosts) -> tuple[tuple[str, ...], ...]:
+    """Per node, its addresses on the network to shape, for `compile_programs`.
+
+    hosts: reaches the same nodes. Asks those whose inventory entry has none, all at once. Raises
+    NetworkError naming every host that did not answer.
+    """
+    asked = {
+        node: partial(hosts.own_address, node)
+        for node, host in enumerate(nodes)
+        if not host.data_addresses
+    }
+    own = all_or_error(at_once(asked, ADDRESS_DEADLINE_S), "asking for addresses")
+    return tuple(host.data_addresses or (own[node],) for node, host in enumerate(nodes))
 
 
 def target_options(function: Command) -> Command:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from netbench.commands.net.output import write_text
 from netbench.commands.quantity import SHARE, TIME
 from netbench.errors import UsageError
 from netbench.network.patterns import diurnal, outages
@@ -102,14 +103,7 @@ def _write(
     except ValueError as error:
         raise UsageError(str(error)) from error
     text = write_trace(sorted(changes, key=_time), scenario.network.regions)
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{output}: cannot be written: {error}") from error
-    click.echo(f"{output}: {len(changes)} changes")
+    write_text(output, text, f"{len(changes)} changes")
 
 
 def _ends(scenario: Scenario, links: Sequence[str]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ def test_an_outage_is_written_and_shown(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "outage.csv"
     words = ["--link", "Ohio <-> Virginia", "--up", "60s", "--down", "5s", "--until", "100s"]
     assert run(["net", "trace", "outage", "case3", *words, "-o", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: 4 changes\n"
+    assert capsys.readouterr().err == f"wrote {file}: 4 changes\n"
     changes = read_trace(file, REGIONS)
     assert [(c.time_s, c.loss) for c in changes] == [(60, 1), (60, 1), (65, 0), (65, 0)]
     assert run(["net", "trace", "show", "case3", str(file)]) == 0
