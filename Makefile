@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COVERAGE_PERCENT := 85
+# Tests in guest kernels that run side by side: a core and up to 4 GB each.
+MAX_GUESTS := 4
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages guest-kernel run test check bench simulate reproduce-table clean
@@ -21,7 +23,9 @@ run: setup packages guest-kernel ## train GPT-XL on 64 virtual V100s in two univ
 
 test: setup packages ssh-packages guest-kernel ## everything CI runs: lint, types, layers, all tests, coverage
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
+	$(BIN)/python -m pytest -m "not guest" --cov --cov-report=
+	$(BIN)/python -m pytest -m guest -n auto --maxprocesses $(MAX_GUESTS) --dist loadfile \
+	  --cov --cov-append --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
 
 check: setup ## the quick ones: lint, types, layers, tests that need no guest kernel
 	@$(MAKE) --no-print-directory lint
