@@ -43,7 +43,9 @@ MAX_INTERFACE_CHARACTERS = 15
 class Host:
     """A machine and how to log in there.
 
-    keys: private keys to try; none = OpenSSH's usual ones. use_agent: also those of the SSH agent.
+    keys: private keys to try; none = OpenSSH's usual ones. use_agent: also those of the SSH agent,
+    at agent_socket (None = SSH_AUTH_SOCK), or of them only_named: those whose public half lies
+    beside a key of `keys`.
     jump: reached through this one. sudo: `user` may use sudo without a password (root needs none).
     data_addresses: IPv4 and IPv6 on the network to shape; none = the one it takes SSH at, which
     only the machine itself knows (an address may be translated, or a name).
@@ -57,6 +59,8 @@ class Host:
     port: int = SSH_PORT
     keys: tuple[Path, ...] = ()
     use_agent: bool = True
+    agent_socket: Path | None = None
+    only_named: bool = False
     jump: Host | None = None
     sudo: bool = True
     python: str = "python3"
@@ -316,6 +320,8 @@ class _Reader:
             user=found.user,
             keys=found.keys,
             use_agent=found.use_agent,
+            agent_socket=found.agent_socket,
+            only_named=found.only_named,
             jump=self._jump(keys, found.jump if isinstance(jump, str | None) else jump, depth),
             known_as=found.host_key_alias,
         )

@@ -6,6 +6,7 @@ differ between its versions.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ TIMEOUT_S = 20.0
 class Destination:
     """How to reach what one types after `ssh`. keys: those that exist. jump: as ProxyJump has it.
 
+    agent_socket: None = that of SSH_AUTH_SOCK. only_named: of the agent's keys, those of `keys`.
     host_key_alias: name in known_hosts, "" = the address and port.
     """
 
@@ -30,6 +32,8 @@ class Destination:
     user: str
     keys: tuple[Path, ...]
     use_agent: bool
+    agent_socket: Path | None
+    only_named: bool
     jump: str
     host_key_alias: str
     known_hosts: tuple[Path, ...]
@@ -59,6 +63,11 @@ def look_up(
             "write it as ProxyJump"
         )
     tokens = {"%h": setting("hostname"), "%r": setting("user"), "%d": str(Path.home()), "%%": "%"}
+    agent = setting("identityagent")
+    if agent.startswith("$"):
+        agent = os.environ.get(agent.strip("${}"), "")
+    elif agent == "SSH_AUTH_SOCK":
+        agent = ""
     files = [_expand(name, tokens) for name in settings.get("identityfile", [])]
     known = setting("userknownhostsfile").split() + setting("globalknownhostsfile").split()
     return Destination(
@@ -67,6 +76,8 @@ def look_up(
         user=setting("user"),
         keys=tuple(path for path in files if path.is_file()),
         use_agent=settings.get("identityagent", [""])[0] != "none",
+        agent_socket=_expand(agent, tokens) if agent else None,
+        only_named=setting("identitiesonly") == "yes",
         jump=setting("proxyjump"),
         host_key_alias=setting("hostkeyalias"),
         known_hosts=tuple(_expand(name, tokens) for name in known),

@@ -410,12 +410,45 @@ def _log_in(host: Host, link: paramiko.Transport) -> None:
             return
         refused.append(f"{path} is not accepted")
     if host.use_agent:
-        with closing(paramiko.Agent()) as agent:
-            keys = agent.get_keys()
+        with _agent(host) as agent:
+            keys = [key for key in agent.get_keys() if _is_named(host, key)]
             if any(_is_taken(host, link, key) for key in keys):
                 return
-        refused.append(f"none of the SSH agent's {len(keys)} keys is accepted")
+        which = "named keys (IdentitiesOnly)" if host.only_named else "keys"
+        refused.append(f"none of the SSH agent's {len(keys)} {which} is accepted")
     raise TestbedError(f"{_named(host)}: login refused: {'; '.join(refused) or 'no key to try'}")
+
+
+@contextmanager
+def _agent(host: Host) -> Iterator[paramiko.agent.AgentSSH]:
+    """The SSH agent whose keys the host is offered."""
+    if host.agent_socket is None:
+        with closing(paramiko.Agent()) as agent:
+            yield agent
+        return
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+        try:
+            connection.connect(str(host.agent_socket))
+        except OSError as error:
+            raise TestbedError(
+                f"{_named(host)}: no SSH agent at {host.agent_socket} (IdentityAgent): "
+                f"{_words(error)}"
+            ) from error
+        asked = paramiko.agent.AgentSSH()
+        asked._connect(connection)  # `Agent` knows only SSH_AUTH_SOCK
+        yield asked
+
+
+def _is_named(host: Host, key: paramiko.AgentKey) -> bool:
+    """Whether a key of the agent may be offered (IdentitiesOnly)."""
+    if not host.only_named:
+        return True
+    for path in host.keys:
+        with suppress(OSError, ValueError, UnicodeDecodeError):
+            public = path if path.suffix == ".pub" else Path(f"{path}.pub")
+            if paramiko.pkey.PublicBlob.from_file(str(public)).key_blob == key.asbytes():
+                return True
+    return False
 
 
 def _is_taken(host: Host, link: paramiko.Transport, key: paramiko.PKey) -> bool:

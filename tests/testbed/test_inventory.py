@@ -180,6 +180,21 @@ hosts: [{address: 10.0.0.5, jump: "erin@[fd00::1]:2200"}]
             ask(f"ssh: {{config: config}}\nhosts: [{entry}]")
         assert f"hosts.yaml:2: {message}" in str(error.value)
 
+    @pytest.mark.parametrize(
+        ("option", "socket"),
+        [("IdentityAgent /run/a", "/run/a"), ("IdentityAgent $LAB", "/run/b"),
+         ("IdentityAgent SSH_AUTH_SOCK", None), ("IdentityAgent none", None)],
+    )  # fmt: skip
+    def test_the_agent_is_the_one_of_the_config(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch, option: str, socket: str | None
+    ) -> None:
+        monkeypatch.setenv("LAB", "/run/b")
+        config = f"Host *\n  {option}\n  IdentitiesOnly yes\n"
+        (host,) = write("ssh: {config: config}\nhosts: [gpu-1]", config).hosts
+        assert host.agent_socket == (Path(socket) if socket else None)
+        assert host.use_agent == (option != "IdentityAgent none")
+        assert host.only_named
+
     def test_a_config_that_openssh_refuses(self, write: Write) -> None:
         with pytest.raises(ScenarioError, match=r"refused by `ssh -G`: .*[Bb]ad configuration"):
             write("ssh: {config: config}\nhosts: [gpu-1]", "NoSuchOption yes\n")

@@ -524,6 +524,22 @@ class TestLogin:
             assert connect(host, sshd.known_hosts) == getpass.getuser()
             assert "login refused" in fails(replace(host, use_agent=False), sshd.known_hosts)
 
+    def test_another_agent_and_only_named_keys_of_it(self, sshd: Sshd, tmp_path: Path) -> None:
+        """IdentityAgent, IdentitiesOnly: the key is only in an agent that no variable names."""
+        named = tmp_path / "named"
+        make_key(named)
+        socket_path = tmp_path / "socket"
+        host = sshd.host(keys=(named,), use_agent=True, agent_socket=socket_path)
+        assert "no SSH agent at" in fails(host, sshd.known_hosts)
+        with agent(socket_path, sshd.folder / "client_key"), pytest.MonkeyPatch.context() as patch:
+            patch.delenv("SSH_AUTH_SOCK", raising=False)
+            assert connect(host, sshd.known_hosts) == getpass.getuser()
+            only = replace(host, only_named=True)
+            assert "none of the SSH agent's 0 named keys" in fails(only, sshd.known_hosts)
+            public = (sshd.folder / "client_key.pub").read_bytes()
+            Path(f"{named}.pub").write_bytes(public)
+            assert connect(only, sshd.known_hosts) == getpass.getuser()
+
     def test_a_server_that_takes_only_passwords(self, tmp_path: Path) -> None:
         more = "PubkeyAuthentication no\nMatch all\nPasswordAuthentication yes\n"
         with Sshd(tmp_path / "passwords", more=more) as server:
