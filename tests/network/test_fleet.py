@@ -160,6 +160,20 @@ def test_an_earlier_network_stays_when_nothing_was_loaded(
             apply(fourth, PROGRAMS[:3])
 
 
+def test_the_lease_that_comes_back_is_the_last_one(machines: FakeMachines) -> None:
+    """Not that of an apply before it."""
+    with fleet(machines) as alice, fleet(machines, "bob@tower", "two") as bob:
+        apply(bob, PROGRAMS[3:])
+        apply(alice, PROGRAMS[:3], lease_s=60.0)
+        apply(alice, PROGRAMS[:3], lease_s=600.0)
+        with pytest.raises(FleetError, match="m3: eth0 is shaped by bob@tower"):
+            apply(alice)
+        shown = alice.show([0])[0]
+    assert isinstance(shown, Shown)
+    assert shown.lease is not None
+    assert shown.lease.left_s == 600.0
+
+
 def test_an_earlier_network_that_has_gone_is_said(machines: FakeMachines) -> None:
     """Once programs are being loaded all are cleared; hosts that had nothing are not named."""
     with fleet(machines) as alice:
