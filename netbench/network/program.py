@@ -362,7 +362,10 @@ def _classes(
     ceils = [own.get(minor, cap_bps) for minor in minors]
     return (
         cap,
-        *(_class(m, CAP_MINOR, own_bps, c, frame) for m, c in zip(minors, ceils, strict=True)),
+        *(
+            _class(minor, CAP_MINOR, min(own_bps, ceil), ceil, frame)
+            for minor, ceil in zip(minors, ceils, strict=True)
+        ),
     )
 
 
