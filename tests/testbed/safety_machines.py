@@ -118,7 +118,9 @@ class Machines(SshServers):
         """An inventory file of them."""
         path = self.scratch / "hosts.yaml"
         lines = [f"ssh: {{user: root, key: {self.scratch}/client_key, agent: false,"]
-        lines.append(f"  python: {self.hosts[0].python}, known_hosts: {self.known_hosts}}}")
+        # Not that of an environment in /tmp, where machines have nothing but their own.
+        python = Path(self.hosts[0].python).resolve()
+        lines.append(f"  python: {python}, known_hosts: {self.known_hosts}}}")
         lines.append("hosts:")
         for host in self.hosts:
             lines.append(f"  - {{name: {host.name}, address: {host.address}}}")
