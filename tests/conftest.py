@@ -6,9 +6,15 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from hypothesis import settings
 
 from netbench.testbed.guest import run_in_guest as run
 from netbench.testbed.host import probe_host
+
+# Random inputs are the same every time: a run that fails can be repeated. Others are found with
+# `--hypothesis-profile=default`.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 HANG_S = 900.0
 """Wall seconds after which a guest is taken for hung: hosts differ, and are busy."""
