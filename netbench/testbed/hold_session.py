@@ -9,8 +9,6 @@ The counterpart of `netbench.testbed.hold`, started as `netbench.testbed.session
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import threading
@@ -19,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from netbench.errors import NetbenchError, TestbedError
+from netbench.errors import TestbedError
 from netbench.plan.serial import network_from_json
 from netbench.scenario.model import Network
 from netbench.testbed import namespaces
+from netbench.testbed.job import Job, carry_out
 from netbench.testbed.shaping import shape, tune
 from netbench.testbed.shells import serve_line
 from netbench.testbed.transport import NodeAddress
@@ -35,32 +34,26 @@ HOSTS_HEAD = """\
 """
 
 
-class HoldSession:
+class HoldSession(Job):
     """Builds the network of a job, and is there."""
 
     def __init__(self, job: Mapping[str, Any], output: TextIO) -> None:
-        self._job = job
-        self._output = output
+        super().__init__(job, output)
         self._network = network_from_json(job["network"])
-
-    def emit(self, event: str, **fields: Any) -> None:
-        """Write one event line."""
-        self._output.write(json.dumps({"event": event, **fields}) + "\n")
-        self._output.flush()
 
     def run(self) -> None:
         """Build and serve; does not return. Raises NetbenchError; the caller reports it."""
         network, names = self._network, self._job["node_names"]
         nodes = held_addresses(network, names)
-        self._phase("nodes", 0, len(nodes))
+        self.phase("nodes", 0, len(nodes))
         namespaces.build(nodes, network.mtu_bytes, namespaces.gateways(network))
-        self._phase("nodes", len(nodes), len(nodes))
+        self.phase("nodes", len(nodes), len(nodes))
         write_hosts(nodes, network.num_nodes)
         run = namespaces.run
-        self._phase("shape", 0, len(nodes))
+        self.phase("shape", 0, len(nodes))
         tune(run, nodes, network, 1.0)
         shape(run, nodes, network, 1.0)
-        self._phase("shape", len(nodes), len(nodes))
+        self.phase("shape", len(nodes), len(nodes))
         lines = [self._open_line(line) for line in self._job["lines"]]
         threads = [threading.Thread(target=serve_line, args=(line, nodes)) for line in lines]
         for thread in threads:
@@ -68,9 +61,6 @@ class HoldSession:
         self.emit("held")
         for thread in threads:
             thread.join()
-
-    def _phase(self, name: str, done: int, total: int) -> None:
-        self.emit("phase", name=name, done=done, total=total)
 
     def _open_line(self, line: int | str) -> int:
         if isinstance(line, int):
@@ -105,20 +95,5 @@ def write_hosts(nodes: Sequence[NodeAddress], num_nodes: int) -> None:
         raise TestbedError(f"nodes get no names: {done.stderr.strip()}")
 
 
-def main() -> None:
-    """`python -m netbench.testbed.hold_session JOB EVENTS`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("job", type=Path)
-    parser.add_argument("events", type=Path)
-    arguments = parser.parse_args()
-    job = json.loads(arguments.job.read_text())
-    with arguments.events.open("w") as output:
-        session = HoldSession(job, output)
-        try:
-            session.run()
-        except NetbenchError as error:
-            session.emit("error", message=str(error))
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(HoldSession)

@@ -16,9 +16,7 @@ The controller (`netbench.testbed.local`) keeps the records; a session writes no
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
-import json
 import math
 import os
 import platform
@@ -29,9 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from netbench.errors import NetbenchError
 from netbench.plan.collective import Experiment, experiment_from_json, experiment_hash
 from netbench.testbed import namespaces
+from netbench.testbed.job import Job, carry_out
 from netbench.testbed.ranks import Message, RankPool
 from netbench.testbed.shaping import dropped_packets, shape, tune, verify
 from netbench.testbed.transport import NodeAddress, Transport
@@ -43,18 +41,12 @@ START_MARGIN_S = {"guest-virtual": 0.05, "guest-real": 0.5, "native": 0.5}
 every rank to have read the order. In virtual time reading costs nothing."""
 
 
-class Session:
+class Session(Job):
     """Carries out a job: `plans` on one network, in one mode, writing events to `output`."""
 
     def __init__(self, job: Mapping[str, Any], output: TextIO) -> None:
-        self._job = job
-        self._output = output
+        super().__init__(job, output)
         self._plans = [experiment_from_json(text) for text in job["plans"]]
-
-    def emit(self, event: str, **fields: Any) -> None:
-        """Write one event line."""
-        self._output.write(json.dumps({"event": event, **fields}) + "\n")
-        self._output.flush()
 
     def run(self) -> None:
         """The whole session. Raises NetbenchError; the caller reports it."""
@@ -65,9 +57,9 @@ class Session:
             *namespaces.node_addresses(first.node_names),
             *namespaces.router_addresses(network),
         )
-        self._phase("nodes", 0, len(nodes))
+        self.phase("nodes", 0, len(nodes))
         namespaces.build(nodes, network.mtu_bytes, namespaces.gateways(network))
-        self._phase("nodes", len(nodes), len(nodes))
+        self.phase("nodes", len(nodes), len(nodes))
         with self._transport(nodes) as transport:
             tune(transport.run, nodes, network, scale)
             pool = RankPool(nodes, first.device_nodes)
@@ -78,9 +70,7 @@ class Session:
                 self._run_plan(pool, plan)
             self.emit("drops", packets=dropped_packets(transport.run, nodes, network, scale))
             pool.stop()
-
-    def _phase(self, name: str, done: int, total: int) -> None:
-        self.emit("phase", name=name, done=done, total=total)
+        self.emit("done")
 
     @contextmanager
     def _transport(self, nodes: Sequence[NodeAddress]) -> Iterator[Transport]:
@@ -101,29 +91,29 @@ class Session:
 
     def _start_ranks(self, pool: RankPool, transport: Transport) -> None:
         total = len(self._plans[0].device_nodes)
-        self._phase("ranks", 0, total)
-        pool.start(transport, lambda done: self._phase("ranks", done, total))
-        self._phase("connect", 0, 1)
+        self.phase("ranks", 0, total)
+        pool.start(transport, lambda done: self.phase("ranks", done, total))
+        self.phase("connect", 0, 1)
         pool.connect(STORE_PORT)
-        self._phase("connect", 1, 1)
+        self.phase("connect", 1, 1)
 
     def _prepare(self, pool: RankPool) -> None:
         # Before shaping: connections are set up at full speed, not at 1/scale of it.
         for done, plan in enumerate(self._plans):
-            self._phase("prepare", done, len(self._plans))
+            self.phase("prepare", done, len(self._plans))
             pool.prepare(plan)
-        self._phase("prepare", len(self._plans), len(self._plans))
+        self.phase("prepare", len(self._plans), len(self._plans))
 
     def _shape(self, transport: Transport, nodes: Sequence[NodeAddress]) -> None:
         plan = self._plans[0]
-        self._phase("shape", 0, len(nodes))
+        self.phase("shape", 0, len(nodes))
         shape(transport.run, nodes, plan.network, plan.scale)
-        self._phase("shape", len(nodes), len(nodes))
-        self._phase("verify", 0, 1)
+        self.phase("shape", len(nodes), len(nodes))
+        self.phase("verify", 0, 1)
         virtual = self._job["mode"] == "guest-virtual"
         tolerance = self._job["tolerance"]
         probe = verify(transport.run, nodes, plan.network, plan.scale, tolerance, virtual)
-        self._phase("verify", 1, 1)
+        self.phase("verify", 1, 1)
         self.emit("probe", probe=probe)
 
     def _run_plan(self, pool: RankPool, plan: Experiment) -> None:
@@ -174,22 +164,5 @@ def power_off() -> None:
     ctypes.CDLL(None).reboot(linux_reboot_cmd_power_off)
 
 
-def main() -> None:
-    """`python -m netbench.testbed.session JOB EVENTS`: run the job file, write events to a file."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("job", type=Path)
-    parser.add_argument("events", type=Path)
-    arguments = parser.parse_args()
-    job = json.loads(arguments.job.read_text())
-    with arguments.events.open("w") as output:
-        session = Session(job, output)
-        try:
-            session.run()
-        except NetbenchError as error:
-            session.emit("error", message=str(error))
-        else:
-            session.emit("done")
-
-
 if __name__ == "__main__":
-    main()
+    carry_out(Session)
