@@ -11,6 +11,7 @@ import logging
 import math
 import shlex
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,9 @@ FAILURES = (OSError, EOFError, paramiko.SSHException)
 
 _CHUNK_BYTES = 1 << 16
 _SHOWN_CHARACTERS = 120
+
+_CHANNEL_HEADER = struct.Struct(">BI")  # kind, recipient: RFC 4254, section 5
+_FOR_OPEN_CHANNELS = (93, 94, 95, 96, 98)  # window, data, extended data, EOF, request
 
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only
 
@@ -267,7 +271,7 @@ class Hosts:
         link: paramiko.Transport | None = None
         with _at_last(end - time.monotonic(), connection.close) as late:
             try:
-                link = paramiko.Transport(connection)
+                link = _Link(connection)
                 link.banner_timeout = link.handshake_timeout = self._connect_timeout_s
                 link.auth_timeout = self._connect_timeout_s
                 self._negotiate(host, link)
@@ -299,6 +303,28 @@ class Hosts:
             self._known.check(host, shown.get_name(), shown.asbytes())
         except TestbedError as error:
             raise TestbedError(f"{_named(host)}: {error}") from None
+
+
+class _Link(paramiko.Transport):
+    """A connection on which nothing follows the CLOSE of a channel; sshd would hang up for that.
+
+    paramiko lets go of a channel's lock before it sends what it made for it, so that an EOF or data
+    of one thread could be overtaken by the CLOSE of another.
+    """
+
+    def __init__(self, connection: socket.socket | paramiko.Channel) -> None:
+        super().__init__(connection)
+        self._in_order = threading.Lock()
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        kind, recipient = _CHANNEL_HEADER.unpack(data.asbytes()[: _CHANNEL_HEADER.size])
+        with self._in_order:
+            if kind not in _FOR_OPEN_CHANNELS or self._is_open(recipient):
+                super()._send_user_message(data)
+
+    def _is_open(self, remote_id: int) -> bool:
+        channels = self._channels.values()
+        return any(one.remote_chanid == remote_id and not one.closed for one in channels)
 
 
 class SshChannel:

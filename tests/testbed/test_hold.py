@@ -163,12 +163,13 @@ def test_one_who_does_not_wait_is_told_that_all_lines_are_taken(
 ) -> None:
     """A person would not know what is going on."""
     held = open_network(1)
-    with (
-        held.start(0, ["sleep", "60"], None),
-        held.start(0, ["true"], None) as second,
-        pytest.raises(TestbedError, match="commands are running"),
-    ):
-        output_of(second)
+    with held.start(0, ["sh", "-c", "echo here; exec sleep 60"], None) as first:
+        read_until(first, b"here")
+        with (
+            held.start(0, ["true"], None) as second,
+            pytest.raises(TestbedError, match="commands are running"),
+        ):
+            output_of(second)
 
 
 def test_who_goes_takes_the_command_along(open_network: Callable[..., Held]) -> None:
