@@ -305,7 +305,7 @@ class Hosts:
             raise TestbedError(f"{_named(host)}: {error}") from None
 
 
-class _Link(paramiko.Transport):
+class _Link(paramiko.Transport):  # type: ignore[misc]  # paramiko ships no types
     """A connection on which nothing follows the CLOSE of a channel; sshd would hang up for that.
 
     paramiko lets go of a channel's lock before it sends what it made for it, so that an EOF or data
