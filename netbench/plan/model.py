@@ -59,6 +59,14 @@ class Plan:
     collective_s: what a zero3 or ddp collective costs beside its bytes (launch, the framework's
     hooks). backend: the library whose semantics hold, nccl or gloo. network_name: of the scenario's
     `sweep.networks`, "" = the scenario's own network.
+
+    compute: where layers compute: `virtual` sleeps for what `stages` says; or `cpu`, `cuda`.
+    token_file: what those train on, "" = synthetic tokens. master_weights: "cpu" = dtfm updates an
+    fp32 copy there. sequence_parallel: tensor-parallel ranks split what they would all hold alike.
+    shard_ranks: zero3 ranks, neighbours in the order of ranks, that hold one copy; 0 = all.
+    prefetch_units: units zero3 gathers ahead. accumulation: zero3 gradients of micro-steps are
+    `` scattered each, `keep` kept whole until the last. local_steps: diloco's and hivemind's steps
+    between two averagings. script: the command a `command` system starts on every rank.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -90,3 +98,12 @@ class Plan:
     collective_s: float = field(default=0.0, metadata=LATER)
     backend: str = field(default="nccl", metadata=LATER)
     network_name: str = field(default="", metadata=LATER)
+    compute: str = field(default="virtual", metadata=LATER)
+    token_file: str = field(default="", metadata=LATER)
+    master_weights: str = field(default="", metadata=LATER)
+    sequence_parallel: bool = field(default=False, metadata=LATER)
+    shard_ranks: int = field(default=0, metadata=LATER)
+    prefetch_units: int = field(default=0, metadata=LATER)
+    accumulation: str = field(default="", metadata=LATER)
+    local_steps: int = field(default=0, metadata=LATER)
+    script: tuple[str, ...] = field(default=(), metadata=LATER)

@@ -270,7 +270,7 @@ class WorkloadForm(Section):
     hidden: Positive = Field(examples=["2048"])
     heads: Positive = Field(examples=["16"])
     sequence: Positive = Field(examples=["2048"])
-    dtype: Literal["fp16", "bf16", "fp32"] = "fp16"
+    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp16"
     recomputation: bool = True
     micro_batch: Positive = Field(default=1, examples=["1"])
     batch: Positive = Field(examples=["1024"])

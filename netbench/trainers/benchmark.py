@@ -50,6 +50,9 @@ class Benchmark:
             Benchmark._memory[start:stop] for start, stop in self._bounds
         )
 
+    def take_loss(self) -> None:
+        """Nothing is learnt."""
+
     def iterate(self) -> Phases:
         """Run it once: seconds by part."""
         return self._run(self)

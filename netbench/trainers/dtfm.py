@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import time
 
-import torch
-
 from netbench.plan import Plan
 from netbench.trainers.collectives import (
     Barrier,
@@ -21,13 +19,11 @@ from netbench.trainers.collectives import (
     chain_reduce,
     count_slices,
 )
-from netbench.trainers.links import payload_bytes
-from netbench.trainers.pipeline import PipelineRank, boundary_bytes
+from netbench.trainers.layers import DTYPES
+from netbench.trainers.pipeline import PipelineRank
 from netbench.trainers.schedules import Phase, gpipe_phase
-from netbench.trainers.virtual import VirtualStage, compute
+from netbench.trainers.stage import Part, build_stage
 from netbench.trainers.world import World
-
-GRADIENT_DTYPE = torch.float16
 
 
 class Dtfm:
@@ -38,37 +34,39 @@ class Dtfm:
         placement = plan.placement
         pipeline, stage = divmod(placement.index(world.rank), pp)
         self._plan = plan
-        self._cost = plan.stages[stage]
+        cost = plan.stages[stage]
+        self._slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
+        replicas = [placement[p * pp + stage] for p in range(dp)]
+        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / self._slices)
+        nodes = [plan.device_nodes[device] for device in placement[:pp]]
+        part = Part(
+            index=stage,
+            replica=pipeline,
+            gradient_dtype=DTYPES[plan.workload.dtype],
+            gradient_messages=self._slices,
+            updating=nodes.count(plan.device_nodes[replicas[0]]),
+        )
+        self._stage = build_stage(plan, part)
         self._pipeline = PipelineRank(
             world,
             plan,
             placement[pipeline * pp : (pipeline + 1) * pp],
             stage,
-            VirtualStage(
-                forward_s=self._cost.forward_s,
-                backward_s=self._cost.backward_s,
-                boundary_bytes=boundary_bytes(plan),
-            ),
+            self._stage,
         )
         self._actions = {
             phase: gpipe_phase(phase, stage, pp, plan.num_micro_batches) for phase in Phase
         }
         self._barrier = Barrier(Group.of(world, placement))
-        self._slices = count_slices(self._cost.gradient_bytes, plan.transport.chunk_bytes)
-        replicas = [placement[p * pp + stage] for p in range(dp)]
-        slice_bytes = self._cost.gradient_bytes / self._slices
-        self._replicas = Group.buffered(world, replicas, plan, slice_bytes)
-        payload = payload_bytes(self._cost.gradient_bytes, plan.scale, self._slices)
-        elements = max(1, payload // GRADIENT_DTYPE.itemsize)
-        self._gradients = torch.zeros(elements, dtype=GRADIENT_DTYPE)
-        nodes = [plan.device_nodes[device] for device in placement[:pp]]
-        self._optimizer_s = self._cost.optimizer_s * nodes.count(plan.device_nodes[replicas[0]])
 
     def peers(self) -> set[int]:
         return self._pipeline.peers | self._replicas.neighbours | self._barrier.peers
 
     def arm(self) -> None:
         self._pipeline.open(self._plan.num_rounds * self._plan.num_micro_batches)
+
+    def take_loss(self) -> float | None:
+        return self._stage.take_loss()
 
     def iterate(self) -> dict[str, float]:
         marks = [time.monotonic()]
@@ -93,10 +91,12 @@ class Dtfm:
 
     def _synchronise(self) -> float:
         """Reduce, update, broadcast; seconds this rank spent updating."""
-        chain_reduce(self._replicas, self._gradients, self._slices)
+        chain_reduce(self._replicas, self._stage.gradients, self._slices)
         started_s = time.monotonic()
         if self._replicas.index == 0:
-            compute(self._optimizer_s)
+            self._stage.update()
+        else:
+            self._stage.zero_gradients()
         optimizer_s = time.monotonic() - started_s
-        chain_broadcast(self._replicas, self._gradients, self._slices)
+        chain_broadcast(self._replicas, self._stage.parameters, self._slices)
         return optimizer_s

@@ -13,13 +13,11 @@ import torch
 
 from netbench.plan import Plan
 from netbench.trainers.collectives import Group, count_slices, ring_all_reduce
-from netbench.trainers.links import payload_bytes
-from netbench.trainers.pipeline import PipelineRank, boundary_bytes
+from netbench.trainers.layers import DTYPES
+from netbench.trainers.pipeline import PipelineRank
 from netbench.trainers.schedules import Phase, one_forward_one_backward
-from netbench.trainers.virtual import VirtualStage, compute
+from netbench.trainers.stage import Part, build_stage
 from netbench.trainers.world import World
-
-GRADIENT_DTYPE = torch.float32
 
 
 class Megatron:
@@ -30,28 +28,21 @@ class Megatron:
         placement = plan.placement
         stage, pipeline = divmod(placement.index(world.rank), dp)
         self._plan = plan
-        self._cost = plan.stages[stage]
-        self._pipeline = PipelineRank(
-            world,
-            plan,
-            placement[pipeline::dp],
-            stage,
-            VirtualStage(
-                forward_s=self._cost.forward_s,
-                backward_s=self._cost.backward_s,
-                boundary_bytes=boundary_bytes(plan),
-            ),
-        )
-        self._actions = one_forward_one_backward(stage, pp, plan.num_micro_batches)
-        self._slices = count_slices(self._cost.gradient_bytes, plan.transport.chunk_bytes)
+        cost = plan.stages[stage]
+        self._slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
         # A ring cuts the gradients into a chunk per replica, and those into slices.
         messages = max(self._slices, dp)
         replicas = placement[stage * dp : (stage + 1) * dp]
-        slice_bytes = self._cost.gradient_bytes / messages
-        self._replicas = Group.buffered(world, replicas, plan, slice_bytes)
-        payload = payload_bytes(self._cost.gradient_bytes, plan.scale, messages)
-        elements = max(1, payload // GRADIENT_DTYPE.itemsize)
-        self._gradients = torch.zeros(elements, dtype=GRADIENT_DTYPE)
+        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
+        part = Part(
+            index=stage,
+            replica=pipeline,
+            gradient_dtype=_gradient_dtype(plan),
+            gradient_messages=messages,
+        )
+        self._stage = build_stage(plan, part)
+        self._pipeline = PipelineRank(world, plan, placement[pipeline::dp], stage, self._stage)
+        self._actions = one_forward_one_backward(stage, pp, plan.num_micro_batches)
 
     def peers(self) -> set[int]:
         return self._pipeline.peers | self._replicas.neighbours
@@ -59,15 +50,24 @@ class Megatron:
     def arm(self) -> None:
         self._pipeline.open(self._plan.num_micro_batches)
 
+    def take_loss(self) -> float | None:
+        return self._stage.take_loss()
+
     def iterate(self) -> dict[str, float]:
         spent_s = self._pipeline.run(self._actions)
         began_s = time.monotonic()
-        ring_all_reduce(self._replicas, self._gradients, self._slices)
+        ring_all_reduce(self._replicas, self._stage.gradients, self._slices)
         reduced_s = time.monotonic()
-        compute(self._cost.optimizer_s)
+        self._stage.update()
         return {
             "forward_s": spent_s[Phase.FORWARD],
             "backward_s": spent_s[Phase.BACKWARD],
             "sync_s": reduced_s - began_s,
             "optimizer_s": time.monotonic() - reduced_s,
         }
+
+
+def _gradient_dtype(plan: Plan) -> torch.dtype:
+    """Megatron accumulates and reduces in fp32 what is computed in less."""
+    dtype = DTYPES[plan.workload.dtype]
+    return dtype if dtype.itemsize > torch.float32.itemsize else torch.float32

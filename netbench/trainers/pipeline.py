@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
 from netbench.plan import Plan
 from netbench.trainers.communicator import Communicator, Inbox, Outbox, messages_ahead
-from netbench.trainers.links import ahead_bytes, payload_bytes
+from netbench.trainers.links import ahead_bytes
 from netbench.trainers.schedules import Action, Communicate, Compute, Phase, Transfer
+from netbench.trainers.stage import Stage, boundary_bytes
 from netbench.trainers.world import TAG_BACKWARD, TAG_FORWARD, World
 
 TAGS = {Phase.FORWARD: TAG_FORWARD, Phase.BACKWARD: TAG_BACKWARD}
-
-
-class Stage(Protocol):
-    """The layers of one pipeline stage, virtual or real. Boundary tensors are 1-D uint8."""
-
-    def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
-        """Activations in (None on the first stage), activations out."""
-
-    def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
-        """Gradient of the output in (None on the last stage), gradient of the input out."""
 
 
 class PipelineRank:
@@ -102,8 +92,3 @@ class PipelineRank:
         )
         if action.wait:
             self._communicator.finish()
-
-
-def boundary_bytes(plan: Plan) -> int:
-    """Size of a boundary tensor once scaled."""
-    return payload_bytes(plan.activation_bytes, plan.scale)

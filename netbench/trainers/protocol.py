@@ -21,8 +21,9 @@ Rank to controller. Every order but `stop` is answered once, in order:
     {"event": "ready", "rank": r}                          answers connect
     {"event": "prepared", "rank": r, "plan_hash": h}       answers prepare
     {"event": "iteration", "rank": r, "plan_hash": h, "iteration": i, "start_s": s, "end_s": e,
-     "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..}}   or a
+     "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..},    or a
                                                   collective's parts, e.g. "reduce_s"
+     "loss": this rank's share of the batch's mean loss, or null}
     {"event": "error", "rank": r or null, "message": m}    the rank exits with status 1 after it
 
 Send `connect` and `prepare` to every rank before waiting for any: they answer when all have met.

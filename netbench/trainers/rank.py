@@ -129,4 +129,5 @@ class Rank:
             start_s=start_s,
             end_s=time.monotonic(),
             phases=phases,
+            loss=system.take_loss(),
         )

@@ -30,6 +30,9 @@ class System(Protocol):
     def iterate(self) -> Phases:
         """Run one iteration."""
 
+    def take_loss(self) -> float | None:
+        """This rank's share of the batch's mean loss in that iteration; None: has none."""
+
 
 SYSTEMS: dict[str, Callable[[World, Plan], System]] = {
     "dtfm": Dtfm,

@@ -21,15 +21,27 @@ def compute(seconds: float) -> None:
 
 
 class VirtualStage:
-    """Layers of the true boundary size over the scale, which compute nothing.
+    """Layers of the true boundary size over the scale, which compute nothing: a `Stage`.
 
-    forward_s, backward_s: seconds per micro-batch. boundary_bytes: size of the tensor passed on.
+    forward_s, backward_s: seconds per micro-batch. optimizer_s: seconds per update.
+    boundary_bytes: size of the tensor passed on. gradients: what data parallelism sums; as large as
+    the parameters, whose place it takes.
     """
 
-    def __init__(self, *, forward_s: float, backward_s: float, boundary_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        forward_s: float,
+        backward_s: float,
+        optimizer_s: float,
+        boundary_bytes: int,
+        gradients: torch.Tensor,
+    ) -> None:
         self._forward_s = forward_s
         self._backward_s = backward_s
+        self._optimizer_s = optimizer_s
         self._boundary = torch.zeros(boundary_bytes, dtype=torch.uint8)
+        self.gradients = self.parameters = gradients
 
     def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
         """Activations in, activations out; the first stage gets None."""
@@ -40,3 +52,13 @@ class VirtualStage:
         """Gradient of the output in, gradient of the input out; the last stage gets None."""
         compute(self._backward_s)
         return self._boundary
+
+    def update(self) -> None:
+        """Step."""
+        compute(self._optimizer_s)
+
+    def zero_gradients(self) -> None:
+        """Nothing was accumulated."""
+
+    def take_loss(self) -> None:
+        """Nothing was learnt."""

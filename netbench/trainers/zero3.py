@@ -25,13 +25,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from netbench.errors import PlanError
 from netbench.plan import Plan
 from netbench.trainers.collectives import Group, ring_all_gather, ring_reduce_scatter
+from netbench.trainers.layers import DTYPES
 from netbench.trainers.links import payload_bytes
 from netbench.trainers.virtual import compute
 from netbench.trainers.world import World
 from netbench.workload.costs import layer_parameters
-
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""What parameters and gradients are stored and sent as."""
 
 
 class Zero3:
@@ -56,6 +54,9 @@ class Zero3:
 
     def arm(self) -> None:
         """Nothing is posted ahead: a ring posts all its receives when a rank comes to it."""
+
+    def take_loss(self) -> float | None:
+        return None
 
     def iterate(self) -> dict[str, float]:
         """Micro-steps, then the update.

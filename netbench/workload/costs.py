@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from netbench.errors import PlanError
 from netbench.scenario.model import DeviceProfile, Workload
 
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes per element."""
 
 MEGATRON_GRADIENT_BYTES = 4
