@@ -33,7 +33,7 @@ from typing import Any, Self
 from netbench import __version__
 from netbench.errors import RecordError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "records.jsonl"
 SOURCES = ("published", "simulated", "emulated", "measured")
 MODES = ("native", "guest-virtual", "guest-real", "sim")
@@ -69,6 +69,8 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     },
     "verdict": {"plan_hash": _OPTIONAL_TEXT, "trustworthy": bool, "reasons": list},
 }
+_LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {"iteration": {"loss": _NUMBER}}
+"""Fields that came after runs were recorded: written only where they have a value."""
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +100,8 @@ class Record:
     """One iteration of one plan.
 
     iteration: index from 0, warm-ups included. iteration_s: seconds from the common start to the
-    last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`.
+    last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`. loss: mean
+    over the batch, where layers compute.
     """
 
     run_id: str
@@ -114,6 +117,7 @@ class Record:
     iteration_s: float
     phases: dict[str, float] = field(default_factory=dict)
     source: str
+    loss: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.iteration_s) and self.iteration_s > 0):
@@ -288,7 +292,9 @@ class RunStore:
                 f"{self.path}: iteration {record.iteration} of plan {record.plan_hash} is already "
                 "recorded; run only the missing ones"
             )
-        self._append("iteration", **asdict(record))
+        later = _LATER_FIELDS["iteration"]
+        values = {k: v for k, v in asdict(record).items() if k not in later or v is not None}
+        self._append("iteration", **values)
         self._iterations.setdefault(record.plan_hash, set()).add(record.iteration)
 
     def append_verdict(
@@ -457,13 +463,16 @@ def _check_version(where: str, line: dict[str, Any]) -> None:
 
 
 def _check_fields(where: str, kind: str, line: dict[str, Any]) -> None:
-    fields = _LINE_FIELDS[kind]
-    if line.keys() != fields.keys():
-        missing = ", ".join(sorted(fields.keys() - line.keys())) or "none"
-        unknown = ", ".join(sorted(line.keys() - fields.keys())) or "none"
-        raise _damaged(where, f"has the wrong keys (missing: {missing}; unknown: {unknown})")
-    for key, expected in fields.items():
-        value = line[key]
+    fields, later = _LINE_FIELDS[kind], _LATER_FIELDS.get(kind, {})
+    missing, unknown = fields.keys() - line.keys(), line.keys() - fields.keys() - later.keys()
+    if missing or unknown:
+        raise _damaged(
+            where,
+            f"has the wrong keys (missing: {', '.join(sorted(missing)) or 'none'}; "
+            f"unknown: {', '.join(sorted(unknown)) or 'none'})",
+        )
+    for key, value in line.items():
+        expected = fields.get(key) or later[key]
         # bool is an int in Python, and never one here.
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise _damaged(where, f"has {key} {value!r}, expected {_type_name(expected)}")

@@ -19,6 +19,7 @@ from netbench.errors import UsageError
 from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
 from netbench.plan.memory import memory_warnings
+from netbench.plan.model import COMPUTE, VIRTUAL
 from netbench.records import Environment, RunStore, find_run, read_run
 from netbench.report.emulated import render_run
 from netbench.scenario import Scenario, load_scenario
@@ -72,6 +73,19 @@ class NumberList(click.ParamType[tuple[int, ...]]):
     help="Warm-up iterations, recorded apart.  [default: 1; sim: always 0]",
 )
 @click.option("--scale", type=float, help="Divide bytes and bandwidths by this.  [default: auto]")
+@click.option(
+    "--compute",
+    type=click.Choice(COMPUTE),
+    default=VIRTUAL,
+    show_default=True,
+    help="What the layers do: sleep for as long as the device would take, or train there.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False),
+    default="",
+    help="What layers that compute train on.  [default: synthetic tokens]",
+)
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option("--ssh", is_flag=True, help="Reach nodes through a real sshd each.")
 @click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
@@ -109,7 +123,7 @@ def command(
     """
     check_request(testbed)
     asked, simulated = Wanted(**wanted), testbed == SIMULATOR
-    _check_options(simulated, ssh, asked.scale, trace, plot)
+    _check_options(simulated, ssh, asked, trace, plot)
     loaded = load_scenario(scenario)
     resumed = _run_to_resume(resume, results, loaded.name)
     if resumed is None:
@@ -119,7 +133,8 @@ def command(
     elif asked.selects:
         raise UsageError(
             "--resume continues the plans of the run it is given; leave out --systems, --layers, "
-            "--batch, --micro-batch, --networks, --seeds, --all and --scale, or start a new run"
+            "--batch, --micro-batch, --networks, --seeds, --all, --scale, --compute and "
+            "--token-file, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -152,12 +167,15 @@ class Wanted:
     iterations: int | None
     warmup: int | None
     scale: float | None
+    compute: str
+    token_file: str
 
     @property
     def selects(self) -> bool:
         """Whether anything but the number of iterations was asked for."""
         chosen = (self.systems, self.layers, self.batch, self.micro_batch, self.networks)
-        return any(chosen) or bool(self.seeds or self.whole_sweep or self.scale)
+        computes = self.compute != VIRTUAL or self.token_file
+        return any(chosen) or bool(self.seeds or self.whole_sweep or self.scale or computes)
 
     def plans(self, scenario: Scenario, simulated: bool) -> tuple[Plan, ...]:
         """A simulated iteration repeats to the bit: one of each, without warm-up, at scale 1."""
@@ -177,6 +195,8 @@ class Wanted:
             networks=self._networks(scenario),
             micro_batch=self.micro_batch
             or (sweep.micro_batch if every else sweep.default_micro_batch),
+            compute=self.compute,
+            token_file=str(Path(self.token_file).resolve()) if self.token_file else "",
         )
 
     def _networks(self, scenario: Scenario) -> tuple[str, ...]:
@@ -194,10 +214,12 @@ class Wanted:
 
 
 def _check_options(
-    simulated: bool, ssh: bool, scale: float | None, trace: Path | None, plot: Path | None
+    simulated: bool, ssh: bool, asked: Wanted, trace: Path | None, plot: Path | None
 ) -> None:
     """Raises UsageError for options that the testbed cannot serve."""
-    if simulated and (ssh or scale is not None):
+    if simulated and asked.compute != VIRTUAL:
+        raise UsageError("--testbed sim starts no ranks, so nothing computes; leave out --compute")
+    if simulated and (ssh or asked.scale is not None):
         raise UsageError(
             "--testbed sim starts no ranks and simulates at full size; leave out --ssh and --scale"
         )
@@ -274,7 +296,7 @@ def _run(
     if testbed in ("local", "local:guest"):
         ensure_kernel()
     host, shim = probe_host(), ensure_shim()
-    choice = choose(testbed, host, len(plans[0].device_nodes))
+    choice = choose(testbed, host, len(plans[0].device_nodes), plans[0].compute)
     console.print(f"testbed: {choice.mode} ({choice.reason})")
     console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
     for reason in network_doubts(choice.mode, plans):

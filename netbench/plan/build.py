@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
 from netbench.placement import NUM_SEEDS, SCHEDULERS, SEEDED
-from netbench.plan.model import Layout, Plan, Transport
+from netbench.plan.model import COMPUTE, VIRTUAL, Layout, Plan, Transport
 from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
 from netbench.plan.variants import VARIANTS as VARIANTS  # where it was: benchmarks read it here
@@ -45,11 +45,13 @@ def build_plan(
     *,
     network: str = "",
     micro_batch: int | None = None,
+    compute: str = VIRTUAL,
+    token_file: str = "",
 ) -> Plan:
-    """Resolve one experiment. scale: None = `choose_scale`.
+    """Resolve one experiment. scale: None = `choose_scale`; 1 where layers compute.
 
     network: name of one of the scenario's `sweep.networks`, "" = its own.
-    micro_batch: sequences, None = the workload's.
+    micro_batch: sequences, None = the workload's. compute, token_file: as in `Plan`.
     Raises PlanError when the variant or network is unknown, the seed is none, or layers, heads,
     batch and devices do not fit together.
     """
@@ -59,6 +61,7 @@ def build_plan(
     _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
     if not 0 <= seed < NUM_SEEDS:
         raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
+    _check_compute(compute, token_file, scale)
     if scale is not None and not 0 < scale < math.inf:
         raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
     workload = dataclasses.replace(
@@ -108,7 +111,11 @@ def build_plan(
         collective_s=_collective_s(device, chosen.system),
         backend=scenario.backend,
         network_name=network,
+        compute=compute,
+        token_file=token_file,
     )
+    if compute != VIRTUAL:
+        return plan
     return dataclasses.replace(plan, scale=choose_scale(plan) if scale is None else float(scale))
 
 
@@ -124,6 +131,8 @@ def build_plans(
     *,
     networks: Sequence[str] | None = None,
     micro_batch: Sequence[int] | None = None,
+    compute: str = VIRTUAL,
+    token_file: str = "",
 ) -> tuple[Plan, ...]:
     """Every combination, in the order network, micro-batch, layers, batch, variant, seed; all at
     one scale, each plan once.
@@ -131,7 +140,7 @@ def build_plans(
     A placement that does not depend on the seed is planned once, with the first seed.
     scale: None = the largest that `choose_scale` asks for, so that one shaping serves all.
     networks: names of the scenario's `sweep.networks`; none, or None = its own network.
-    micro_batch: sequences; none, or None = the workload's.
+    micro_batch: sequences; none, or None = the workload's. compute, token_file: as in `Plan`.
     """
     sizes: Sequence[int | None] = micro_batch or [None]
     plans = [
@@ -146,6 +155,8 @@ def build_plans(
             scale,
             network=network,
             micro_batch=sequences,
+            compute=compute,
+            token_file=token_file,
         )
         for network in networks or [""]
         for sequences in sizes
@@ -206,7 +217,7 @@ def describe_plan(plan: Plan) -> str:
         f"{seed}, {schedule}{rounds}{plan.num_micro_batches} micro-batches of "
         f"{plan.workload.micro_batch}, {plan.data_parallel}, "
         f"{plan.warmup_iterations} + {plan.iterations - plan.warmup_iterations} iterations, "
-        f"scale {plan.scale:g}"
+        + (f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}")
     )
 
 
@@ -233,6 +244,18 @@ def _check_sizes(
             f"{warmup_iterations} of {iterations} iterations are warm-up; "
             "expected at least one iteration that is not"
         )
+
+
+def _check_compute(compute: str, token_file: str, scale: float | None) -> None:
+    if compute not in COMPUTE:
+        raise PlanError(f'layers cannot compute on "{compute}"; {nearest(compute, COMPUTE)}')
+    if compute != VIRTUAL and scale not in (None, 1.0):
+        raise PlanError(
+            f"scale is {scale:g}, but layers that compute (on {compute}) send all of their bytes; "
+            "leave the scale out, or let them be virtual"
+        )
+    if token_file and compute == VIRTUAL:
+        raise PlanError("virtual layers read no tokens; let them compute, or leave the file out")
 
 
 def _collective_s(device: DeviceProfile, system: str) -> float:

@@ -9,6 +9,10 @@ from netbench.workload.costs import Stage
 
 PLAN_SCHEMA_VERSION = 1
 
+VIRTUAL = "virtual"
+COMPUTE = (VIRTUAL, "cpu", "cuda")
+"""Where layers compute; `virtual`: nowhere, they sleep for as long as it would take."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
@@ -98,7 +102,7 @@ class Plan:
     collective_s: float = field(default=0.0, metadata=LATER)
     backend: str = field(default="nccl", metadata=LATER)
     network_name: str = field(default="", metadata=LATER)
-    compute: str = field(default="virtual", metadata=LATER)
+    compute: str = field(default=VIRTUAL, metadata=LATER)
     token_file: str = field(default="", metadata=LATER)
     master_weights: str = field(default="", metadata=LATER)
     sequence_parallel: bool = field(default=False, metadata=LATER)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from netbench.errors import TestbedError, UsageError, nearest
 from netbench.network.fidelity import cells_path, doubt, read_cells
 from netbench.plan.collective import Experiment
+from netbench.plan.model import VIRTUAL
 from netbench.plan.what_if import changed_links
 from netbench.scenario.model import Network
 from netbench.testbed.host import Host
@@ -32,9 +33,14 @@ def check_request(request: str) -> None:
         raise UsageError(f'unknown testbed "{request}"; {nearest(request, REQUESTS)}')
 
 
-def choose(request: str, host: Host, num_ranks: int) -> Choice:
-    """The testbed for `num_ranks` ranks on `host`. Raises TestbedError with what to install."""
+def choose(request: str, host: Host, num_ranks: int, compute: str = VIRTUAL) -> Choice:
+    """The testbed for `num_ranks` ranks on `host`. Raises TestbedError with what to install.
+
+    compute: `Plan.compute`. What computes needs real time: UsageError for virtual time.
+    """
     check_request(request)
+    if compute != VIRTUAL and request in ("local", "local:guest"):
+        return _real_time(request, host, compute)
     if request == SIMULATOR:
         return Choice(mode="sim", reason="no ranks are started, no network is shaped")
     if request == "local:native":
@@ -53,6 +59,17 @@ def choose(request: str, host: Host, num_ranks: int) -> Choice:
         f"({_native_state(host)}, {host.num_cores} cores). "
         "Build the guest kernel: netbench kernel build. `netbench doctor` says more"
     )
+
+
+def _real_time(request: str, host: Host, compute: str) -> Choice:
+    if request == "local:guest":
+        raise UsageError(
+            f"local:guest runs in virtual time, in which what layers compute on {compute} would "
+            "take none; use --testbed local:guest-real, or leave out --compute"
+        )
+    if host.is_root and host.has_netem:
+        return _native(host)
+    return _guest_real(host)
 
 
 HELD_REQUESTS = ("local", "local:native", "local:guest-real")

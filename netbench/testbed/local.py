@@ -262,7 +262,8 @@ class _Controller:
             warmup=event["iteration"] < plan.warmup_iterations,
             iteration_s=event["iteration_s"],
             phases=event["phases"],
-            source="emulated",
+            source="measured" if training and training.compute != "virtual" else "emulated",
+            loss=event.get("loss"),
         )
         self._store.append_iteration(record)
         if event["late_start_s"] > LATE_START_S:

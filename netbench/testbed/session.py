@@ -138,10 +138,12 @@ class Session(Job):
         ended = pool.run(plan_hash, index, start_at_s)
         last = max(ended, key=lambda answer: float(answer["end_s"]))
         late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
+        shares = [answer["loss"] for answer in ended if answer.get("loss") is not None]
         return {
             "iteration_s": float(last["end_s"]) - start_at_s,
             "phases": last["phases"],
             "late_start_s": late_s,
+            "loss": sum(shares) if shares else None,
         }
 
 
