@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import queue
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from netbench.errors import TestbedError
 from netbench.plan import Plan, describe_plan
 from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
 from netbench.records import Environment, Record, RunStore
+from netbench.scenario.model import Network
 from netbench.testbed.host import Host
 from netbench.testbed.launch import SessionProcess, start_session
 
@@ -79,7 +81,7 @@ def run_plans(
     observer: Observer,
     max_sessions: int = MAX_SESSIONS,
 ) -> Outcome:
-    """Run every unfinished iteration of `plans`, which share one network and scale.
+    """Run every unfinished iteration of `plans`, which share a scale; a session shapes one network.
 
     mode: one of `launch.MODES`. transport: `namespaces` or `ssh`. shim: library to preload into
     ranks. open_store: called once, when the environment is known. finished: plan hash ->
@@ -91,44 +93,47 @@ def run_plans(
     todo = [
         plan for plan in plans if len(finished.get(experiment_hash(plan), ())) < plan.iterations
     ]
-    limit = max_sessions if mode == "guest-virtual" else 1
-    shares = partition(todo, min(limit, os.cpu_count() or 1))
+    limit = min(max_sessions if mode == "guest-virtual" else 1, os.cpu_count() or 1)
+    networks = by_network(todo)
+    parts = max(1, limit // max(1, len(networks)))
     controller = _Controller(plans, mode, open_store, observer)
-    sessions: list[SessionProcess] = []
+
+    def start(index: int, share: Sequence[Experiment]) -> SessionProcess:
+        job = {
+            "plans": [experiment_to_json(plan) for plan in share],
+            "finished": {key: list(done) for key, done in finished.items()},
+            "transport": transport,
+            "tolerance": TOLERANCE[mode],
+            "rank_environment": {"LD_PRELOAD": str(shim)} if shim else {},
+        }
+        num_ranks = len(share[0].device_nodes)
+        return start_session(mode, host, job, num_ranks, controller.queue_for(index))
+
     try:
-        for index, share in enumerate(shares):
-            job = {
-                "plans": [experiment_to_json(plan) for plan in share],
-                "finished": {key: list(done) for key, done in finished.items()},
-                "transport": transport,
-                "tolerance": TOLERANCE[mode],
-                "rank_environment": {"LD_PRELOAD": str(shim)} if shim else {},
-            }
-            on_event = controller.queue_for(index)
-            num_ranks = len(share[0].device_nodes)
-            sessions.append(start_session(mode, host, job, num_ranks, on_event))
-        controller.follow(sessions)
+        controller.follow(
+            [share for same in networks for share in partition(same, parts)], start, limit
+        )
         return controller.conclude()
     finally:
-        for session in sessions:
-            session.close()
         controller.close()
 
 
+def by_network(plans: Sequence[Experiment]) -> list[list[Experiment]]:
+    """Plans that one session can run, together; in the order in which their networks come first."""
+    groups: dict[Network, list[Experiment]] = {}
+    for plan in plans:
+        groups.setdefault(plan.network, []).append(plan)
+    return list(groups.values())
+
+
 def check_emulable(plans: Sequence[Experiment]) -> None:
-    """Raises TestbedError listing the plans that no trainer runs, or if networks differ."""
+    """Raises TestbedError listing the plans that no trainer runs."""
     trained = [plan for plan in plans if isinstance(plan, Plan)]
     unknown = [plan for plan in trained if not has_trainer(plan)]
     if unknown:
         raise TestbedError(
             "no trainer runs these plans; --testbed sim can, or leave them out with --systems:\n"
             + "\n".join(f"  {describe_plan(plan)}" for plan in unknown)
-        )
-    names = sorted({plan.network_name or "the scenario's own" for plan in trained})
-    if len(names) > 1:
-        raise TestbedError(
-            f"the plans are for {len(names)} networks ({', '.join(names)}) and a session shapes "
-            "one: choose one, or --testbed sim"
         )
 
 
@@ -187,32 +192,51 @@ class _Controller:
         self._observer = observer
         self._store: RunStore | None = None
         self._reasons: list[str] = []
+        self._running: dict[int, SessionProcess] = {}
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def queue_for(self, session: int) -> Callable[[dict[str, Any] | None], None]:
         return lambda event: self._events.put((session, event))
 
-    def follow(self, sessions: Sequence[SessionProcess]) -> None:
-        """Handle events until every session is done. Raises TestbedError if one fails."""
-        running = set(range(len(sessions)))
-        while running:
-            try:
-                index, event = self._events.get(timeout=STALL_S)
-            except queue.Empty:
-                tails = "\n".join(sessions[i].console_tail() for i in sorted(running))
-                raise TestbedError(
-                    f"no sign of life for {STALL_S:g} s; last console lines:\n{tails}{self._kept()}"
-                ) from None
-            if index not in running:
-                continue
-            if event is None or event["event"] == "error":
-                what = event["message"] if event else f"the {self._mode} session ended unexpectedly"
-                tail = sessions[index].console_tail()
-                raise TestbedError(f"{what}; last console lines:\n{tail}{self._kept()}")
-            if event["event"] == "done":
-                running.discard(index)
-            else:
-                self._handle(index, event)
+    def follow(
+        self,
+        shares: Sequence[Sequence[Experiment]],
+        start: Callable[[int, Sequence[Experiment]], SessionProcess],
+        limit: int,
+    ) -> None:
+        """Run a session for every share, `limit` at once, and handle their events.
+
+        Raises TestbedError if one fails; none is left running, however this ends.
+        """
+        waiting = deque(enumerate(shares))
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < limit:
+                    index, share = waiting.popleft()
+                    self._running[index] = start(index, share)
+                self._next_event()
+        finally:
+            for session in self._running.values():
+                session.close()
+
+    def _next_event(self) -> None:
+        try:
+            index, event = self._events.get(timeout=STALL_S)
+        except queue.Empty:
+            tails = "\n".join(session.console_tail() for session in self._running.values())
+            raise TestbedError(
+                f"no sign of life for {STALL_S:g} s; last console lines:\n{tails}{self._kept()}"
+            ) from None
+        if index not in self._running:
+            return
+        if event is None or event["event"] == "error":
+            what = event["message"] if event else f"the {self._mode} session ended unexpectedly"
+            tail = self._running[index].console_tail()
+            raise TestbedError(f"{what}; last console lines:\n{tail}{self._kept()}")
+        if event["event"] == "done":
+            self._running.pop(index).close()
+        else:
+            self._handle(index, event)
 
     def _handle(self, session: int, event: dict[str, Any]) -> None:
         kind = event["event"]
