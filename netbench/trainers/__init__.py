@@ -13,6 +13,7 @@ lines with it (`protocol`).
     links         what the plan's network allows between two processes (pure)
     communicator  point-to-point transfers with the semantics of one NCCL communicator
     collectives   chains and rings, sliced, as NCCL moves them
+    events        what a rank did and when, recorded where a trace is asked for
     virtual       devices and stages that compute by sleeping
     pipeline      carries a schedule out on a stage and a communicator
     systems       the training systems by name: `dtfm`, `megatron`, `zero3`

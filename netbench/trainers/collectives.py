@@ -18,6 +18,7 @@ from itertools import islice, pairwise
 import torch
 
 from netbench.plan import Plan
+from netbench.trainers.events import recorded
 from netbench.trainers.links import ahead_bytes
 from netbench.trainers.world import TAG_BARRIER, TAG_COLLECTIVE, Work, World
 
@@ -106,6 +107,7 @@ def split(length: int, count: int) -> Bounds:
     return [(a, b) for a, b in pairwise(edges) if b > a]
 
 
+@recorded("collective")
 def chain_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
     """Sum into member 0's tensor, along 1 -> 2 -> ... -> n-1 -> 0. Other tensors stay as they are.
 
@@ -128,6 +130,7 @@ def chain_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
     _wait_all(sends)
 
 
+@recorded("collective")
 def chain_broadcast(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
     """Copy member 0's tensor to all, along 0 -> 1 -> ... -> n-1."""
     parts: Iterable[torch.Tensor] = _cut(tensor, split(tensor.numel(), num_slices))
@@ -140,6 +143,7 @@ def chain_broadcast(group: Group, tensor: torch.Tensor, num_slices: int) -> None
             pass
 
 
+@recorded("collective")
 def ring_reduce_scatter(
     group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds, num_slices: int
 ) -> None:
@@ -167,6 +171,7 @@ def ring_reduce_scatter(
     _wait_all(sends)
 
 
+@recorded("collective")
 def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, num_slices: int) -> None:
     """Member i's tensor[chunks[i]] goes to every other member's tensor, in place."""
     n, me = group.size, group.index
@@ -208,6 +213,7 @@ class Barrier:
         both = [me + d for d in self._distances] + [me - d for d in self._distances]
         return {members[i % len(members)] for i in both}
 
+    @recorded("barrier")
     def wait(self) -> None:
         """Block until every member is here."""
         world, members, me = self._group.world, self._group.members, self._group.index

@@ -20,11 +20,13 @@ How, with real bytes
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Hashable, Iterable
 
 import torch
 
+from netbench.trainers.events import RECORDER
 from netbench.trainers.world import Work, World
 
 MAX_MESSAGES_AHEAD = 64
@@ -46,6 +48,7 @@ class Inbox:
         self._buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(num_ahead + 2)]
         self._works: deque[Work] = deque()
         self._count = self._turn = self._posted = 0
+        self._started_s = 0.0
 
     def open(self, count: int) -> None:
         """Expect `count` messages from now on; post what may come ahead."""
@@ -55,12 +58,22 @@ class Inbox:
     def start(self) -> None:
         """The turn of the next message has come: it may flow, and those that fit behind it."""
         self._turn += 1
+        self._started_s = time.monotonic()
         self._post(self._turn + self._num_ahead)
 
     def finish(self) -> torch.Tensor:
         """Block until the message whose turn it is has come; it stays until the next but one."""
         self._works.popleft().wait()
-        return self._buffers[(self._turn - 1) % len(self._buffers)]
+        message = self._buffers[(self._turn - 1) % len(self._buffers)]
+        RECORDER.add(
+            "receive",
+            self._started_s,
+            peer=self._process,
+            tag=self._tag,
+            message=self._turn - 1,
+            bytes=message.numel(),
+        )
+        return message
 
     def _post(self, until: int) -> None:
         while self._posted < min(until, self._count):
@@ -83,7 +96,15 @@ class Outbox:
 
     def start(self, message: torch.Tensor) -> None:
         """Hand a message over; it flows when its receiver lets it."""
-        self._works.append(self._world.send(message, self._process, self._tag))
+        work = self._world.send(message, self._process, self._tag)
+        RECORDER.follow(
+            work,
+            peer=self._process,
+            tag=self._tag,
+            message=len(self._works),
+            bytes=message.numel(),
+        )
+        self._works.append(work)
 
 
 class Communicator:

@@ -12,7 +12,8 @@ Controller to rank. `rank` is the index of the device the process owns, whatever
     {"op": "connect", "rank": r, "world_size": n, "address": "10.77.0.4", "interface": "eth0",
      "store": "10.77.0.1:29500", "serve_store": true on exactly one rank}
     {"op": "prepare", "plan": text of `experiment_to_json`}       any number of plans
-    {"op": "run", "plan_hash": h, "iteration": i, "start_at": t}  t: CLOCK_MONOTONIC, seconds
+    {"op": "run", "plan_hash": h, "iteration": i, "start_at": t,  t: CLOCK_MONOTONIC, seconds
+     "trace": true to have its events}                            may be left out
     {"op": "stop"}
 
 Rank to controller. Every order but `stop` is answered once, in order:
@@ -23,7 +24,9 @@ Rank to controller. Every order but `stop` is answered once, in order:
     {"event": "iteration", "rank": r, "plan_hash": h, "iteration": i, "start_s": s, "end_s": e,
      "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..},    or a
                                                   collective's parts, e.g. "reduce_s"
-     "loss": this rank's share of the batch's mean loss, or null}
+     "loss": this rank's share of the batch's mean loss, or null,
+     "events": [[kind, start_s, end_s, details], ..]}        what it did (`events`), seconds after
+                                                             `start_at`; empty without "trace"
     {"event": "error", "rank": r or null, "message": m}    the rank exits with status 1 after it
 
 Send `connect` and `prepare` to every rank before waiting for any: they answer when all have met.

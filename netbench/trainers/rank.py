@@ -15,6 +15,7 @@ import torch
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.collective import experiment_from_json, experiment_hash
+from netbench.trainers.events import RECORDER
 from netbench.trainers.protocol import Channel, ChannelClosed, Message
 from netbench.trainers.systems import System, build_system
 from netbench.trainers.virtual import sleep_until
@@ -118,16 +119,20 @@ class Rank:
         if system is None:
             raise TestbedError(f"plan {order['plan_hash']} was not prepared")
         system.arm()
+        if order.get("trace"):
+            RECORDER.begin(on_gpu=torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
         sleep_until(order["start_at"])
         start_s = time.monotonic()
         phases = system.iterate()
+        end_s = time.monotonic()
         self._channel.send(
             event="iteration",
             rank=self.rank,
             plan_hash=order["plan_hash"],
             iteration=order["iteration"],
             start_s=start_s,
-            end_s=time.monotonic(),
+            end_s=end_s,
             phases=phases,
             loss=system.take_loss(),
+            events=[event.to_json(order["start_at"]) for event in RECORDER.take()],
         )

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from netbench.plan import Plan
 from netbench.trainers.data import Data, SyntheticData, TokenFile
+from netbench.trainers.events import recorded, recorded_pass
 from netbench.trainers.layers import DTYPES, build_layer, vocabulary_size
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class RealStage:
 
     def __init__(self, plan: Plan, part: Part) -> None:
         workload = plan.workload
+        self.chunk = part.index // plan.layout.pp
         self._device = torch.device(plan.compute)
         self._dtype = DTYPES[workload.dtype]
         self._shape = (workload.micro_batch, workload.sequence, workload.hidden)
@@ -127,6 +129,7 @@ class RealStage:
         self._loss = 0.0
         self._open: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
 
+    @recorded_pass("forward")
     def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
         """Activations in, activations out; the first part reads tokens, the last keeps its loss."""
         tokens = None
@@ -150,6 +153,7 @@ class RealStage:
         self._open[micro_batch] = entry, x
         return self._pack(x)
 
+    @recorded_pass("backward")
     def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Gradient of the output in, gradient of the input out; gradients of weights add up."""
         entry, output = self._open.pop(micro_batch)
@@ -171,6 +175,7 @@ class RealStage:
                 gradient += weight.grad
                 weight.grad = None
 
+    @recorded("optimizer")
     def update(self) -> None:
         """Step, zero the gradients, go on to the next batch."""
         self.parameters.grad = self.gradients.to(self._dtype)

@@ -39,10 +39,12 @@ class Stage(Protocol):
     gradients: (elements,), summed over the micro-batches since the last `zero_gradients`, of this
     replica's share of the batch's mean loss; data parallelism sums them over replicas, in place.
     parameters: (elements,), in the same order; what a parameter server hands out.
+    chunk: which of the rank's model chunks it is.
     """
 
     gradients: torch.Tensor
     parameters: torch.Tensor
+    chunk: int
 
     def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
         """Activations in (None on the first part), activations out.
@@ -75,13 +77,15 @@ def build_stage(plan: Plan, part: Part) -> Stage:
         cost.gradient_bytes / plan.num_chunks, plan.scale, part.gradient_messages
     )
     elements = max(1, num_bytes // part.gradient_dtype.itemsize)
-    return VirtualStage(
+    stage = VirtualStage(
         forward_s=cost.forward_s / plan.num_chunks,
         backward_s=cost.backward_s / plan.num_chunks,
         optimizer_s=cost.optimizer_s * part.updating / plan.num_chunks,
         boundary_bytes=boundary_bytes(plan),
         gradients=torch.zeros(elements, dtype=part.gradient_dtype),
     )
+    stage.chunk = part.index // plan.layout.pp
+    return stage
 
 
 def boundary_bytes(plan: Plan) -> int:

@@ -6,6 +6,8 @@ import time
 
 import torch
 
+from netbench.trainers.events import recorded, recorded_pass
+
 
 def sleep_until(moment_s: float) -> None:
     """Sleep until CLOCK_MONOTONIC reads `moment_s`; not at all if it is past."""
@@ -28,6 +30,8 @@ class VirtualStage:
     the parameters, whose place it takes.
     """
 
+    chunk = 0
+
     def __init__(
         self,
         *,
@@ -43,16 +47,19 @@ class VirtualStage:
         self._boundary = torch.zeros(boundary_bytes, dtype=torch.uint8)
         self.gradients = self.parameters = gradients
 
+    @recorded_pass("forward")
     def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
         """Activations in, activations out; the first stage gets None."""
         compute(self._forward_s)
         return self._boundary
 
+    @recorded_pass("backward")
     def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Gradient of the output in, gradient of the input out; the last stage gets None."""
         compute(self._backward_s)
         return self._boundary
 
+    @recorded("optimizer")
     def update(self) -> None:
         """Step."""
         compute(self._optimizer_s)

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from netbench.errors import PlanError
 from netbench.plan import Plan
 from netbench.trainers.collectives import Group, ring_all_gather, ring_reduce_scatter
+from netbench.trainers.events import RECORDER
 from netbench.trainers.layers import DTYPES
 from netbench.trainers.links import payload_bytes
 from netbench.trainers.virtual import compute
@@ -68,13 +69,16 @@ class Zero3:
         started_s = time.monotonic()
         forward_s = 0.0
         backward_s = 0.0
-        for _ in range(self._num_micro_steps):
-            output, seconds = self._without_collectives(lambda: self._model(self._input))
+        for step in range(self._num_micro_steps):
+            with RECORDER.span("forward", micro_batch=step):
+                output, seconds = self._without_collectives(lambda: self._model(self._input))
             forward_s += seconds
-            _, seconds = self._without_collectives(output.backward)
+            with RECORDER.span("backward", micro_batch=step):
+                _, seconds = self._without_collectives(output.backward)
             backward_s += seconds
         updated_s = time.monotonic()
-        compute(self._cost.optimizer_s)
+        with RECORDER.span("optimizer"):
+            compute(self._cost.optimizer_s)
         self._model.zero_grad()
         self._input.grad = None
         return {
