@@ -4,6 +4,7 @@ Kinds of line, in the order a run writes them:
 
 - `run`: one session of a controller. The first line; a resumed run has one more per resumption.
 - `plan`: a plan and its hash, before its first iteration.
+- `prediction`: seconds per iteration of a plan, simulated before it ran.
 - `probe`: what verification of the shaped network measured.
 - `iteration`: one `Record`, on disk before the next iteration starts.
 - `verdict`: whether a plan (or the whole run) can be trusted, and why not.
@@ -51,6 +52,7 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "environment": dict,
     },
     "plan": {"plan_hash": str, "plan": dict},
+    "prediction": {"plan_hash": str, "iteration_s": _NUMBER},
     "probe": {"plan_hash": _OPTIONAL_TEXT, "result": dict},
     "iteration": {
         "run_id": str,
@@ -157,12 +159,16 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Everything a record file says. plans: hash -> the plan's JSON, in the order recorded."""
+    """Everything a record file says. plans: hash -> the plan's JSON, in the order recorded.
+
+    predictions: hash -> simulated seconds per iteration, where the simulator knows the plan.
+    """
 
     path: Path
     run_id: str
     sessions: tuple[Session, ...]
     plans: dict[str, dict[str, Any]]
+    predictions: dict[str, float]
     probes: tuple[Probe, ...]
     records: tuple[Record, ...]
     verdicts: tuple[Verdict, ...]
@@ -204,6 +210,7 @@ class RunStore:
         self.run_id = run_id
         self._descriptor = descriptor
         self._plans: dict[str, dict[str, Any]] = dict(run.plans) if run else {}
+        self._predicted = set(run.predictions) if run else set()
         self._iterations: dict[str, set[int]] = {}
         for record in run.records if run else ():
             self._iterations.setdefault(record.plan_hash, set()).add(record.iteration)
@@ -277,6 +284,12 @@ class RunStore:
         if plan_hash not in self._plans:
             self._append("plan", plan_hash=plan_hash, plan=dict(plan))
             self._plans[plan_hash] = dict(plan)
+
+    def append_prediction(self, plan_hash: str, iteration_s: float) -> None:
+        """Record what was simulated for a plan recorded before. The first one stays."""
+        if plan_hash not in self._predicted:
+            self._append("prediction", plan_hash=plan_hash, iteration_s=iteration_s)
+            self._predicted.add(plan_hash)
 
     def append_probe(self, result: Mapping[str, Any], *, plan_hash: str | None = None) -> None:
         """Record what verification of the network measured."""
@@ -400,6 +413,7 @@ def _recover(path: Path, descriptor: int) -> Run:
 def _parse(path: Path, data: bytes) -> Run:
     sessions: list[Session] = []
     plans: dict[str, dict[str, Any]] = {}
+    predictions: dict[str, float] = {}
     probes: list[Probe] = []
     records: dict[tuple[str, int], Record] = {}
     verdicts: list[Verdict] = []
@@ -410,6 +424,8 @@ def _parse(path: Path, data: bytes) -> Run:
             sessions.append(_session(where, line))
         elif kind == "plan":
             plans[line["plan_hash"]] = line["plan"]
+        elif kind == "prediction":
+            predictions[line["plan_hash"]] = line["iteration_s"]
         elif kind == "probe":
             probes.append(Probe(**line))
         elif kind == "iteration":
@@ -423,6 +439,7 @@ def _parse(path: Path, data: bytes) -> Run:
         run_id=run_id,
         sessions=tuple(sessions),
         plans=plans,
+        predictions=predictions,
         probes=tuple(probes),
         records=tuple(records.values()),
         verdicts=tuple(verdicts),

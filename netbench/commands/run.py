@@ -14,7 +14,12 @@ import click
 from rich.console import Console
 
 from netbench.commands.live import live, wide_console
-from netbench.commands.simulation import check_pictures, simulate_plans, write_pictures
+from netbench.commands.simulation import (
+    check_pictures,
+    predictions,
+    simulate_plans,
+    write_pictures,
+)
 from netbench.errors import UsageError
 from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
@@ -280,22 +285,29 @@ def _run(
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
     if resumed is not None:
+        folder = resumed if resumed.is_dir() else resumed.parent
         console.print(
-            f"resuming {resumed.parent}: {num_finished} iterations are there already",
-            soft_wrap=True,
+            f"resuming {folder}: {num_finished} iterations are there already", soft_wrap=True
         )
+        if all(len(finished.get(plan_hash(plan), ())) >= plan.iterations for plan in plans):
+            console.print("all of it is finished; a new run needs no --resume")
+            return _outcome_of(resumed)
 
     def open_store(environment: Environment) -> RunStore:
         store = _open_store(results, scenario, environment, resumed)
         for plan in plans:
             store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+        for key, iteration_s in predicted.items():
+            store.append_prediction(key, iteration_s)
         return store
 
+    predicted: dict[str, float] = {}
     if testbed == SIMULATOR:
         return simulate_plans(console, plans, open_store, finished)
     if testbed in ("local", "local:guest"):
         ensure_kernel()
     host, shim = probe_host(), ensure_shim()
+    predicted = predictions(plans)
     choice = choose(testbed, host, len(plans[0].device_nodes), plans[0].compute)
     console.print(f"testbed: {choice.mode} ({choice.reason})")
     console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
@@ -314,6 +326,12 @@ def _run(
             finished=finished,
             observer=observer,
         )
+
+
+def _outcome_of(resumed: Path) -> Outcome:
+    """Of a run whose last session ran to its end, or had nothing left to do."""
+    verdicts = read_run(resumed).verdicts
+    return Outcome(path=resumed, reasons=verdicts[-1].reasons if verdicts else ())
 
 
 def _finished(resumed: Path | None) -> dict[str, list[int]]:

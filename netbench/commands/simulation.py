@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from netbench.commands.live import track
-from netbench.errors import UsageError
+from netbench.errors import PlanError, UsageError
 from netbench.plan import Plan, plan_hash
 from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
@@ -52,6 +53,17 @@ def simulate_plans(
             )
         store.append_verdict(trustworthy=True)
         return Outcome(path=store.path, reasons=())
+
+
+def predictions(plans: Sequence[Plan]) -> dict[str, float]:
+    """Simulated seconds per iteration by plan hash; a plan that cannot be simulated has none."""
+    from netbench.simulator.parallel import time_plan  # numba: only when asked for
+
+    found = {}
+    for plan in plans:
+        with suppress(PlanError):
+            found[plan_hash(plan)] = time_plan(plan).iteration_s
+    return found
 
 
 def warn_of_disturbances(console: Console, networks: Iterable[Network]) -> None:

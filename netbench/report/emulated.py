@@ -11,7 +11,7 @@ from netbench.errors import RecordError
 from netbench.records import Environment, Record, Run
 from netbench.report.grid import Grid, csv_text, markdown, rich_table
 from netbench.report.published import PUBLISHED_MODEL, Sample, sample
-from netbench.report.tables import setting_name, spread_text
+from netbench.report.tables import seconds_text, setting_name, spread_text
 from netbench.scenario.model import Workload
 from netbench.workload.costs import pflop_per_iteration
 
@@ -33,6 +33,7 @@ ALARM = "NOT TRUSTWORTHY"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """One variant in one setting. published, found: None where there are no times (yet).
+    simulated_s: predicted before the run, mean over seeds; None where it was not.
 
     setting: layers, batch, and what else varies in the run, e.g. `L12 B64 m4 10ms-1Gbit`.
     network: of the scenario's sweep, "" = its own. micro_batch: sequences.
@@ -50,6 +51,7 @@ class Comparison:
     pflop: float
     published: Sample | None
     found: Sample | None
+    simulated_s: float | None
 
     @property
     def error(self) -> float | None:
@@ -126,31 +128,33 @@ def run_csv(run: Run) -> str:
         "run_id", "source", "scenario", "network", "variant", "layers", "batch", "micro_batch",
         "pflop",
         "published_mean_s", "published_min_s", "published_max_s", "published_n",
-        "mean_s", "min_s", "max_s", "n", "error",
+        "mean_s", "min_s", "max_s", "n", "error", "simulated_s",
     )  # fmt: skip
     shared = (run.run_id, run_source(run), _scenario(run))
     rows = [
         (*shared, row.network, row.variant, str(row.layers), str(row.batch), str(row.micro_batch),
          repr(row.pflop), *_sample_texts(row.published), *_sample_texts(row.found),
-         "" if row.error is None else repr(row.error))
+         _number(row.error), _number(row.simulated_s))
         for row in compare(run)
     ]  # fmt: skip
     return csv_text(Grid(head=head, rows=tuple(rows)))
 
 
 def comparison_grid(run: Run) -> Grid:
-    """The comparison as text: published columns only where anything was published."""
+    """The comparison as text: published and simulated columns only where there is such a time."""
     rows, source = compare(run), run_source(run)
     has_published = any(row.published for row in rows)
+    has_simulated = any(row.simulated_s is not None for row in rows)
+    simulated = ("simulated s",) if has_simulated else ()
     published = ("published s", "n") if has_published else ()
     error = ("error",) if has_published else ()
     published_pflops = ("published PFLOPS",) if has_published else ()
     return Grid(
         head=(
-            *("Setting", "System"), *published, f"{source} s", "n",
+            *("Setting", "System"), *published, *simulated, f"{source} s", "n",
             *error, *published_pflops, f"{source} PFLOPS",
         ),
-        rows=tuple(_texts(row, has_published) for row in rows),
+        rows=tuple(_texts(row, has_published, has_simulated) for row in rows),
         num_labels=2,
     )  # fmt: skip
 
@@ -166,6 +170,8 @@ def caption(run: Run) -> list[str]:
         )
     elif _has_other_model(run):
         lines.append("published: nothing to compare with; this workload is not the published one.")
+    if any(row.simulated_s is not None for row in rows):
+        lines.append("simulated: before the run, at full size; mean over the same seeds.")
     lines += dict.fromkeys(_place(session.environment) for session in run.sessions)
     versions = dict.fromkeys(_versions(run, index) for index in range(len(run.sessions)))
     return [*lines, *versions, _trust(run)]
@@ -218,7 +224,13 @@ def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: st
         if _is_published_model(workload) and not setting.network
         else None,
         found=_pool(list(by_plan.values())) if by_plan else None,
+        simulated_s=_predicted_s(run, {record.plan_hash for record in records}),
     )
+
+
+def _predicted_s(run: Run, plans: Iterable[str]) -> float | None:
+    times_s = [run.predictions[plan] for plan in plans if plan in run.predictions]
+    return statistics.fmean(sorted(times_s)) if times_s else None
 
 
 def _pool(plans: Sequence[Sequence[float]]) -> Sample:
@@ -254,9 +266,11 @@ def _has_other_model(run: Run) -> bool:
     )
 
 
-def _texts(row: Comparison, has_published: bool) -> tuple[str, ...]:
+def _texts(row: Comparison, has_published: bool, has_simulated: bool) -> tuple[str, ...]:
     labels = (row.setting, row.variant)
-    found, pflops = _time_and_num(row.found), _pflops(row, row.found)
+    found, pflops = [*_time_and_num(row.found)], _pflops(row, row.found)
+    if has_simulated:
+        found.insert(0, "-" if row.simulated_s is None else seconds_text(row.simulated_s))
     if not has_published:
         return (*labels, *found, pflops)
     error = "-" if row.error is None else f"{row.error:+.1%}"
@@ -277,6 +291,10 @@ def _pflops(row: Comparison, times: Sample | None) -> str:
     if times is None:
         return "-"
     return pflops_text(row.pflop / times.mean_s)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(value)
 
 
 def _sample_texts(times: Sample | None) -> tuple[str, str, str, str]:

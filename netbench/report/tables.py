@@ -91,10 +91,18 @@ def mean_times(case: str) -> Grid:
 
 def spread_text(sample: Sample) -> str:
     """`18.87 ±0.22`: mean and half the range, in seconds; a single value has no spread."""
-    digits = 1 if sample.mean_s >= 100 else 2 if sample.mean_s >= 10 else 4
-    mean = f"{sample.mean_s:.{digits}f}"
+    mean, digits = seconds_text(sample.mean_s), _digits(sample.mean_s)
     half_s = (sample.max_s - sample.min_s) / 2
     return mean if sample.num == 1 else f"{mean} ±{half_s:.{digits}f}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Four significant digits or so."""
+    return f"{seconds:.{_digits(seconds)}f}"
+
+
+def _digits(seconds: float) -> int:
+    return 1 if seconds >= 100 else 2 if seconds >= 10 else 4
 
 
 def percent_text(error: float, digits: int = 0) -> str:

@@ -99,6 +99,20 @@ def test_a_run_is_resumed_where_it_was_stopped(tmp_path: Path, capsys: CaptureFi
     assert len(after.sessions) == 2
 
 
+def test_a_finished_run_is_not_run_again(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Its table is printed again, and nothing is added to it."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run(command) == 0
+    path = recorded(tmp_path, "gpt3-small").path
+    before = path.read_text()
+    capsys.readouterr()
+    assert run([*command, "--resume"]) == 0
+    out = capsys.readouterr().out
+    assert "all of it is finished" in out
+    assert "dtfm-scheduled" in out
+    assert path.read_text() == before
+
+
 @pytest.mark.parametrize(("testbed", "says"), [("sim", "was emulated"), ("local", "was simulated")])
 def test_sources_are_not_mixed_in_a_run(
     testbed: str, says: str, tmp_path: Path, capsys: CaptureFixture

@@ -50,6 +50,24 @@ def test_means_errors_and_pflops_are_those_computed_by_hand(tmp_path: Path) -> N
     assert row.pflop == pytest.approx(23.64, rel=0.0002)
 
 
+def test_what_was_simulated_before_the_run_stands_beside_it(tmp_path: Path) -> None:
+    """The mean over the seeds that were predicted, in a column of its own."""
+    times: runs.Times = {
+        ("dtfm-random", 24, 1024, 2022): [99.0, 20.0],
+        ("dtfm-random", 24, 1024, 2023): [99.0, 31.0],
+    }
+    path = runs.write(tmp_path, times)
+    with RunStore.open(path) as store:
+        for plan, seconds in zip(read_run(path).plans, (24.0, 30.0), strict=True):
+            store.append_prediction(plan, seconds)
+            store.append_prediction(plan, 99.0)  # the first one stays
+    (row,) = compare(read_run(path))
+    assert row.simulated_s == (24.0 + 30.0) / 2
+    head, _, cells, *_ = run_markdown(read_run(path)).splitlines()
+    column = [word.strip() for word in head.split("|")].index("simulated s")
+    assert cells.split("|")[column].strip() == "27.00"
+
+
 def test_markdown_is_the_golden_file(tmp_path: Path) -> None:
     """The whole table with its caption, to the character."""
     text = shown(run_markdown(read_run(runs.write(tmp_path, runs.CASE3))) + "\n")
