@@ -33,10 +33,12 @@ _TC = struct.Struct("=BxHiIII")
 _LINK = struct.Struct("=BxHiII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEED = _ATTRIBUTE.pack(12, 14)
-_DROPS = struct.Struct("=12xI")  # of struct tc_stats
-_NO_STATS = bytes(16)
+_STATS = struct.Struct("=QIIIIIII")  # struct tc_stats
+_COUNTERS = ("bytes", "packets", "drops", "overlimits", "bps", "pps", "qlen", "backlog")
+_NO_STATS = bytes(_STATS.size)
 _TIMEOUT_S = 10.0
 _TICK_S = 64e-9
+_ROOT = 0xFFFFFFFF  # the parent of the root
 _SHARE = float(0xFFFFFFFF)
 _PROTOCOLS = {0x0800: "ip", 0x86DD: "ipv6", 0x0003: "all"}
 
@@ -57,6 +59,21 @@ def read(namespace: Path, interface: str) -> Found:
             classes = {_name(handle): _class(parent, a[2]) for handle, parent, _, a in dump}
             filters = [_filter(*message) for message in _dump(connection, _GET_FILTER, index)]
     return found_from(qdiscs, filters, classes, max_segments)
+
+
+def read_leaves(namespace: Path, interface: str) -> dict[str, dict[str, int]]:
+    """Counters of all qdiscs but the root, by the class they are in: `bytes` and `packets` sent,
+    `drops`, `backlog` (bytes) and `qlen` (packets) that wait.
+
+    Needs root. Raises NetworkError.
+    """
+    with _connect(namespace) as connection:
+        index, _ = _link(connection, interface)
+        return {
+            _name(parent): _counters(attributes)
+            for _, parent, _, attributes in _dump(connection, _GET_QDISC, index)
+            if parent != _ROOT
+        }
 
 
 def _connect(namespace: Path) -> socket.socket:
@@ -146,9 +163,8 @@ def _name(handle: int) -> str:
 
 def _qdisc(handle: int, parent: int, _info: int, attributes: dict[int, bytes]) -> dict[str, Any]:
     kind = attributes[1].rstrip(b"\0").decode()
-    (drops,) = _DROPS.unpack_from(attributes.get(3, _NO_STATS))
-    found: dict[str, Any] = {"kind": kind, "handle": _name(handle), "drops": drops}
-    found |= {"root": True} if parent == 0xFFFFFFFF else {"parent": _name(parent)}
+    found: dict[str, Any] = {"kind": kind, "handle": _name(handle), **_counters(attributes)}
+    found |= {"root": True} if parent == _ROOT else {"parent": _name(parent)}
     if kind == "netem":
         options = attributes[2]
         # The last is a seed, another one for each.
@@ -158,6 +174,11 @@ def _qdisc(handle: int, parent: int, _info: int, attributes: dict[int, bytes]) -
         default = struct.unpack_from("=III", _attributes(attributes[2])[2])[2]
         found["options"] = {"default": f"{default:x}"}
     return found
+
+
+def _counters(attributes: dict[int, bytes]) -> dict[str, int]:
+    values = _STATS.unpack_from(attributes.get(3, _NO_STATS))
+    return dict(zip(_COUNTERS, values, strict=True))
 
 
 @lru_cache(maxsize=1024)
@@ -212,7 +233,7 @@ def _class(parent: int, data: bytes) -> dict[str, float | str]:
     rate = _number(more[6]) if 6 in more else rate
     ceil = _number(more[7]) if 7 in more else ceil
     found: dict[str, float | str] = {
-        "parent": "root" if parent == 0xFFFFFFFF else _name(parent),
+        "parent": "root" if parent == _ROOT else _name(parent),
         "rate": 8.0 * rate,
         "ceil": 8.0 * ceil,
         "burst": rate * burst * _TICK_S,

@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from netbench.network.fleet import Shown
 from netbench.network.program import HANDLE, UNLIMITED_BPS, Program
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """Counters of a node. at_s: its own clock. leaves: by HTB class, with at least `bytes`,
+    `drops`, `backlog` (bytes) and `qlen` (packets) each, as `tc -s -j` has them."""
+
+    at_s: float
+    leaves: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +35,14 @@ class LinkUse:
 
 
 def link_uses(
-    program: Program, nodes: Mapping[str, int], before: Shown, after: Shown
+    program: Program, nodes: Mapping[str, int], before: Look, after: Look
 ) -> tuple[LinkUse, ...]:
     """Every queue of a program that both looks have, in its order. nodes: address -> node."""
     took_s = after.at_s - before.at_s
     uses = []
     for leaf in program.leaves:
         name = f"{HANDLE}{leaf.minor:x}"
-        then, now = before.found.leaves.get(name), after.found.leaves.get(name)
+        then, now = before.leaves.get(name), after.leaves.get(name)
         if then is None or now is None or took_s <= 0:
             continue
         # A queue that was made anew in between counts from 0.

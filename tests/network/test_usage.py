@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-from netbench.network.fleet import Shown
 from netbench.network.program import compile_program
 from netbench.network.readback import parse
-from netbench.network.usage import busiest, link_uses
+from netbench.network.usage import Look, busiest, link_uses
 from tests.network.shaping_cases import ADDRESSES, CASES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "network"
@@ -18,13 +16,13 @@ PAIR = compile_program(CASES["pair"][0], 0, ADDRESSES, "eth0")
 NODES = {address: node for node, pair in enumerate(ADDRESSES) for address in pair}
 
 
-def look(at_s: float, counters: dict[str, dict[str, Any]]) -> Shown:
+def look(at_s: float, counters: dict[str, dict[str, Any]]) -> Look:
     """What tc printed, with other counters. counters: class -> field -> value."""
     qdiscs, filters = (GOLDEN / "pair.tables.json").read_text().split("\n", 1)
     changed = [q | counters.get(q.get("parent", ""), {}) for q in json.loads(qdiscs)]
     tables = f"{json.dumps(changed)}\n{filters}"
     found = parse(tables, (GOLDEN / "pair.classes.txt").read_text())
-    return Shown(at_s=at_s, found=found, lease=None, changed=())
+    return Look(at_s=at_s, leaves=found.leaves)
 
 
 def test_bytes_between_two_looks_over_the_nodes_own_time() -> None:
@@ -50,6 +48,6 @@ def test_a_queue_that_was_made_anew_counts_from_zero() -> None:
 def test_what_is_not_there_is_left_out() -> None:
     """A node that is not shaped has no links to show, and no time no throughput."""
     one = look(100.0, {})
-    bare = dataclasses.replace(one, found=parse("[]\n[]", ""), at_s=101.0)
+    bare = Look(at_s=101.0, leaves={})
     assert link_uses(PAIR, NODES, one, bare) == ()
     assert link_uses(PAIR, NODES, one, one) == ()

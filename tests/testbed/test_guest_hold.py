@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from netbench.testbed.hold import NUM_LINES, find_held
+from netbench.units import parse_bandwidth
 from tests.testbed.processes import guests_of, left_after_a_while
 
 pytestmark = pytest.mark.guest
@@ -106,6 +107,35 @@ def test_commands_run_in_nodes_from_scripts(holder: Holder) -> None:
     )
     assert holder.shell("node2", "hostname")[:2] == (0, "node2\n")
     assert "via 10.77.0.5 dev eth0" in holder.shell("node0", "ip", "route", "get", "10.77.0.3")[1]
+
+
+def test_watch_shows_what_is_on_its_way(holder: Holder) -> None:
+    """100 packets/s of 1042 bytes across, which their region's router sends; none inside."""
+    ping = ("ping", "-i", "0.01", "-s", "1000", "node3")
+    argv = [*NETBENCH, "net", "shell", "--network", holder.name, "node0", "--", *ping]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as pinging:
+        assert pinging.stdout is not None
+        assert pinging.stdout.readline().startswith("PING node3")
+        scenario = holder.scratch.parent / f"{holder.name}.yaml"
+        where = [str(scenario), "--testbed", "local", "--once", "--interval", "3s"]
+        done = subprocess.run(
+            [*NETBENCH, "net", "watch", *where],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        pinging.terminate()
+        pinging.communicate()
+    assert done.returncode == 0, done.stderr
+    rows = [re.split(r" {2,}", line.strip()) for line in done.stdout.splitlines()[1:]]
+    assert len(rows) == 4 + 2
+    carried = {(src, dst): now for src, dst, now, *_ in rows}
+    assert carried["node0", "node1"] == "0bit"
+    assert [row[3:5] for row in rows if row[0] == "router of Campus"] == [["20Mbit", "0"]]
+    for router, dsts in (("Campus", "node2, node3"), ("Garage", "node0, node1")):
+        now_bps = parse_bandwidth(carried[f"router of {router}", dsts])
+        assert 0.5 < now_bps / (100 * 1042 * 8) < 1.05  # a busy machine sends fewer
 
 
 def test_a_line_is_there_again_after_long_input(holder: Holder) -> None:

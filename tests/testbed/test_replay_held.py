@@ -1,74 +1,23 @@
-"""Traces played on a network held open: the channel on doubles, and the command in a guest."""
+"""Traces played on a network held open: the parts of its nodes, and the command in a guest."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from netbench.errors import TestbedError
 from netbench.network.trace import Change, compile_replays
 from netbench.plan.serial import network_from_json
-from netbench.testbed.frames import END, ERRORS, INPUT, OUTPUT, FrameReader, frame, json_frame
 from netbench.testbed.hold import find_held
 from netbench.testbed.hold_session import held_addresses
-from netbench.testbed.replay_held import HeldChannel
 from netbench.testbed.replay_session import request, steps_of
 from tests.network.shaping_cases import two_regions
 from tests.testbed.test_guest_hold import NETBENCH, PATIENCE_S, Holder
-
-
-@pytest.fixture
-def ends() -> Iterator[tuple[HeldChannel, socket.socket]]:
-    """A channel, and the holder's end of its connection."""
-    here, there = socket.socketpair()
-    with here, there:
-        yield HeldChannel(here), there
-
-
-def test_lines_come_as_they_were_sent(ends: tuple[HeldChannel, socket.socket]) -> None:
-    """However they are cut up; what is long is sent in several frames."""
-    channel, there = ends
-    there.sendall(frame(OUTPUT, b'{"a": 1}\n{"b"') + frame(OUTPUT, b": 2}\n"))
-    assert channel.receive() == '{"a": 1}'
-    assert channel.receive() == '{"b": 2}'
-    long = "x" * 200_000
-    sender = threading.Thread(target=lambda: (channel.send(long), channel.close()))
-    sender.start()
-    reader, found, ended = FrameReader(), bytearray(), False
-    while not ended:
-        for kind, payload in reader.feed(there.recv(1 << 16)):
-            assert kind == INPUT
-            found += payload
-            ended = not payload
-    sender.join()
-    assert found.decode() == long + "\n"
-
-
-def test_the_end_of_a_session_is_told(ends: tuple[HeldChannel, socket.socket]) -> None:
-    """With what it wrote last, where it failed."""
-    channel, there = ends
-    there.sendall(frame(ERRORS, b"one\ntwo\n") + json_frame(END, {"status": 1}))
-    assert channel.receive() is None
-    with pytest.raises(TestbedError, match=r"ended with 1: one \| two"):
-        channel.finish(5.0)
-
-
-def test_a_holder_that_has_gone_is_told(ends: tuple[HeldChannel, socket.socket]) -> None:
-    channel, there = ends
-    there.close()
-    with pytest.raises(TestbedError, match="the held network has gone"):
-        channel.receive()
-    with pytest.raises(TestbedError, match="the held network has gone"):
-        channel.send("x")
 
 
 def test_all_nodes_and_routers_have_their_part() -> None:

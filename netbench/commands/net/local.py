@@ -9,6 +9,7 @@ import click
 from netbench.commands.net.shell import describe
 from netbench.errors import RecordError, UsageError
 from netbench.network.apply import Difference, read_back
+from netbench.network.program import Program
 from netbench.scenario import Scenario
 from netbench.testbed.choose import choose_held, network_doubt
 from netbench.testbed.hold import Held, find_held, hold
@@ -17,6 +18,7 @@ from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.progress import open_progress
 from netbench.testbed.shaping import programs
+from netbench.testbed.transport import NodeAddress
 
 
 def held_scenario(scenario: Scenario) -> Held:
@@ -30,11 +32,23 @@ def held_scenario(scenario: Scenario) -> Held:
     return held
 
 
-def show_held(scenario: Scenario) -> tuple[Difference, ...]:
-    """What the nodes and routers of a held network hold, against the scenario."""
-    held = held_scenario(scenario)
-    nodes = held_addresses(scenario.network, held.node_names)
-    return read_back(programs(nodes, scenario.network, 1.0), held.run)
+def local_nodes(scenario: Scenario) -> tuple[NodeAddress, ...]:
+    """The nodes and routers that a scenario is given here."""
+    return held_addresses(scenario.network, [node.name for node in scenario.nodes])
+
+
+def local_programs(scenario: Scenario) -> dict[str, Program]:
+    """The program of every one of `local_nodes`, by its name, in order. Raises NetworkError."""
+    nodes = local_nodes(scenario)
+    names = [node.name for node in nodes]
+    return dict(zip(names, programs(nodes, scenario.network, 1.0), strict=True))
+
+
+def show_held(scenario: Scenario) -> dict[str, Difference]:
+    """What the nodes and routers of a held network hold, against the scenario; by name."""
+    held, planned = held_scenario(scenario), local_programs(scenario)
+    found = read_back([*planned.values()], held.run)
+    return dict(zip(planned, found, strict=True))
 
 
 def hold_scenario(scenario: Scenario, testbed: str) -> int:

@@ -40,7 +40,7 @@ def nodes_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options of a command that is given scenario, inventory and testbed, for `open_nodes`."""
     for option in (
         click.option(
-            "--testbed", type=click.Choice([LOCAL]), help="The network held open on this machine."
+            "--testbed", type=click.Choice([LOCAL]), help="A network held open on this machine."
         ),
         click.option(
             "--inventory",

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from netbench.commands.net.local import local_programs
 from netbench.commands.net.machines import (
     Looked,
     Machines,
@@ -19,38 +20,54 @@ from netbench.commands.net.machines import (
     open_machines,
     print_problems,
 )
-from netbench.commands.net.target import open_target, target_options
+from netbench.commands.net.nodes import check_where, nodes_options
+from netbench.commands.net.target import open_target
 from netbench.errors import UsageError
 from netbench.network.fleet import Shown
 from netbench.network.preflight import Facts
-from netbench.network.program import Program, compile_program
+from netbench.network.program import MAX_SEGMENTS, Program, compile_program
 from netbench.network.update import update_text
+from netbench.scenario import load_scenario
 
 UNKNOWN_INTERFACE = "INTERFACE"
 """Stands in an offline program for an interface that only the host knows."""
 
 
 @click.command("plan")
-@target_options
+@nodes_options
 @click.option("--program", "full", is_flag=True, help="Print the whole `tc` program of every host.")
 @click.option("--offline", is_flag=True, help="Contact no host; needs data addresses.")
 @click.option("--replace", is_flag=True, help="As for `apply`: foreign root qdiscs may go.")
-def command(scenario: str, inventory: Path, full: bool, offline: bool, replace: bool) -> int:
-    """Say what `apply` would do to every host, and what speaks against it. Changes nothing.
+def command(
+    scenario: str,
+    inventory: Path | None,
+    testbed: str | None,
+    full: bool,
+    offline: bool,
+    replace: bool,
+) -> int:
+    """Say what `apply` would do to every host, and what speaks against it. Changes nothing, and
+    starts nothing with --testbed local.
 
     Exit code 1 where a host cannot deliver its part of SCENARIO.
     """
+    check_where(inventory, testbed)
     console = open_console()
+    if inventory is None and (offline or replace):
+        raise UsageError("--offline and --replace are for hosts of an inventory")
+    if inventory is None:
+        _print_programs(console, local_programs(load_scenario(scenario)), full)
+        return 0
     if offline:
-        for name, program in _offline(scenario, inventory).items():
-            _print_program(console, name, program, full)
+        _print_programs(console, _offline(scenario, inventory), full)
         return 0
     with open_machines(scenario, inventory, console) as machines:
         found = look(machines, replace=replace)
         shown = machines.fleet.show(found.programs)
     _print_table(console, machines, found, shown)
-    for node, program in sorted(found.programs.items()) if full else ():
-        _print_program(console, machines.names[node], program, full)
+    if full:
+        named = {machines.names[node]: p for node, p in sorted(found.programs.items())}
+        _print_programs(console, named, full)
     print_problems(console, machines.names, found.problems)
     return 1 if found.has_errors else 0
 
@@ -75,12 +92,17 @@ def _offline(scenario: str, inventory: Path) -> dict[str, Program]:
         return {name: changed(program, exempt_ports=ports) for name, program in programs.items()}
 
 
-def _print_program(console: Console, name: str, program: Program, full: bool) -> None:
-    if not full:
-        console.print(f"{name}: {changes(program.text)}", markup=False)
-        return
-    console.print(f"# {name}", markup=False)
-    console.print(program.text, markup=False, soft_wrap=True)
+def _print_programs(console: Console, programs: Mapping[str, Program], full: bool) -> None:
+    """By name: what each adds, or all of it with the setting of the link that goes with it."""
+    for name, program in programs.items():
+        if not full:
+            console.print(f"{name}: {changes(program.text)}", markup=False)
+            continue
+        console.print(f"# {name}", markup=False)
+        if program.max_segments != MAX_SEGMENTS:
+            limit = f"gso_max_segs {program.max_segments}"
+            console.print(f"# ip link set dev {program.interface} {limit}", markup=False)
+        console.print(program.text, markup=False, soft_wrap=True)
 
 
 def _print_table(

@@ -84,16 +84,11 @@ def _print_differences(
 
 
 def _show_local(console: Console, scenario: str, everything: bool) -> int:
-    loaded = load_scenario(scenario)
-    found = show_held(loaded)
-    names = [node.name for node in loaded.nodes]
     table = host_table("differences", "dropped")
     differing: dict[str, tuple[str, ...]] = {}
-    for each in found:
-        router = each.node - len(names)
-        name = names[each.node] if router < 0 else f"router of {loaded.network.regions[router]}"
-        table.add_row(name, str(len(each.problems)), str(each.dropped_packets))
-        differing |= {name: each.problems} if each.problems else {}
+    for name, found in show_held(load_scenario(scenario)).items():
+        table.add_row(name, str(len(found.problems)), str(found.dropped_packets))
+        differing |= {name: found.problems} if found.problems else {}
     console.print(table)
     _print_differences(console, differing, everything)
     return NOT_AS_PLANNED if differing else 0

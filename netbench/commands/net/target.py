@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,8 +16,6 @@ from netbench.network.program import num_routers
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.inventory import SSH_PORT, Host, Inventory, load_inventory
 from netbench.testbed.ssh import Hosts
-
-Command = Callable[..., Any]
 
 ADDRESS_DEADLINE_S = 120.0
 """For all hosts to say their own address, seconds: a login on each of a chain of jump hosts."""
@@ -60,24 +57,6 @@ def data_addresses(nodes: Sequence[Host], hosts: Hosts) -> tuple[tuple[str, ...]
     }
     own = all_or_error(at_once(asked, ADDRESS_DEADLINE_S), "asking for addresses")
     return tuple(host.data_addresses or (own[node],) for node, host in enumerate(nodes))
-
-
-def target_options(function: Command) -> Command:
-    """Options of a command that is given `scenario` and `inventory`, for `open_target`."""
-    for option in reversed(
-        (
-            click.argument("scenario", metavar="SCENARIO"),
-            click.option(
-                "--inventory",
-                required=True,
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="The hosts, in the order of the scenario's nodes (YAML).",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
 
 
 @contextmanager

@@ -5,21 +5,24 @@ The doubles hold, once shaped, what the real tc printed of node 0 of the network
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from netbench.cli import run
 from netbench.commands.net import machines as commands
+from netbench.commands.net import watch
 from netbench.commands.net.machines import changes, some
 from netbench.commands.net.target import Target
-from netbench.errors import TestbedError
+from netbench.errors import NetworkError, TestbedError
 from netbench.network import agent
 from netbench.network.program import HANDLE, compile_program
 from netbench.network.readback import parse
 from netbench.network.update import update_text
+from netbench.network.usage import Look
 from netbench.scenario import load_scenario
 from netbench.testbed.inventory import Host, Inventory, load_inventory
 from tests.network.fake_machines import DEFAULT, FakeMachines
@@ -122,6 +125,44 @@ def test_an_offline_plan_needs_addresses(
     assert "four: no `data_address:`" in capsys.readouterr().err
 
 
+def test_the_plan_of_a_local_network_starts_nothing(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nodes and routers, with the addresses they are given here; no name is held after it."""
+    scenario = Path(files[0])
+    scenario.write_text(scenario.read_text().replace("sharing: pair", "sharing: trunk"))
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert run(["net", "plan", files[0], "--testbed", "local", "--program"]) == 0
+    printed = capsys.readouterr().out
+    programs = dict(part.split("\n", 1) for part in printed.split("# ")[1:])
+    assert [*programs][4:] == ["router of ohio", "router of virginia"]
+    addresses = [(f"10.77.0.{number}",) for number in range(1, 7)]
+    network = load_scenario(files[0]).network
+    for node, text in enumerate(programs.values()):
+        assert text.strip() == compile_program(network, node, addresses, "eth0").text.strip()
+    assert run(["net", "plan", files[0], "--testbed", "local"]) == 0
+    assert "router of ohio: add 1 root, 1 class, 1 leaf, 2 filters" in capsys.readouterr().out
+
+
+def test_a_plan_names_the_setting_of_the_link(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Frames are handed over one by one where single ones are lost."""
+    scenario = Path(files[0])
+    text = scenario.read_text()
+    scenario.write_text(text.replace("bandwidth: 1.12Gbit", "bandwidth: 1.12Gbit, loss: 1%"))
+    assert run(["net", "plan", files[0], "--testbed", "local", "--program"]) == 0
+    assert capsys.readouterr().out.count("# ip link set dev eth0 gso_max_segs 1\n") == 4
+
+
+@pytest.mark.parametrize("option", ["--offline", "--replace"])
+def test_what_only_hosts_have_is_refused_for_a_local_plan(
+    files: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["net", "plan", files[0], "--testbed", "local", option]) == 2
+    assert "are for hosts of an inventory" in capsys.readouterr().err
+
+
 def test_a_plan_says_what_would_change_and_changes_nothing(
     files: tuple[str, ...], nodes: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +248,32 @@ def test_watch_once_lists_every_link(
     assert [row[3] for row in rows if row[0] == "one"] == ["5Gbit", "1.12Gbit", "1.12Gbit"]
 
 
+def test_watch_shows_a_held_network(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its routers, whose trunk is to both nodes beyond; a node that cannot be read is named,
+    which exit code 1 says too."""
+    scenario = Path(files[0])
+    scenario.write_text(scenario.read_text().replace("sharing: pair", "sharing: trunk"))
+    idle = {"bytes": 0, "drops": 0, "backlog": 0, "qlen": 0}
+    sent = {"bytes": 1_000_000, "drops": 2, "backlog": 3028, "qlen": 2}
+    looks: list[dict[int, Look | Exception]] = [
+        {0: Look(at_s=0.0, leaves={"6e62:2": idle}), 4: Look(at_s=5.0, leaves={"6e62:3": idle})},
+        {0: Look(at_s=1.0, leaves={"6e62:2": idle}), 4: Look(at_s=7.0, leaves={"6e62:3": sent})},
+    ]
+    for look, words in zip(looks, ("gone", "no interface eth0"), strict=True):
+        look[1] = NetworkError(words)
+    monkeypatch.setattr(watch, "held_scenario", lambda scenario: None)
+    monkeypatch.setattr(watch, "open_counters", lambda *_: nullcontext(lambda: looks.pop(0)))
+    argv = ["net", "watch", files[0], "--testbed", "local", "--once", "--interval", "1ms"]
+    assert run(argv) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    names = [node.name for node in load_scenario(files[0]).nodes]
+    assert f"{names[0]} {names[1]} 0bit 5Gbit 0 0B in 0" in lines
+    assert f"router of ohio {names[2]}, {names[3]} 4Mbit 1.12Gbit 2 3.03KB in 2" in lines
+    assert f"{names[1]}: no interface eth0" in lines
+
+
 def test_clear_lists_every_host(
     files: tuple[str, ...], nodes: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +310,7 @@ def test_long_lists_of_hosts_are_cut() -> None:
     assert some([str(i) for i in range(64)]) == "0, 1, 2, 3 and 60 more"
 
 
-@pytest.mark.parametrize("command", ["apply", "show", "clear"])
+@pytest.mark.parametrize("command", ["plan", "apply", "show", "watch", "clear"])
 def test_where_has_to_be_said(
     files: tuple[str, ...], command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
