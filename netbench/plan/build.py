@@ -12,7 +12,7 @@ from netbench.plan.model import COMPUTE, VIRTUAL, Layout, Plan, Transport
 from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
 from netbench.plan.variants import VARIANTS as VARIANTS  # where it was: benchmarks read it here
-from netbench.plan.variants import find_variant
+from netbench.plan.variants import Variant, find_variant
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
 from netbench.workload.costs import activation_bytes, live_layers, stage_costs
 
@@ -107,6 +107,7 @@ def build_plan(
         units=zero3_units(workload) if chosen.system == "zero3" else (),
         live_parameters=ZERO3_LIVE_PARAMETERS if chosen.system == "zero3" else 0,
         num_chunks=chosen.num_chunks,
+        sequence_parallel=chosen.sequence_parallel,
         bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
         collective_s=_collective_s(device, chosen.system),
         backend=scenario.backend,
@@ -286,7 +287,7 @@ def _layout(scenario: Scenario, variant: str, layers: int) -> Layout:
     devices, chosen = scenario.num_devices, find_variant(variant)
     depth = chosen.pipeline or pipeline_depth(scenario, layers)
     tensor, ranks = chosen.tensor, depth * chosen.tensor
-    _check_tensor(scenario.workload, tensor)
+    _check_tensor(scenario.workload, chosen)
     each = f" of {tensor} tensor-parallel ranks each" if tensor > 1 else ""
     if ranks > devices:
         raise PlanError(
@@ -305,8 +306,17 @@ def _layout(scenario: Scenario, variant: str, layers: int) -> Layout:
     return Layout(tp=tensor, pp=depth, dp=devices // ranks)
 
 
-def _check_tensor(workload: Workload, tensor: int) -> None:
-    """Tensor parallelism gives every rank whole attention heads and whole columns."""
+def _check_tensor(workload: Workload, chosen: Variant) -> None:
+    """Tensor parallelism gives every rank whole attention heads and whole columns; sequence
+    parallelism, as many tokens."""
+    tensor = chosen.tensor
+    if chosen.sequence_parallel and tensor == 1:
+        raise PlanError("sequence parallelism needs tensor-parallel ranks: t<T>-sp with T from 2")
+    if chosen.sequence_parallel and workload.sequence % tensor:
+        raise PlanError(
+            f"sequence is {workload.sequence}, which does not divide among {tensor} ranks that are "
+            "sequence parallel; choose t<T> with T a divisor, or leave out -sp"
+        )
     for name, value in (("heads", workload.heads), ("hidden", workload.hidden)):
         if value % tensor:
             raise PlanError(

@@ -27,6 +27,7 @@ def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
             tensor_parallel=plan.layout.tp,
             shards=plan.layout.dp if plan.system == "zero3" else 1,
             gathered_parameters=_gathered(plan),
+            sequence_parallel=plan.sequence_parallel,
         )
         for index, stage in enumerate(plan.stages)
     )

@@ -34,11 +34,14 @@ class Transport:
     NCCL over TCP: a send is done once its bytes are in the library's FIFO and the socket buffers,
     which the kernel grows to `window_factor` x rate x round-trip time.
     fifo_bytes: bytes. window_factor: dimensionless. chunk_bytes: slice of a pipelined collective.
+    inside_node_bps: between two GPUs of a node, bit/s of payload. Source: the simulator's profile
+    of NCCL (`inside_node` in simulator/profiles/nccl.yaml), fitted on cases 1 and 2.
     """
 
     fifo_bytes: int = 1 << 20
     window_factor: float = 2.0
     chunk_bytes: int = 1 << 22
+    inside_node_bps: float = field(default=153e9, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +49,9 @@ class Plan:
     """The experiment. `placement[rank]` is the device index, `device_nodes[device]` the node index.
 
     Rank order: `dtfm` pipeline * pp + stage; `megatron` (stage * dp + pipeline) * tp + tensor
-    index; `zero3`, `ddp` 0..dp-1.
+    index; the others 0..dp-1.
     schedule: gpipe, 1f1b, interleaved, zero-bubble, none.
-    data_parallel: reduce-broadcast, ring, shard, tree, central-ps, sharded-ps.
+    data_parallel: reduce-broadcast, ring, shard, tree, central-ps, sharded-ps, butterfly.
     num_rounds: GPipe rounds of `num_micro_batches` each (per pipeline); 1 for other schedules.
     stages: per rank of a pipeline, a tensor-parallel rank's share of it.
     activation_bytes: one micro-batch's boundary tensor. scale: bytes and bandwidths are divided
@@ -69,8 +72,9 @@ class Plan:
     fp32 copy there. sequence_parallel: tensor-parallel ranks split what they would all hold alike.
     shard_ranks: zero3 ranks, neighbours in the order of ranks, that hold one copy; 0 = all.
     prefetch_units: units zero3 gathers ahead. accumulation: zero3 gradients of micro-steps are
-    `` scattered each, `keep` kept whole until the last. local_steps: diloco's and hivemind's steps
-    between two averagings. script: the command a `command` system starts on every rank.
+    `` scattered each, `keep` kept whole until the last. local_steps: diloco's iterations between two
+    averagings. staleness: hivemind's iterations from gradients to the update they make.
+    compression: dtype that hivemind averages in, "" = the gradients' own. script: the command a `command` system starts on every rank.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -110,4 +114,6 @@ class Plan:
     prefetch_units: int = field(default=0, metadata=LATER)
     accumulation: str = field(default="", metadata=LATER)
     local_steps: int = field(default=0, metadata=LATER)
+    staleness: int = field(default=0, metadata=LATER)
+    compression: str = field(default="", metadata=LATER)
     script: tuple[str, ...] = field(default=(), metadata=LATER)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from netbench.plan.model import Plan
+from netbench.plan.tensor import (
+    LAYER_ALL_REDUCES,
+    message_bytes,
+    num_passes,
+    on_one_node,
+    tensor_groups,
+)
 from netbench.workload.costs import model_parameters
 
 FULL_SIZE_BYTES = 2e9
@@ -24,8 +33,7 @@ def iteration_bytes(plan: Plan) -> float:
     """Bytes that all ranks together send in one iteration at full size, loopback included.
 
     First-order: every way to all-reduce sends 2 (n - 1) times the tensor in all; zero3 gathers once
-    or, beyond the live limit, twice, and scatters gradients, every micro-step. Tensor parallelism
-    all-reduces a boundary tensor twice per layer and pass (Megatron-LM, Shoeybi et al. 2019).
+    or, beyond the live limit, twice, and scatters gradients, every micro-step.
     """
     tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
     micro_batches = plan.num_rounds * plan.num_micro_batches
@@ -35,10 +43,33 @@ def iteration_bytes(plan: Plan) -> float:
         regathered = max(0, parameters - plan.live_parameters) / parameters
         return micro_batches * (dp - 1) * gradients * (2 + regathered)
     crossings = 2 * tp * (pp * plan.num_chunks - 1 if pp > 1 else 0)
-    passes = 3 if plan.workload.recomputation else 2
-    all_reduces = 2 * passes * plan.workload.layers * 2 * (tp - 1)
-    activations = dp * micro_batches * plan.activation_bytes * (crossings + all_reduces)
-    return activations + 2.0 * (dp - 1) * gradients
+    activations = dp * micro_batches * crossings * message_bytes(plan)
+    shared = _all_reduced_bytes(plan, range(pp * dp))
+    return activations + shared + 2.0 * (dp - 1) * gradients
+
+
+def network_bytes(plan: Plan) -> float:
+    """`iteration_bytes` without what tensor-parallel ranks of one node all-reduce: an emulation
+    sleeps for that."""
+    inside = [
+        group for group, devices in enumerate(tensor_groups(plan)) if on_one_node(plan, devices)
+    ]
+    return iteration_bytes(plan) - _all_reduced_bytes(plan, inside)
+
+
+def num_all_reduces(plan: Plan, group: int) -> int:
+    """All-reduces of one tensor-parallel group (`tensor_groups`) in an iteration."""
+    if plan.layout.tp == 1:
+        return 0
+    layers = plan.stages[group // plan.layout.dp].num_layers
+    micro_batches = plan.num_rounds * plan.num_micro_batches
+    return micro_batches * layers * num_passes(plan) * LAYER_ALL_REDUCES
+
+
+def _all_reduced_bytes(plan: Plan, groups: Iterable[int]) -> float:
+    """What these tensor-parallel groups send in an iteration to all-reduce boundary tensors."""
+    each = 2.0 * (plan.layout.tp - 1) * plan.activation_bytes
+    return each * sum(num_all_reduces(plan, group) for group in groups)
 
 
 def rank_bytes(plan: Plan) -> int:
@@ -47,10 +78,10 @@ def rank_bytes(plan: Plan) -> int:
 
 
 def choose_scale(plan: Plan) -> float:
-    """The factor to divide bytes and bandwidths by: 1 where an iteration moves at most 2 GB and a
+    """The factor to divide bytes and bandwidths by: 1 where ranks send at most 2 GB and a
     rank's tensors fit a guest, else the smallest of 10, 100, 1000 that brings an iteration to at
     most 1 GB, or 1000."""
-    total, held = iteration_bytes(plan), rank_bytes(plan)
+    total, held = network_bytes(plan), rank_bytes(plan)
     if total <= FULL_SIZE_BYTES and held <= FULL_SIZE_RANK_BYTES:
         return 1.0
     return next(

@@ -2,10 +2,12 @@
 
 A name is the system followed by options, so that there is a name for every layout:
 
-    megatron[-p<P>|-t<T>|-p<P>t<T>][-interleaved<V>|-zero-bubble][-random]
+    megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random]
     dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps]
     zero3[-random]
     ddp[-tree|-central-ps|-sharded-ps]
+    hivemind[-sync]
+    diloco[-h<H>]
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from dataclasses import dataclass
 from netbench.errors import PlanError, nearest
 
 GRAMMAR = (
-    "megatron[-p<P>|-t<T>|-p<P>t<T>][-interleaved<V>|-zero-bubble][-random] (V from 2), "
+    "megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random] (V from 2), "
     "dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps], zero3[-random], "
-    "ddp[-tree|-central-ps|-sharded-ps]"
+    "ddp[-tree|-central-ps|-sharded-ps], hivemind[-sync], diloco[-h<H>]"
 )
 """What a name can be, for messages."""
 
@@ -31,6 +33,7 @@ class Variant:
     scheduler: key of `placement.SCHEDULERS`. schedule, data_parallel: as in `Plan`.
     pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
     tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
+    sequence_parallel: as in `Plan`.
     """
 
     system: str
@@ -40,6 +43,7 @@ class Variant:
     pipeline: int | None = None
     tensor: int = 1
     num_chunks: int = 1
+    sequence_parallel: bool = False
 
 
 def find_variant(name: str) -> Variant:
@@ -62,6 +66,7 @@ def _megatron(found: re.Match[str]) -> Variant:
         pipeline=int(pipeline) if pipeline else 1 if tensor else None,
         tensor=int(tensor or 1),
         num_chunks=int(num_chunks or 1),
+        sequence_parallel=found["sequence"] is not None,
     )
 
 
@@ -101,7 +106,7 @@ _SYSTEMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Variant]], ...]
     (
         re.compile(
             r"megatron"
-            r"(-(?=[pt])(p(?P<pipeline>[1-9]\d*))?(t(?P<tensor>[1-9]\d*))?)?"
+            r"(-(?=[pt])(p(?P<pipeline>[1-9]\d*))?(t(?P<tensor>[1-9]\d*)(?P<sequence>-sp)?)?)?"
             r"(-interleaved(?P<chunks>[2-9]|[1-9]\d+)|(?P<zero_bubble>-zero-bubble))?"
             r"(?P<random>-random)?",
             re.ASCII,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from netbench.errors import PlanError
 from netbench.plan.model import Plan
+from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
 from netbench.simulator import collectives, schedules
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
@@ -280,11 +281,10 @@ def _stretch(
 
 
 def _lanes(plan: Plan, ranks: Ids, *, blocking: bool) -> Lanes:
-    """Tensor-parallel ranks send a part each of a boundary tensor and gather it inside."""
     return Lanes(
         ranks=ranks,
         num_micro_batches=plan.num_micro_batches,
-        message_bytes=plan.activation_bytes / plan.layout.tp,
+        message_bytes=message_bytes(plan),
         blocking=blocking,
     )
 
@@ -307,16 +307,16 @@ def _seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
 
 
 def _tensor_parallel_s(plan: Plan, fabric: Fabric) -> float:
-    """All-reduces of a chunk's forward pass, seconds: two per layer, of the boundary tensor, in
-    all tensor-parallel groups at once. Source: Megatron-LM (Shoeybi et al. 2019), section 3."""
+    """All-reduces of a chunk's forward pass, seconds, in all tensor-parallel groups at once: of the
+    boundary tensor, or as sequence parallelism cuts them in two (`plan.tensor`)."""
     layout = plan.layout
     groups = np.arange(layout.num_ranks).reshape(-1, layout.tp)
     layers = plan.stages[0].num_layers / plan.num_chunks
-    return (
-        2
-        * layers
-        * _alone_s(fabric, groups, float(plan.activation_bytes), collectives.ring_all_reduce)
-    )
+    kinds = [collectives.ring_all_reduce]
+    if plan.sequence_parallel:
+        kinds = [collectives.ring_all_gather, collectives.ring_reduce_scatter]
+    each_s = sum(_alone_s(fabric, groups, float(plan.activation_bytes), kind) for kind in kinds)
+    return LAYER_ALL_REDUCES * layers * each_s
 
 
 def _alone_s(

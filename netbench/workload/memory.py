@@ -54,17 +54,21 @@ def estimate_memory(
     tensor_parallel: int = 1,
     shards: int = 1,
     gathered_parameters: int = 0,
+    sequence_parallel: bool = False,
 ) -> MemoryEstimate:
     """What a rank needs.
 
     parameters: count on this rank's part of the model, before `shards` ranks share their states
     (ZeRO). held_layers: see `held_layers`. gathered_parameters: count that zero3 keeps gathered.
+    sequence_parallel: of the tensor-parallel ranks.
     """
     weight, gradient, optimizer = state_bytes(system, workload.dtype)
+    layer = layer_bytes(workload, tensor_parallel, sequence_parallel=sequence_parallel)
     if workload.recomputation:
-        kept, working = float(activation_bytes(workload)), layer_bytes(workload, tensor_parallel)
+        sequences = tensor_parallel if sequence_parallel else 1
+        kept, working = activation_bytes(workload) / sequences, layer
     else:
-        kept, working = layer_bytes(workload, tensor_parallel), 0.0
+        kept, working = layer, 0.0
     return MemoryEstimate(
         parameters_bytes=weight * parameters / shards,
         gradients_bytes=gradient * parameters / shards,
@@ -91,15 +95,19 @@ def state_bytes(system: str, dtype: str) -> tuple[int, int, int]:
     return weight, gradient, master + ADAM_BYTES
 
 
-def layer_bytes(workload: Workload, tensor_parallel: int) -> float:
+def layer_bytes(
+    workload: Workload, tensor_parallel: int, *, sequence_parallel: bool = False
+) -> float:
     """Activations that one layer keeps for its backward pass of one micro-batch:
-    s b h (10 + 24 / t + 5 a s / (h t)) in 16 bits; 34 + 5 a s / h where t is 1.
+    s b h (10 + 24 / t + 5 a s / (h t)) in 16 bits; 34 + 5 a s / h where t is 1. With sequence
+    parallelism the 10 are over t as well.
 
     Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
-    (2022), equations 1 and 2; without sequence parallelism. 32 bits are taken as twice that.
+    (2022), equations 1, 2 and 4. 32 bits are taken as twice that.
     """
     s, b, h, a = workload.sequence, workload.micro_batch, workload.hidden, workload.heads
-    per_element = 10 + 24 / tensor_parallel + 5 * a * s / (h * tensor_parallel)
+    whole = 10 / tensor_parallel if sequence_parallel else 10
+    per_element = whole + 24 / tensor_parallel + 5 * a * s / (h * tensor_parallel)
     return s * b * h * per_element * DTYPE_BYTES[workload.dtype] / 2
 
 

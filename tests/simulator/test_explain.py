@@ -235,14 +235,12 @@ def test_use_of_a_link_is_its_bytes_over_what_it_could_carry() -> None:
     ],
 )
 def test_links_carry_what_the_plan_sends(case: str, variant: str) -> None:
-    """All connections together, against the closed form of `netbench.plan.traffic`, which has
-    tensor-parallel ranks send whole boundary tensors."""
+    """All connections together, against the closed form of `netbench.plan.traffic`."""
     simulation = published(case, variant)
     sent = sum(
         u.payload_bytes for u in links(simulation) if u.kind in ("host", "channels", "inside")
     )
-    whole = simulation.plan.layout.tp == 1
-    assert sent == pytest.approx(iteration_bytes(simulation.plan), rel=1e-9 if whole else 0.01)
+    assert sent == pytest.approx(iteration_bytes(simulation.plan), rel=1e-9)
 
 
 def test_zero3_sends_live_parameters_once_and_others_twice_per_micro_step() -> None:

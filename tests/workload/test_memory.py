@@ -23,6 +23,8 @@ def test_a_layer_of_gpt3_keeps_what_korthikanti_et_al_count() -> None:
     elements = 2048 * 12288
     assert layer_bytes(gpt3, 1) == pytest.approx(elements * (34 + 80))
     assert layer_bytes(gpt3, 8) == pytest.approx(elements * (10 + 24 / 8 + 80 / 8))
+    split = layer_bytes(gpt3, 8, sequence_parallel=True)
+    assert split == pytest.approx(elements * (34 + 80) / 8)
     fp32 = dataclasses.replace(gpt3, dtype="fp32", micro_batch=2)
     assert layer_bytes(fp32, 1) == pytest.approx(4 * layer_bytes(gpt3, 1))
 
