@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.plan.model import Plan
+from netbench.plan.timeline import name_of_rank
 from netbench.simulator.collectives import double_tree
 from netbench.simulator.graph import Ids, Kind, Timeline
 from netbench.simulator.simulate import Part, Simulation, rank_lanes
@@ -250,13 +251,8 @@ def timelines(simulation: Simulation) -> Iterator[tuple[Trail, float, tuple[Part
 
 
 def rank_name(plan: Plan, rank: int) -> str:
-    """Node, region (where there are several), rank and stage, for a person."""
-    if plan.schedule == "none":
-        return "every rank"
-    node = int(_nodes(plan)[rank])
-    region = plan.network.regions[plan.network.node_regions[node]]
-    where = f"{region} " if len(set(plan.network.node_regions)) > 1 else ""
-    return f"{where}{plan.node_names[node]} (rank {rank}, stage {_stage_of(plan)[rank]})"
+    """Region, node, rank and stage, for a person; `every rank` where all do the same."""
+    return "every rank" if plan.schedule == "none" else name_of_rank(plan, rank)
 
 
 def _stretches(simulation: Simulation) -> Iterator[tuple[Part, Trail, float, float | None]]:

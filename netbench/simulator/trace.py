@@ -7,30 +7,30 @@ arrows go from a message's bytes to the operation that receives it. Every part i
 
 from __future__ import annotations
 
-import gzip
-import heapq
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.errors import UsageError
 from netbench.plan import plan_hash
+from netbench.plan.timeline import (
+    COMMUNICATOR,
+    COMPUTE,
+    NETWORK,
+    Event,
+    lanes,
+    microseconds,
+    named,
+    thread_names,
+    write_events,
+)
 from netbench.simulator.explain import rank_name, timelines
 from netbench.simulator.graph import Ids, Kind, Timeline
 from netbench.simulator.simulate import Part, Simulation
 from netbench.simulator.trail import NONE, WORK
 
 Floats = NDArray[np.float64]
-Event = dict[str, Any]
-
-COMPUTE, COMMUNICATOR, NETWORK = 1, 10, 1000
-"""Threads of a rank: their first number. The last two have as many as things happen at once."""
-
-THREADS = {COMPUTE: "compute", COMMUNICATOR: "communicator", NETWORK: "network"}
 
 
 def write_trace(simulation: Simulation, path: Path) -> None:
@@ -38,37 +38,27 @@ def write_trace(simulation: Simulation, path: Path) -> None:
 
     Raises UsageError if the file cannot be written.
     """
-    try:
-        with _open(path) as file:
-            about = {"plan": plan_hash(simulation.plan), "iteration_s": simulation.iteration_s}
-            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
-            for index, event in enumerate(trace_events(simulation)):
-                file.write((",\n" if index else "\n") + json.dumps(event, separators=(",", ":")))
-            file.write("\n]}\n")
-    except OSError as error:
-        raise UsageError(f"{path}: the trace cannot be written: {error.strerror}") from None
+    about = {"plan": plan_hash(simulation.plan), "iteration_s": simulation.iteration_s}
+    write_events(path, about, trace_events(simulation))
 
 
 def trace_events(simulation: Simulation) -> Iterator[Event]:
     """The events of the trace: names of processes and threads, slices, arrows."""
     yield from _names(simulation)
     num_arrows, overview = 0, simulation.plan.layout.num_ranks
-    named = set[tuple[int, int]]()
+    seen = set[tuple[int, int]]()
     for trail, offset_s, parts in timelines(simulation):
         for part in parts:
             yield {
                 "ph": "X", "name": part.name, "cat": "part", "pid": overview,
-                "tid": COMPUTE, "ts": _us(offset_s + part.from_s),
-                "dur": _us(part.to_s - part.from_s), "args": {"repeat": part.repeat},
+                "tid": COMPUTE, "ts": microseconds(offset_s + part.from_s),
+                "dur": microseconds(part.to_s - part.from_s), "args": {"repeat": part.repeat},
             }  # fmt: skip
         slices = _Slices(trail.timeline, parts, offset_s)
         threads = slices.threads()
-        for rank, thread in sorted(threads - named):
-            first = max(number for number in THREADS if number <= thread)
-            name = THREADS[first] + (f" {thread - first + 1}" if thread > first else "")
-            yield _named("thread_name", rank, thread, name=name)
-            yield _named("thread_sort_index", rank, thread, sort_index=thread)
-        named |= threads
+        for rank, thread in sorted(threads - seen):
+            yield from thread_names(rank, thread)
+        seen |= threads
         yield from slices.events()
         for arrow in slices.arrows(num_arrows):
             yield arrow
@@ -83,7 +73,7 @@ class _Slices:
 
     def __init__(self, timeline: Timeline, parts: tuple[Part, ...], offset_s: float) -> None:
         self.timeline, self.parts, self.offset_s = timeline, parts, offset_s
-        self.begin_s = _begins(timeline)
+        self.begin_s = begins(timeline)
         operation = np.isin(timeline.kind, (Kind.SEND, Kind.RECEIVE))
         lasts = timeline.end_s > self.begin_s
         self.tasks: Ids = np.flatnonzero(np.isfinite(timeline.end_s) & (lasts | operation))
@@ -100,8 +90,14 @@ class _Slices:
             some = self.tasks[chosen]
             order = np.lexsort((self.begin_s[some], rank[chosen]))
             some = some[order]
-            lanes = _lanes(self.timeline.rank[some], self.begin_s[some], self.timeline.end_s[some])
-            thread[some] = first + lanes
+            thread[some] = first + np.array(
+                lanes(
+                    self.timeline.rank[some].tolist(),
+                    self.begin_s[some].tolist(),
+                    self.timeline.end_s[some].tolist(),
+                ),
+                dtype=np.int64,
+            )
         return thread
 
     def threads(self) -> set[tuple[int, int]]:
@@ -123,8 +119,8 @@ class _Slices:
                 args["step" if kind is Kind.COLLECTIVE else "micro_batch"] = label
             if timeline.path[task] != NONE:
                 args["bytes"] = round(float(timeline.amount[task]), 1)
-            begin_us = _us(self.offset_s + float(self.begin_s[task]))
-            end_us = _us(self.offset_s + float(timeline.end_s[task]))
+            begin_us = microseconds(self.offset_s + float(self.begin_s[task]))
+            end_us = microseconds(self.offset_s + float(timeline.end_s[task]))
             yield {
                 "ph": "X",
                 "name": kind.name.lower() + (f" to rank {peer}" if peer != NONE else ""),
@@ -154,12 +150,12 @@ class _Slices:
                 event: Event = {
                     "ph": phase, "id": number, "name": "message", "cat": "message",
                     "pid": int(timeline.rank[task]), "tid": int(thread[task]),
-                    "ts": _us(self.offset_s + float(moment_s)),
+                    "ts": microseconds(self.offset_s + float(moment_s)),
                 }  # fmt: skip
                 yield event | ({"bp": "e"} if phase == "f" else {})
 
 
-def _begins(timeline: Timeline) -> Floats:
+def begins(timeline: Timeline) -> Floats:
     """When tasks begin: an operation when it is called, by the mark that its copy counts from."""
     begin_s = timeline.start_s.copy()
     before, after = timeline.before, timeline.after
@@ -172,46 +168,11 @@ def _begins(timeline: Timeline) -> Floats:
     return begin_s
 
 
-def _lanes(rank: Ids, begin_s: Floats, end_s: Floats) -> Ids:
-    """The lowest lane of its rank that is free, for slices in order of rank and time."""
-    lanes = np.zeros(len(rank), np.int64)
-    current, free, busy = NONE, list[int](), list[tuple[float, int]]()
-    for index, (whose, from_s, to_s) in enumerate(
-        zip(rank.tolist(), begin_s.tolist(), end_s.tolist(), strict=True)
-    ):
-        if whose != current:
-            current, free, busy, num_lanes = whose, [], [], 0
-        while busy and busy[0][0] <= from_s:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if free:
-            lane = heapq.heappop(free)
-        else:
-            lane, num_lanes = num_lanes, num_lanes + 1
-        heapq.heappush(busy, (to_s, lane))
-        lanes[index] = lane
-    return lanes
-
-
 def _names(simulation: Simulation) -> Iterator[Event]:
     plan = simulation.plan
     alone = plan.schedule == "none"
     for rank in range(1 if alone else plan.layout.num_ranks):
-        yield _named("process_name", rank, 0, name=rank_name(plan, rank))
-        yield _named("process_sort_index", rank, 0, sort_index=rank)
-    yield _named("process_name", plan.layout.num_ranks, 0, name="parts of the iteration")
-    yield _named("process_sort_index", plan.layout.num_ranks, 0, sort_index=-1)
-
-
-def _named(what: str, process: int, thread: int, **args: object) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
-
-
-def _us(seconds: float) -> float:
-    """Microseconds, to the nanosecond."""
-    return round(seconds * 1e6, 3)
-
-
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return cast(IO[str], gzip.open(path, "wt", encoding="utf-8"))
-    return path.open("w", encoding="utf-8")
+        yield named("process_name", rank, 0, name=rank_name(plan, rank))
+        yield named("process_sort_index", rank, 0, sort_index=rank)
+    yield named("process_name", plan.layout.num_ranks, 0, name="parts of the iteration")
+    yield named("process_sort_index", plan.layout.num_ranks, 0, sort_index=-1)

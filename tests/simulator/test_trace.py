@@ -13,10 +13,11 @@ import pytest
 
 from netbench.errors import UsageError
 from netbench.plan import build_plan
+from netbench.plan.timeline import COMPUTE
 from netbench.scenario import load_scenario
 from netbench.simulator import Simulation, simulate
 from netbench.simulator.graph import Kind
-from netbench.simulator.trace import COMPUTE, trace_events, write_trace
+from netbench.simulator.trace import trace_events, write_trace
 
 PLANS = [
     ("gpt3-small", "dtfm-scheduled", 12, 64),

@@ -1,0 +1,260 @@
+"""What every rank did during an iteration, and when: simulated or emulated, in one form; and its
+trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+Format: Trace Event Format (Google, 2016), microseconds. A process per rank, with threads for its
+own work, what its communicator is busy with, and the network.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any, cast
+
+from netbench.errors import RecordError, UsageError
+from netbench.plan.model import Plan
+
+Event = dict[str, Any]
+
+COMPUTE, COMMUNICATOR, NETWORK = 1, 10, 1000
+"""Threads of a rank: their first number. The last two have as many as things happen at once."""
+
+THREADS = {COMPUTE: "compute", COMMUNICATOR: "communicator", NETWORK: "network"}
+
+THREAD_OF = {
+    "forward": COMPUTE,
+    "backward": COMPUTE,
+    "weight": COMPUTE,
+    "optimizer": COMPUTE,
+    "send": COMMUNICATOR,
+    "receive": COMMUNICATOR,
+    "collective": NETWORK,
+    "barrier": NETWORK,
+}
+"""Kinds of slices, and where they are drawn."""
+
+WHOLE = "iteration"
+"""The part that an emulated iteration consists of: it is recorded from end to end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slice:
+    """Something that a rank did from `start_s` to `end_s`, seconds from the iteration's start.
+
+    kind: of `THREAD_OF`; weight: a pass for the gradients of weights alone. rank: logical. peer: of
+    a send or receive, -1 = none. args: what else is known: micro_batch, chunk, message, bytes.
+    """
+
+    kind: str
+    rank: int
+    start_s: float
+    end_s: float
+    peer: int = -1
+    args: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For a person, e.g. `send to rank 3`."""
+        if self.peer < 0:
+            return self.kind
+        return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.peer}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """An iteration of the plan called `plan`, by hash. source: `simulated` or `emulated`.
+
+    slices: by rank and start. Those of a zero3 or ddp iteration that was simulated are all rank 0.
+    """
+
+    plan: str
+    source: str
+    iteration_s: float
+    slices: tuple[Slice, ...]
+
+
+def stage_of(plan: Plan, rank: int) -> int:
+    """The pipeline stage of a rank; 0 where there is no pipeline. See `Plan` for the orders."""
+    if plan.schedule == "none":
+        return 0
+    layout = plan.layout
+    return rank % layout.pp if plan.system == "dtfm" else rank // (layout.dp * layout.tp)
+
+
+def name_of_rank(plan: Plan, rank: int) -> str:
+    """Region (where there are several), node, rank and stage, for a person."""
+    node = plan.device_nodes[plan.placement[rank]]
+    regions = plan.network.node_regions
+    where = f"{plan.network.regions[regions[node]]} " if len(set(regions)) > 1 else ""
+    stage = "" if plan.schedule == "none" else f", stage {stage_of(plan, rank)}"
+    return f"{where}{plan.node_names[node]} (rank {rank}{stage})"
+
+
+def timeline_events(
+    plan: Plan, timeline: Timeline, first_process: int = 0, prefix: str = ""
+) -> Iterator[Event]:
+    """The events of a trace: names, slices, and arrows from a send to its receive.
+
+    first_process: number of rank 0's process. prefix: of the processes' names.
+    """
+    threads = list(_threads(timeline.slices))
+    for rank in sorted({piece.rank for piece in timeline.slices}):
+        process = first_process + rank
+        yield named("process_name", process, 0, name=prefix + name_of_rank(plan, rank))
+        yield named("process_sort_index", process, 0, sort_index=process)
+    for rank, thread in sorted({(piece.rank, thread) for piece, thread in threads}):
+        yield from thread_names(first_process + rank, thread)
+    for piece, thread in threads:
+        start_us = microseconds(piece.start_s)
+        yield {
+            "ph": "X",
+            "name": piece.name,
+            "cat": piece.kind,
+            "pid": first_process + piece.rank,
+            "tid": thread,
+            "ts": start_us,
+            "dur": round(microseconds(piece.end_s) - start_us, 3),
+            "args": {"part": WHOLE, "repeat": 1, **dict(piece.args)},
+        }
+    yield from _arrows(threads, first_process, prefix)
+
+
+def _threads(slices: Iterable[Slice]) -> Iterator[tuple[Slice, int]]:
+    """Every slice with its thread."""
+    order = sorted(slices, key=lambda piece: (piece.rank, THREAD_OF[piece.kind], piece.start_s))
+    for first, group in groupby(order, lambda piece: THREAD_OF[piece.kind]):
+        some = list(group)
+        free = lanes(
+            [piece.rank for piece in some],
+            [piece.start_s for piece in some],
+            [piece.end_s for piece in some],
+        )
+        yield from ((piece, first + lane) for piece, lane in zip(some, free, strict=True))
+
+
+def lanes(rank: Sequence[int], begin_s: Sequence[float], end_s: Sequence[float]) -> list[int]:
+    """The lowest lane of its rank that is free, for slices in order of rank and time."""
+    found = []
+    current, free, busy, num_lanes = -1, list[int](), list[tuple[float, int]](), 0
+    for whose, from_s, to_s in zip(rank, begin_s, end_s, strict=True):
+        if whose != current:
+            current, free, busy, num_lanes = whose, [], [], 0
+        while busy and busy[0][0] <= from_s:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        lane = heapq.heappop(free) if free else num_lanes
+        num_lanes = max(num_lanes, lane + 1)
+        heapq.heappush(busy, (to_s, lane))
+        found.append(lane)
+    return found
+
+
+def _arrows(
+    threads: Sequence[tuple[Slice, int]], first_process: int, prefix: str
+) -> Iterator[Event]:
+    """From the start of a send to the end of the receive of the same message."""
+    sends: dict[tuple[object, ...], tuple[Slice, int]] = {}
+    receives: dict[tuple[object, ...], tuple[Slice, int]] = {}
+    for piece, thread in threads:
+        args = dict(piece.args)
+        if "message" in args:
+            ends = (piece.rank, piece.peer) if piece.kind == "send" else (piece.peer, piece.rank)
+            found = sends if piece.kind == "send" else receives
+            found[*ends, args.get("tag"), args["message"]] = piece, thread
+    for number, key in enumerate(sorted(sends.keys() & receives.keys(), key=str)):
+        for phase, (piece, thread) in (("s", sends[key]), ("f", receives[key])):
+            moment_s = piece.start_s if phase == "s" else piece.end_s
+            event: Event = {
+                "ph": phase, "id": f"{prefix}{number}", "name": "message", "cat": "message",
+                "pid": first_process + piece.rank, "tid": thread, "ts": microseconds(moment_s),
+            }  # fmt: skip
+            yield event | ({"bp": "e"} if phase == "f" else {})
+
+
+def thread_names(process: int, thread: int) -> Iterator[Event]:
+    """Names a thread of a rank, and sorts it."""
+    first = max(number for number in THREADS if number <= thread)
+    name = THREADS[first] + (f" {thread - first + 1}" if thread > first else "")
+    yield named("thread_name", process, thread, name=name)
+    yield named("thread_sort_index", process, thread, sort_index=thread)
+
+
+def named(what: str, process: int, thread: int, **args: object) -> Event:
+    """A metadata event."""
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
+
+
+def microseconds(seconds: float) -> float:
+    """To the nanosecond."""
+    return round(seconds * 1e6, 3)
+
+
+def write_events(path: Path, about: object, events: Iterable[Event]) -> None:
+    """Write a trace to `path`, compressed if it ends in `.gz`. about: JSON, beside the events.
+
+    Raises UsageError if the file cannot be written.
+    """
+    try:
+        with _open(path) as file:
+            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
+            for index, event in enumerate(events):
+                file.write((",\n" if index else "\n") + json.dumps(event, separators=(",", ":")))
+            file.write("\n]}\n")
+    except OSError as error:
+        raise UsageError(f"{path}: the trace cannot be written: {error.strerror}") from None
+
+
+def write_timeline(path: Path, plan: Plan, timeline: Timeline) -> None:
+    """Write a timeline as a trace, which `read_timeline` reads. Raises UsageError if that fails."""
+    about = {
+        "plan": timeline.plan,
+        "source": timeline.source,
+        "iteration_s": timeline.iteration_s,
+    }
+    write_events(path, about, timeline_events(plan, timeline))
+
+
+def read_timeline(path: Path) -> Timeline:
+    """What `write_timeline` wrote. Raises RecordError for a file that is missing or damaged."""
+    try:
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        trace = json.loads(text)
+        about = trace["otherData"]
+        slices = [_slice(event) for event in trace["traceEvents"] if event["ph"] == "X"]
+        return Timeline(
+            plan=about["plan"],
+            source=about["source"],
+            iteration_s=about["iteration_s"],
+            slices=tuple(sorted(slices, key=lambda piece: (piece.rank, piece.start_s))),
+        )
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecordError(f"{path}: the trace cannot be read: {reason}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: is not a trace of an emulated iteration ({type(error).__name__}: {error}); "
+            "make one with netbench run --trace"
+        ) from None
+
+
+def _slice(event: Event) -> Slice:
+    words = event["name"].split(" rank ")
+    args = {key: value for key, value in event["args"].items() if key not in ("part", "repeat")}
+    return Slice(
+        kind=event["cat"],
+        rank=event["pid"],
+        start_s=event["ts"] / 1e6,
+        end_s=(event["ts"] + event["dur"]) / 1e6,
+        peer=int(words[1]) if len(words) > 1 else -1,
+        args=tuple(args.items()),
+    )
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return cast(IO[str], gzip.open(path, "wt", encoding="utf-8"))
+    return path.open("w", encoding="utf-8")
