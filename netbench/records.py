@@ -71,7 +71,9 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     },
     "verdict": {"plan_hash": _OPTIONAL_TEXT, "trustworthy": bool, "reasons": list},
 }
-_LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {"iteration": {"loss": _NUMBER}}
+_LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "iteration": {"loss": _NUMBER, "sent_bytes": list}
+}
 """Fields that came after runs were recorded: written only where they have a value."""
 
 log = logging.getLogger(__name__)
@@ -103,7 +105,8 @@ class Record:
 
     iteration: index from 0, warm-ups included. iteration_s: seconds from the common start to the
     last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`. loss: mean
-    over the batch, where layers compute.
+    over the batch, where layers compute. sent_bytes: by node, as the kernel counts them at its
+    interface, so with headers and divided by the scale; empty where nothing was sent.
     """
 
     run_id: str
@@ -120,6 +123,7 @@ class Record:
     phases: dict[str, float] = field(default_factory=dict)
     source: str
     loss: float | None = None
+    sent_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.iteration_s) and self.iteration_s > 0):
@@ -306,7 +310,7 @@ class RunStore:
                 "recorded; run only the missing ones"
             )
         later = _LATER_FIELDS["iteration"]
-        values = {k: v for k, v in asdict(record).items() if k not in later or v is not None}
+        values = {k: v for k, v in asdict(record).items() if k not in later or v not in (None, ())}
         self._append("iteration", **values)
         self._iterations.setdefault(record.plan_hash, set()).add(record.iteration)
 
@@ -517,7 +521,7 @@ def _record(where: str, line: dict[str, Any], plans: Mapping[str, object]) -> Re
     if line["plan_hash"] not in plans:
         raise _damaged(where, f"belongs to plan {line['plan_hash']}, which no line above holds")
     try:
-        return Record(**line)
+        return Record(**line | {"sent_bytes": tuple(line.get("sent_bytes", ()))})
     except RecordError as error:
         raise _damaged(where, str(error)) from error
 

@@ -288,6 +288,7 @@ class _Controller:
             phases=event["phases"],
             source="measured" if training and training.compute != "virtual" else "emulated",
             loss=event.get("loss"),
+            sent_bytes=tuple(event.get("sent_bytes", ())),
         )
         self._store.append_iteration(record)
         if event["late_start_s"] > LATE_START_S:

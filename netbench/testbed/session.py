@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from netbench.errors import TestbedError
 from netbench.plan.collective import Experiment, experiment_from_json, experiment_hash
 from netbench.testbed import namespaces
 from netbench.testbed.job import Job, carry_out
@@ -92,7 +93,9 @@ class Session(Job):
     def _start_ranks(self, pool: RankPool, transport: Transport) -> None:
         total = len(self._plans[0].device_nodes)
         self.phase("ranks", 0, total)
-        pool.start(transport, lambda done: self.phase("ranks", done, total))
+        started = pool.start(transport, lambda done: self.phase("ranks", done, total))
+        nodes = self._plans[0].device_nodes
+        self._pids = {node: answer["pid"] for node, answer in zip(nodes, started, strict=True)}
         self.phase("connect", 0, 1)
         pool.connect(STORE_PORT)
         self.phase("connect", 1, 1)
@@ -135,7 +138,9 @@ class Session(Job):
         iteration starts would decide when an acknowledgement goes out.
         """
         start_at_s = float(math.ceil(time.monotonic() + START_MARGIN_S[self._job["mode"]]))
+        before = self._sent_bytes()
         ended = pool.run(plan_hash, index, start_at_s)
+        after = self._sent_bytes()
         last = max(ended, key=lambda answer: float(answer["end_s"]))
         late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
         shares = [answer["loss"] for answer in ended if answer.get("loss") is not None]
@@ -144,7 +149,21 @@ class Session(Job):
             "phases": last["phases"],
             "late_start_s": late_s,
             "loss": sum(shares) if shares else None,
+            "sent_bytes": [now - then for now, then in zip(after, before, strict=True)],
         }
+
+    def _sent_bytes(self) -> list[int]:
+        """What every node has sent since it was made, read where a rank of its sees it."""
+        return [sent_bytes(self._pids[node]) for node in sorted(self._pids)]
+
+
+def sent_bytes(pid: int) -> int:
+    """Bytes that the node of process `pid` has sent over its shaped interface, headers included."""
+    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == namespaces.INTERFACE:
+            return int(counts.split()[8])  # after eight of what was received
+    raise TestbedError(f"process {pid} sees no interface {namespaces.INTERFACE}")
 
 
 def versions() -> dict[str, str]:
