@@ -65,8 +65,7 @@ def _remedies(plan: Plan) -> str:
         "dtfm": ["more stages", "a variant with -1f1b"],
         "megatron": ["more stages or tensor-parallel ranks (-p<P>t<T>)"],
         "zero3": ["more devices"],
-        "ddp": ["a system that splits the model (zero3, megatron)"],
-    }[plan.system]
+    }.get(plan.system, ["a system that splits the model (zero3, megatron)"])
     if plan.schedule == "1f1b":
         remedies = [text for text in remedies if "1f1b" not in text]
     if not plan.workload.recomputation:

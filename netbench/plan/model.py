@@ -74,7 +74,8 @@ class Plan:
     prefetch_units: units zero3 gathers ahead. accumulation: zero3 gradients of micro-steps are
     `` scattered each, `keep` kept whole until the last. local_steps: diloco's iterations between two
     averagings. staleness: hivemind's iterations from gradients to the update they make.
-    compression: dtype that hivemind averages in, "" = the gradients' own. script: the command a `command` system starts on every rank.
+    compression: dtype of what hivemind sends, "" = the gradients' own. script: the command a
+    `command` system starts on every rank.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION

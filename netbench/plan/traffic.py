@@ -33,7 +33,8 @@ def iteration_bytes(plan: Plan) -> float:
     """Bytes that all ranks together send in one iteration at full size, loopback included.
 
     First-order: every way to all-reduce sends 2 (n - 1) times the tensor in all; zero3 gathers once
-    or, beyond the live limit, twice, and scatters gradients, every micro-step.
+    or, beyond the live limit, twice, and scatters gradients, every micro-step. diloco sends nothing
+    in most iterations; this is the mean.
     """
     tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
     micro_batches = plan.num_rounds * plan.num_micro_batches
@@ -45,7 +46,7 @@ def iteration_bytes(plan: Plan) -> float:
     crossings = 2 * tp * (pp * plan.num_chunks - 1 if pp > 1 else 0)
     activations = dp * micro_batches * crossings * message_bytes(plan)
     shared = _all_reduced_bytes(plan, range(pp * dp))
-    return activations + shared + 2.0 * (dp - 1) * gradients
+    return activations + shared + 2.0 * (dp - 1) * gradients / max(1, plan.local_steps)
 
 
 def network_bytes(plan: Plan) -> float:
@@ -81,7 +82,8 @@ def choose_scale(plan: Plan) -> float:
     """The factor to divide bytes and bandwidths by: 1 where ranks send at most 2 GB and a
     rank's tensors fit a guest, else the smallest of 10, 100, 1000 that brings an iteration to at
     most 1 GB, or 1000."""
-    total, held = network_bytes(plan), rank_bytes(plan)
+    # diloco sends what belongs to all its local steps at once.
+    total, held = network_bytes(plan) * max(1, plan.local_steps), rank_bytes(plan)
     if total <= FULL_SIZE_BYTES and held <= FULL_SIZE_RANK_BYTES:
         return 1.0
     return next(

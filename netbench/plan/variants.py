@@ -25,6 +25,10 @@ GRAMMAR = (
 )
 """What a name can be, for messages."""
 
+LOCAL_STEPS = 500
+"""diloco's inner steps where the name does not say: Douillard et al., "DiLoCo: Distributed
+Low-Communication Training of Language Models" (2023), section 3."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
@@ -33,7 +37,7 @@ class Variant:
     scheduler: key of `placement.SCHEDULERS`. schedule, data_parallel: as in `Plan`.
     pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
     tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
-    sequence_parallel: as in `Plan`.
+    sequence_parallel, local_steps, staleness, compression: as in `Plan`.
     """
 
     system: str
@@ -44,6 +48,9 @@ class Variant:
     tensor: int = 1
     num_chunks: int = 1
     sequence_parallel: bool = False
+    local_steps: int = 0
+    staleness: int = 0
+    compression: str = ""
 
 
 def find_variant(name: str) -> Variant:
@@ -102,6 +109,29 @@ def _ddp(found: re.Match[str]) -> Variant:
     )
 
 
+def _hivemind(found: re.Match[str]) -> Variant:
+    return Variant(
+        system="hivemind",
+        scheduler="identity",
+        schedule="none",
+        data_parallel="butterfly",
+        pipeline=1,
+        staleness=0 if found["sync"] else 1,
+        compression="fp16",
+    )
+
+
+def _diloco(found: re.Match[str]) -> Variant:
+    return Variant(
+        system="diloco",
+        scheduler="identity",
+        schedule="none",
+        data_parallel="ring",
+        pipeline=1,
+        local_steps=int(found["steps"] or LOCAL_STEPS),
+    )
+
+
 _SYSTEMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Variant]], ...] = (
     (
         re.compile(
@@ -122,6 +152,8 @@ _SYSTEMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Variant]], ...]
     ),
     (re.compile(r"zero3(?P<random>-random)?"), _zero3),
     (re.compile(r"ddp(-(?P<data_parallel>tree|central-ps|sharded-ps))?"), _ddp),
+    (re.compile(r"hivemind(?P<sync>-sync)?"), _hivemind),
+    (re.compile(r"diloco(-h(?P<steps>[1-9]\d*))?", re.ASCII), _diloco),
 )
 
 NAMED = (
@@ -137,6 +169,9 @@ NAMED = (
     "megatron-p4t2",
     "zero3",
     "ddp",
+    "hivemind",
+    "hivemind-sync",
+    "diloco",
 )
 """The names that scenarios list, to suggest from."""
 

@@ -84,12 +84,13 @@ def state_bytes(system: str, dtype: str) -> tuple[int, int, int]:
 
     dtfm: fp32 weights are updated on the CPU (SGD), the device has none. megatron: fp32 gradients
     and Adam, 18 bytes per fp16 parameter (Megatron-LM, documentation of the distributed optimizer).
-    zero3: 16 (Rajbhandari et al. 2020, section 3.1). ddp: 16, and gradients a second time in
-    buckets (PyTorch, DistributedDataParallel, `gradient_as_bucket_view=False`).
+    hivemind: as dtfm, with Adam. zero3, diloco: 16 (Rajbhandari et al. 2020, section 3.1); what
+    diloco's outer step needs is on the CPU. ddp: 16, and gradients a second time in buckets
+    (PyTorch, DistributedDataParallel, `gradient_as_bucket_view=False`).
     """
     weight = DTYPE_BYTES[dtype]
     master = 0 if dtype == "fp32" else MASTER_BYTES
-    if system == "dtfm":
+    if system in ("dtfm", "hivemind"):
         return weight, weight, 0
     gradient = {"megatron": MEGATRON_GRADIENT_BYTES, "ddp": 2 * weight}.get(system, weight)
     return weight, gradient, master + ADAM_BYTES

@@ -226,7 +226,7 @@ def test_without_a_word_pipelines_are_as_deep_as_divides(
         ("dtfm-random", 24, 1023, "batch 1023 does not divide into micro-batches of 1 for 8 pipel"),
         ("zero3", 24, 1000, "batch 1000 does not divide among 64 zero3 ranks; choose a multiple"),
         ("dtfm-radnom", 24, 1024, 'unknown system "dtfm-radnom"; did you mean dtfm-random'),
-        ("hivemind", 24, 1024, 'unknown system "hivemind"; expected one of dtfm-scheduled'),
+        ("gossip", 24, 1024, 'unknown system "gossip"; expected one of dtfm-scheduled'),
         ("dtfm-random", 0, 1024, "layers is 0; expected a positive whole number"),
         (
             "megatron-t3",
@@ -354,6 +354,20 @@ def test_zero3_gathers_again_what_exceeds_the_live_limit() -> None:
     passes = 2 + (parameters - 1e9) / parameters
     assert iteration_bytes(small) == pytest.approx(2 * 3 * small.stages[0].gradient_bytes)
     assert iteration_bytes(large) == pytest.approx(4 * 63 * passes * 2 * parameters)
+
+
+def test_local_steps_send_rarely_but_all_at_once() -> None:
+    """4 replicas: a ring moves 2 x 3 times 4 bytes per parameter, every 8th iteration; hivemind 2
+    bytes in every one. The scale is that of the iteration that sends."""
+    local, always = (
+        build_plan(EXAMPLE, name, 8, 16, 0, 1, 0) for name in ("diloco-h8", "diloco-h1")
+    )
+    parameters = local.stages[0].parameters
+    assert iteration_bytes(always) == 2 * 3 * 4 * parameters
+    assert iteration_bytes(local) == iteration_bytes(always) / 8
+    assert local.scale == always.scale > 1
+    hivemind = build_plan(EXAMPLE, "hivemind", 8, 16, 0, 1, 0)
+    assert iteration_bytes(hivemind) == 2 * 3 * 2 * parameters
 
 
 @pytest.mark.parametrize("name", ["case1", "case2", "case3", "case4", "case5"])

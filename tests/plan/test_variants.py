@@ -72,6 +72,16 @@ MEGATRON = ("megatron", "1f1b", "ring")
         ("ddp-tree", variant("ddp", "none", "tree", pipeline=1)),
         ("ddp-central-ps", variant("ddp", "none", "central-ps", pipeline=1)),
         ("ddp-sharded-ps", variant("ddp", "none", "sharded-ps", pipeline=1)),
+        (
+            "hivemind",
+            variant("hivemind", "none", "butterfly", pipeline=1, staleness=1, compression="fp16"),
+        ),
+        (
+            "hivemind-sync",
+            variant("hivemind", "none", "butterfly", pipeline=1, compression="fp16"),
+        ),
+        ("diloco", variant("diloco", "none", "ring", pipeline=1, local_steps=500)),
+        ("diloco-h30", variant("diloco", "none", "ring", pipeline=1, local_steps=30)),
     ],
 )
 def test_a_name_means(name: str, expected: Variant) -> None:
@@ -102,6 +112,9 @@ def test_a_name_means(name: str, expected: Variant) -> None:
         "ddp-random",
         "ddp-reduce-broadcast",
         "ZERO3",
+        "hivemind-async",
+        "diloco-h",
+        "diloco-h0",
     ],
 )
 def test_what_is_no_name_is_refused_with_the_grammar(name: str) -> None:
