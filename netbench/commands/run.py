@@ -35,6 +35,7 @@ from netbench.testbed.local import Outcome, has_trainer, run_plans
 from netbench.testbed.shim import ensure_shim
 
 NEWEST = "newest"
+IN_RUN = "in the run's folder"
 EVERY = "all"
 ITERATIONS, WARMUP = 2, 1
 """Of a plan on a local testbed, where nothing else is asked for."""
@@ -103,8 +104,11 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @click.option("--dry-run", is_flag=True, help="Print the plans and stop.")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path),
-    help="sim: write a Perfetto trace of the first plan.",
+    is_flag=False,
+    flag_value=IN_RUN,
+    metavar="[FILE]",
+    help="Keep a Perfetto trace of every plan's last iteration in the run's folder; sim: write the "
+    "first plan's to FILE.",
 )
 @click.option(
     "--plot",
@@ -118,7 +122,7 @@ def command(
     results: Path,
     resume: str | None,
     dry_run: bool,
-    trace: Path | None,
+    trace: str | None,
     plot: Path | None,
     **wanted: Any,
 ) -> int:
@@ -129,6 +133,7 @@ def command(
     check_request(testbed)
     asked, simulated = Wanted(**wanted), testbed == SIMULATOR
     _check_options(simulated, ssh, asked, trace, plot)
+    trace_file = Path(trace) if trace and trace != IN_RUN else None
     loaded = load_scenario(scenario)
     resumed = _run_to_resume(resume, results, loaded.name)
     if resumed is None:
@@ -148,11 +153,13 @@ def command(
             click.echo(describe_plan(plan))
         return 0
     console = wide_console()
-    outcome = _run(console, loaded, plans, testbed, ssh, results, resumed)
+    outcome = _run(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
     console.print(render_run(read_run(outcome.path)))
     console.print(f"records: {outcome.path}", soft_wrap=True)
-    if trace or plot:
-        write_pictures(console, plans, trace, plot)
+    if trace_file or plot:
+        write_pictures(console, plans, trace_file, plot)
+    elif trace:
+        console.print("traces: beside the records; compare with netbench trace diff")
     for reason in outcome.reasons:
         console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
     return 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
@@ -219,7 +226,7 @@ class Wanted:
 
 
 def _check_options(
-    simulated: bool, ssh: bool, asked: Wanted, trace: Path | None, plot: Path | None
+    simulated: bool, ssh: bool, asked: Wanted, trace: str | None, plot: Path | None
 ) -> None:
     """Raises UsageError for options that the testbed cannot serve."""
     if simulated and asked.compute != VIRTUAL:
@@ -228,11 +235,19 @@ def _check_options(
         raise UsageError(
             "--testbed sim starts no ranks and simulates at full size; leave out --ssh and --scale"
         )
-    if not simulated and (trace or plot):
+    if not simulated and plot:
         raise UsageError(
-            "--trace and --plot show where a simulated iteration goes; add --testbed sim"
+            "--plot shows where a simulated iteration goes; add --testbed sim, or keep a trace "
+            "with --trace and draw it with netbench trace diff --plot"
         )
-    check_pictures(trace, plot)
+    if not simulated and trace not in (None, IN_RUN):
+        raise UsageError(
+            f"--trace {trace}: traces of emulated iterations are kept in the run's folder, one per "
+            "plan; leave out the file, and give SCENARIO first"
+        )
+    if simulated and trace == IN_RUN:
+        raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
+    check_pictures(Path(trace) if simulated and trace else None, plot)
 
 
 def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
@@ -274,6 +289,7 @@ def _run(
     ssh: bool,
     results: Path,
     resumed: Path | None,
+    trace: bool,
 ) -> Outcome:
     """Choose a testbed, run what is not finished, keep it."""
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
@@ -325,6 +341,7 @@ def _run(
             open_store=open_store,
             finished=finished,
             observer=observer,
+            trace=trace,
         )
 
 

@@ -67,7 +67,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """An iteration of the plan called `plan`, by hash. source: `simulated` or `emulated`.
+    """An iteration of the plan with hash `plan`. source: of `netbench.records.SOURCES`.
 
     slices: by rank and start. Those of a zero3 or ddp iteration that was simulated are all rank 0.
     """
@@ -206,6 +206,11 @@ def write_events(path: Path, about: object, events: Iterable[Event]) -> None:
             file.write("\n]}\n")
     except OSError as error:
         raise UsageError(f"{path}: the trace cannot be written: {error.strerror}") from None
+
+
+def trace_path(run: Path, plan_hash: str) -> Path:
+    """Where the run in folder `run` keeps the trace of a plan."""
+    return run / "traces" / f"{plan_hash}.json.gz"
 
 
 def write_timeline(path: Path, plan: Plan, timeline: Timeline) -> None:

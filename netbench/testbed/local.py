@@ -24,6 +24,7 @@ from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
 from netbench.testbed.host import Host
 from netbench.testbed.launch import SessionProcess, start_session
+from netbench.testbed.traces import keep_trace
 
 TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
 """Relative deviation of a probed link that is still trusted, by mode."""
@@ -80,12 +81,14 @@ def run_plans(
     finished: Mapping[str, Sequence[int]],
     observer: Observer,
     max_sessions: int = MAX_SESSIONS,
+    trace: bool = False,
 ) -> Outcome:
     """Run every unfinished iteration of `plans`, which share a scale; a session shapes one network.
 
     mode: one of `launch.MODES`. transport: `namespaces` or `ssh`. shim: library to preload into
     ranks. open_store: called once, when the environment is known. finished: plan hash ->
-    iterations recorded before. max_sessions: guests to run side by side.
+    iterations recorded before. max_sessions: guests to run side by side. trace: keep one of the
+    last iteration of every plan (`traces`).
     Raises TestbedError when a session fails, what was finished before being on disk; and before any
     starts, for what no trainer runs.
     """
@@ -105,6 +108,7 @@ def run_plans(
             "transport": transport,
             "tolerance": TOLERANCE[mode],
             "rank_environment": {"LD_PRELOAD": str(shim)} if shim else {},
+            "trace": trace,
         }
         num_ranks = len(share[0].device_nodes)
         return start_session(mode, host, job, num_ranks, controller.queue_for(index))
@@ -291,6 +295,8 @@ class _Controller:
             sent_bytes=tuple(event.get("sent_bytes", ())),
         )
         self._store.append_iteration(record)
+        if training and event.get("trace"):
+            keep_trace(self._store.path.parent, training, record.iteration_s, event["trace"])
         if event["late_start_s"] > LATE_START_S:
             self._distrust(
                 [

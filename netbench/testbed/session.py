@@ -7,7 +7,7 @@ one JSON event per line:
     hello      kernel, versions
     phase      name, done, total: what is going on, for progress
     probe      the network verification
-    iteration  plan_hash, iteration, iteration_s, phases
+    iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null
     drops      packets that full queues dropped: the limits were too short
     done | error (message)
 
@@ -128,10 +128,13 @@ class Session(Job):
             for index in range(plan.warmup_iterations):
                 self._iterate(pool, key, index)
         for index in wanted:
-            measured = self._iterate(pool, key, index)
+            trace = self._job.get("trace", False) and index == wanted[-1]
+            measured = self._iterate(pool, key, index, trace)
             self.emit("iteration", plan_hash=key, iteration=index, **measured)
 
-    def _iterate(self, pool: RankPool, plan_hash: str, index: int) -> Message:
+    def _iterate(
+        self, pool: RankPool, plan_hash: str, index: int, trace: bool = False
+    ) -> Message:
         """One iteration: from the absolute common start to the last rank's end, seconds.
 
         It starts on a whole second: TCP's timers tick every 10 ms, and where between two ticks an
@@ -139,7 +142,7 @@ class Session(Job):
         """
         start_at_s = float(math.ceil(time.monotonic() + START_MARGIN_S[self._job["mode"]]))
         before = self._sent_bytes()
-        ended = pool.run(plan_hash, index, start_at_s)
+        ended = pool.run(plan_hash, index, start_at_s, trace)
         after = self._sent_bytes()
         last = max(ended, key=lambda answer: float(answer["end_s"]))
         late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
@@ -149,6 +152,7 @@ class Session(Job):
             "phases": last["phases"],
             "late_start_s": late_s,
             "loss": sum(shares) if shares else None,
+            "trace": [answer["events"] for answer in ended] if trace else None,
             "sent_bytes": [now - then for now, then in zip(after, before, strict=True)],
         }
 
