@@ -1,7 +1,7 @@
 """OpenSSH's known_hosts files: which key a host must show. Read only, never written.
 
-Format: sshd(8), SSH_KNOWN_HOSTS FILE FORMAT. Certificate authorities (`@cert-authority`) are passed
-over: a host that only they vouch for is unknown.
+Format: sshd(8), SSH_KNOWN_HOSTS FILE FORMAT. Hosts' certificates are not read: a host that only an
+authority (`@cert-authority`) vouches for is unknown, and the error names the authority's line.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from netbench.testbed.inventory import SSH_PORT, Host
 
 USER_FILE = Path("~/.ssh/known_hosts")
 """Where OpenSSH adds keys, unless told otherwise."""
+
+AUTHORITY = "@cert-authority"
+"""Marks the line of a certificate authority's key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,10 @@ class KnownHosts:
         """What is known of a host, by the name `known_as` gives."""
         return [e for e in self._entries if not e.marker and e.is_for(name.lower())]
 
+    def authorities_of(self, name: str) -> list[Entry]:
+        """Who vouches for a host, by the same name."""
+        return [e for e in self._entries if e.marker == AUTHORITY and e.is_for(name.lower())]
+
     def kinds(self, host: Host) -> list[str]:
         """Of the keys known of a host, e.g. ssh-ed25519: what to ask it for."""
         return [entry.kind for entry in self.of(known_as(host))]
@@ -69,7 +76,8 @@ class KnownHosts:
             )
         known = self.of(known_as(host))
         if not known:
-            raise TestbedError(_unknown(host, kind, key, self.paths))
+            authorities = self.authorities_of(known_as(host))
+            raise TestbedError(_unknown(host, kind, key, self.paths, authorities))
         if all(entry.key != key for entry in known):
             raise TestbedError(_changed(host, kind, key, known))
 
@@ -99,7 +107,7 @@ def _entry(path: Path, number: int, line: str) -> Entry | None:
     """None for what is no entry: OpenSSH passes over such lines too."""
     words = line.split()
     marker = words.pop(0) if words and words[0].startswith("@") else ""
-    if len(words) < 3 or words[0].startswith("#") or marker == "@cert-authority":
+    if len(words) < 3 or words[0].startswith("#"):
         return None
     try:
         key = base64.b64decode(words[2], validate=True)
@@ -120,12 +128,17 @@ def _hashed(name: str, salt: str) -> str:
     return base64.b64encode(hmac.new(key, name.encode(), hashlib.sha1).digest()).decode()
 
 
-def _unknown(host: Host, kind: str, key: bytes, files: Sequence[Path]) -> str:
+def _unknown(
+    host: Host, kind: str, key: bytes, files: Sequence[Path], authorities: Sequence[Entry]
+) -> str:
     where = ", ".join(map(str, files)) or "any file"
+    lines = ", ".join(f"{entry.path}:{entry.line}" for entry in authorities)
+    vouched = f" but the certificate authority of {lines}, and certificates are not read here"
     return (
         f"its host key is not known: {kind} {fingerprint(key)}, and {where} has "
-        f"none for {known_as(host)}. If the host itself shows the same (there: `ssh-keygen -lf "
-        f"/etc/ssh/ssh_host_{_file_kind(kind)}_key.pub`), add it: {_ssh_command(host, files)}"
+        f"none for {known_as(host)}{vouched if authorities else ''}. If the host itself shows the "
+        f"same (there: `ssh-keygen -lf /etc/ssh/ssh_host_{_file_kind(kind)}_key.pub`), add it: "
+        f"{_ssh_command(host, files, without_certificates=bool(authorities))}"
     )
 
 
@@ -144,9 +157,12 @@ def _file_kind(kind: str) -> str:
     return "ecdsa" if kind.startswith("ecdsa") else kind.removeprefix("ssh-")
 
 
-def _ssh_command(host: Host, files: Sequence[Path]) -> str:
-    """The ssh command that asks whether to add the host's key to the first of `files`."""
-    words = ["ssh"]
+def _ssh_command(host: Host, files: Sequence[Path], *, without_certificates: bool) -> str:
+    """The ssh command that asks whether to add the host's key to the first of `files`.
+
+    without_certificates: it would accept the host's, and not ask.
+    """
+    words = ["ssh", *(["-o", "HostKeyAlgorithms=-*-cert-*"] if without_certificates else [])]
     if files and files[0] != USER_FILE.expanduser():
         words += ["-o", f'UserKnownHostsFile="{files[0]}"']  # in quotes, as the option is a list
     if host.known_as:

@@ -87,6 +87,23 @@ def test_what_is_no_entry_is_passed_over(tmp_path: Path, public_key: str) -> Non
     assert [entry.line for entry in known.of("gpu-2")] == [8]
 
 
+def test_an_authority_that_vouches_for_a_host_is_named(tmp_path: Path, public_key: str) -> None:
+    """Certificates are not read: what the file has is told, with the line, only for its hosts."""
+    path = tmp_path / "known_hosts"
+    path.write_text(f"# ours\n@cert-authority *.example.org {public_key}\n")
+    known, key = KnownHosts([path]), b"some key"
+    hosts = [Host(name="x", address=f"a.example.{end}", user="x") for end in ("org", "com")]
+    with pytest.raises(TestbedError, match="host key is not known") as vouched:
+        known.check(hosts[0], "ssh-ed25519", key)
+    words = f"has none for a.example.org but the certificate authority of {path}:2, and"
+    assert words in str(vouched.value)
+    assert "add it: ssh -o 'HostKeyAlgorithms=-*-cert-*' -o" in str(vouched.value)
+    with pytest.raises(TestbedError, match="host key is not known") as unknown:
+        known.check(hosts[1], "ssh-ed25519", key)
+    assert "certificate" not in str(unknown.value)
+    assert known.kinds(hosts[0]) == []
+
+
 def test_one_of_several_keys_is_enough(tmp_path: Path, public_key: str) -> None:
     """A host may have changed to a new key, with the old one still in the file."""
     make_key(tmp_path / "other")
