@@ -74,8 +74,10 @@ def _all_reduced_bytes(plan: Plan, groups: Iterable[int]) -> float:
 
 
 def rank_bytes(plan: Plan) -> int:
-    """The largest tensors that one rank holds at full size: gradients, or a gathered model."""
-    return max(stage.gradient_bytes for stage in plan.stages)
+    """The largest tensors that one rank holds at full size: gradients; under zero3 those of the
+    whole model, and beside them the parameters it has gathered."""
+    largest = max(stage.gradient_bytes for stage in plan.stages)
+    return 2 * largest if plan.data_parallel == "shard" else largest
 
 
 def choose_scale(plan: Plan) -> float:
