@@ -23,6 +23,10 @@ LATER = {"omit_default": True}
 """Metadata of a field that came after plans were recorded: it is written only where it has not its
 default, so that those plans keep their hash."""
 
+NAMED_MODELS = {"resnet18": 18, "resnet101": 101, "bert-base": 12}
+"""Models that a workload may name in place of a GPT's sizes, and their layers. What they are made
+of: `workload.models`."""
+
 JITTER_DISTRIBUTIONS = ("normal", "uniform", "pareto", "paretonormal")
 """Of a link's delay: netem's tables, and `uniform`, which needs none."""
 
@@ -164,6 +168,7 @@ class DeviceProfile:
     collective_s: seconds that a zero3 or ddp collective costs the host beside its bytes (launch,
     the framework's hooks), per system or `default`.
     memory_bytes: device memory. source: where the figures come from.
+    throughput: of named models, in their unit per second (images, words), training alone.
     """
 
     name: str
@@ -172,6 +177,7 @@ class DeviceProfile:
     collective_s: dict[str, float] = field(default_factory=dict)
     memory_bytes: float = math.inf
     source: str = ""
+    throughput: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +186,8 @@ class Workload:
 
     embedding_parameters: parameters beside the layers (first stage).
     recomputation: activations are recomputed in the backward pass (backward = 3 x forward).
+    model: one of `NAMED_MODELS` instead of a GPT, "" = a GPT. Its sizes are its own: hidden, heads
+    and sequence are 0, and `batch` and `micro_batch` count samples.
     """
 
     layers: int
@@ -191,6 +199,7 @@ class Workload:
     dtype: str = "fp16"
     recomputation: bool = True
     embedding_parameters: int = 0
+    model: str = field(default="", metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +217,9 @@ class Sweep:
     pipeline: stages of a pipeline; 0 = the largest depth up to 8 that divides devices and layers.
     networks: empty = the scenario's own network only. default_networks: names of some of them.
     micro_batch: sequences; empty = the workload's only.
+    models: workloads that name a model, with the batch of one replica; empty = the workload's only.
+    replicas: numbers of devices to train on, the first ones; empty = all. Both where the workload
+    names a model.
     """
 
     layers: tuple[int, ...]
@@ -223,6 +235,10 @@ class Sweep:
     default_networks: tuple[str, ...] = ()
     micro_batch: tuple[int, ...] = ()
     default_micro_batch: tuple[int, ...] = ()
+    models: tuple[Workload, ...] = ()
+    replicas: tuple[int, ...] = ()
+    default_models: tuple[str, ...] = ()
+    default_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,6 +262,19 @@ class Scenario:
     @property
     def num_devices(self) -> int:
         return sum(node.num_devices for node in self.nodes)
+
+    def first_devices(self, num: int) -> Scenario:
+        """The same with its first `num` devices only, and without the nodes that have none left."""
+        nodes: list[Node] = []
+        for node in self.nodes:
+            left = min(node.num_devices, num - sum(node.num_devices for node in nodes))
+            nodes += [dataclasses.replace(node, num_devices=left)] if left > 0 else []
+        network = dataclasses.replace(
+            self.network,
+            node_regions=self.network.node_regions[: len(nodes)],
+            nic_bps=self.network.nic_bps[: len(nodes)],
+        )
+        return dataclasses.replace(self, nodes=tuple(nodes), network=network)
 
     def device_nodes(self) -> tuple[int, ...]:
         """Node index of every device, in node order: device d sits on node device_nodes()[d]."""

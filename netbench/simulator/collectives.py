@@ -261,6 +261,12 @@ DATA_PARALLEL: Mapping[str, Collective] = {
 """`Plan.data_parallel` -> function, for those that are one collective. All are NCCL's."""
 
 
+def data_parallel(kind: str, backend: str) -> Collective:
+    """The function for `Plan.data_parallel` under ddp. gloo is asked for its own all-reduce; it has
+    no trees and no parameter servers, so those are NCCL's whatever the backend."""
+    return gloo_all_reduce if (kind, backend) == ("ring", "gloo") else DATA_PARALLEL[kind]
+
+
 def double_tree(n: int) -> tuple[Ids, Ids]:
     """Parent of every member in NCCL's two trees, (n,); -1 for the root.
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import PlanError
+from netbench.plan.buckets import gradient_buckets
 from netbench.plan.model import Plan
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
 from netbench.simulator import collectives, schedules
@@ -477,24 +478,24 @@ def _ddp(plan: Plan, transport: TransportProfile) -> Simulation:
     and one communicator reduces bucket after bucket while the pass goes on."""
     stage, steps, fabric = plan.stages[0], plan.num_micro_batches, _fabric(plan, transport)
     ring = np.arange(plan.layout.num_ranks)[None]
-    size = float(plan.bucket_bytes or stage.gradient_bytes)
-    count = max(1, math.ceil(stage.gradient_bytes / size))
-    algorithm = collectives.DATA_PARALLEL[plan.data_parallel]
-    full_s = _alone_s(fabric, ring, min(size, stage.gradient_bytes), algorithm)
-    last_s = _alone_s(fabric, ring, stage.gradient_bytes - (count - 1) * size, algorithm)
+    buckets = gradient_buckets(plan)
+    algorithm = collectives.data_parallel(plan.data_parallel, plan.backend)
+    sizes = {bucket.size_bytes for bucket in buckets}
+    alone_s = {size: _alone_s(fabric, ring, size, algorithm) for size in sorted(sizes)}
+    seconds = [alone_s[bucket.size_bytes] + plan.collective_s for bucket in buckets]
     micro = Graph(fabric)
     forward = micro.work(Kind.FORWARD, 0, stage.forward_s)
     micro.edge(forward, micro.work(Kind.BACKWARD, 0, stage.backward_s))
-    last = Graph(fabric)
+    last, order = Graph(fabric), np.arange(len(buckets))
     forward = last.work(Kind.FORWARD, 0, stage.forward_s)
-    pieces = last.work(Kind.BACKWARD, 0, stage.backward_s / count, np.arange(count))
-    seconds = np.where(np.arange(count) < count - 1, full_s, last_s) + plan.collective_s
-    buckets = last.work(Kind.COLLECTIVE, 0, seconds, np.arange(count))
+    between_s = np.diff([bucket.ready_s for bucket in buckets], prepend=0.0)
+    pieces = last.work(Kind.BACKWARD, 0, between_s, order)
+    reduced = last.work(Kind.COLLECTIVE, 0, seconds, order)
     update = last.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
-    for before, after in ((forward, pieces[:1]), (pieces[:-1], pieces[1:]), (pieces, buckets)):
+    for before, after in ((forward, pieces[:1]), (pieces[:-1], pieces[1:]), (pieces, reduced)):
         last.edge(before, after)
-    last.edge(buckets[:-1], buckets[1:])
-    last.edge(buckets[-1], update)
+    last.edge(reduced[:-1], reduced[1:])
+    last.edge(reduced[-1], update)
     timelines = micro.run(), last.run()
     ends_s = [float(timeline.end_s.max()) for timeline in timelines]
     parts = (

@@ -106,7 +106,8 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
         found.append((collectives.ring_reduce_scatter, ranks[None], scattered, 1.0))
     elif plan.system == "ddp":
         size = float(plan.stages[0].gradient_bytes)
-        found.append((collectives.DATA_PARALLEL[plan.data_parallel], ranks[None], size, 1.0))
+        algorithm = collectives.data_parallel(plan.data_parallel, plan.backend)
+        found.append((algorithm, ranks[None], size, 1.0))
     elif plan.layout.tp > 1:
         passes = 3 if plan.workload.recomputation else 2
         times = 2.0 * passes * plan.stages[0].num_layers * steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 
 import numpy as np
@@ -232,14 +231,27 @@ def test_zero3_beyond_the_live_limit_gathers_twice() -> None:
     assert total == pytest.approx(embedding_s + 2 * ring_s + scatter_s, rel=0.03)
 
 
-def test_ddp_hides_all_but_the_last_bucket_on_a_fast_network() -> None:
+def test_ddp_hides_all_but_the_last_buckets_on_a_fast_network() -> None:
+    """Those with gradients of the embeddings are full when the backward pass is over."""
     bandwidth_bps = 400e9
     plan = uniform_plan("ddp", num_nodes=4, bandwidth_bps=bandwidth_bps, layers=4, batch=64)
-    count = math.ceil(plan.stages[0].gradient_bytes / plan.bucket_bytes)
-    steps = plan.num_micro_batches
-    rest = plan.stages[0].gradient_bytes - (count - 1) * plan.bucket_bytes
-    last_s = 2 * 3 / 4 * rest * 8 / bandwidth_bps
-    assert iteration_s(plan) == pytest.approx(steps * (F + B) + last_s, rel=1e-3)
+    of_layers = plan.stages[0].gradient_bytes - 2 * plan.workload.embedding_parameters
+    early = of_layers // plan.bucket_bytes * plan.bucket_bytes
+    late_s = 2 * 3 / 4 * (plan.stages[0].gradient_bytes - early) * 8 / bandwidth_bps
+    assert iteration_s(plan) == pytest.approx(plan.num_micro_batches * (F + B) + late_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["central-ps", "sharded-ps"])
+def test_a_parameter_server_gets_gradients_when_the_backward_pass_is_over(kind: str) -> None:
+    """Sharded: (n - 1) / n of them out, as much back. Central: all of them down a chain and up
+    again, and a slice for each further hop (2%)."""
+    bandwidth_bps = 10e9
+    plan = uniform_plan(f"ddp-{kind}", num_nodes=4, bandwidth_bps=bandwidth_bps, layers=4, batch=64)
+    bytes_out = plan.stages[0].gradient_bytes * {"central-ps": 1, "sharded-ps": 3 / 4}[kind]
+    # An all-to-all has a link per pair of nodes, and a third of the bytes on each.
+    out_and_back = {"central-ps": 2, "sharded-ps": 1 / 3 + 1}[kind]
+    serial_s = plan.num_micro_batches * (F + B) + out_and_back * bytes_out * 8 / bandwidth_bps
+    assert iteration_s(plan) == pytest.approx(serial_s, rel=0.02)
 
 
 def test_ddp_is_bound_by_its_gradients_on_a_slow_one() -> None:

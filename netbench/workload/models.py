@@ -1,0 +1,183 @@
+"""Models by name, trained whole: their blocks with parameters and work, as data.
+
+A workload names one (`Workload.model`) or describes a GPT. Blocks are in the order of the forward
+pass; gradients come from the last one on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from netbench.errors import PlanError
+from netbench.scenario.model import DeviceProfile, Workload
+from netbench.workload.costs import (
+    DTYPE_BYTES,
+    Stage,
+    backward_factor,
+    layer_forward_flops,
+    layer_parameters,
+    model_parameters,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Layers that follow each other. parameters: count. forward_flops: per sample; a multiply-add
+    counts as two, normalisations and activations as none."""
+
+    name: str
+    parameters: int
+    forward_flops: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedModel:
+    """A model. unit: what throughput counts, of which a sample has `units_per_sample`."""
+
+    unit: str
+    units_per_sample: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def parameters(self) -> int:
+        return sum(block.parameters for block in self.blocks)
+
+    @property
+    def forward_flops(self) -> float:
+        """Of one sample."""
+        return sum(block.forward_flops for block in self.blocks)
+
+
+IMAGE_SIDE, IMAGE_CLASSES = 224, 1000
+"""Pixels, classes: ImageNet's. Source: He et al., "Deep Residual Learning" (2015), section 3.4."""
+
+WORDS, VOCABULARY, POSITIONS, SENTENCE_CLASSES = 128, 30_522, 512, 2
+"""Of a BERT that classifies sentences. Sources: results/published/dp_scaling.csv ("len 128");
+Devlin et al., "BERT" (2019), and the vocabulary of its release."""
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, side: int) -> tuple[int, float]:
+    """Parameters, with the normalisation after it, and FLOPs for an output of side x side."""
+    weights = inputs * outputs * kernel**2
+    return weights + 2 * outputs, 2.0 * weights * side**2
+
+
+def _block(name: str, parts: Sequence[tuple[int, float]]) -> Block:
+    return Block(
+        name=name,
+        parameters=sum(parameters for parameters, _ in parts),
+        forward_flops=sum(flops for _, flops in parts),
+    )
+
+
+def _resnet(depths: Sequence[int], widths: Sequence[int], *, bottleneck: bool) -> NamedModel:
+    """Source: He et al. 2015, table 1; bottlenecks stride in their 3 x 3, as torch's models do."""
+    return NamedModel(
+        unit="images",
+        units_per_sample=1,
+        blocks=tuple(_resnet_blocks(depths, widths, bottleneck=bottleneck)),
+    )
+
+
+def _resnet_blocks(
+    depths: Sequence[int], widths: Sequence[int], *, bottleneck: bool
+) -> Iterator[Block]:
+    inputs, side = 64, IMAGE_SIDE // 2
+    yield _block("stem", [_convolution(3, inputs, 7, side)])
+    side //= 2  # pooled
+    for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+        for index in range(depth):
+            before = side
+            if stage and not index:
+                side //= 2
+            inner = width // 4 if bottleneck else width
+            parts = [_convolution(inner, inner, 3, side)]
+            if bottleneck:
+                parts += [
+                    _convolution(inputs, inner, 1, before),
+                    _convolution(inner, width, 1, side),
+                ]
+            else:
+                parts += [_convolution(inputs, inner, 3, side)]
+            if inputs != width or side != before:
+                parts += [_convolution(inputs, width, 1, side)]  # the shortcut
+            yield _block(f"stage {stage} block {index}", parts)
+            inputs = width
+    weights = inputs * IMAGE_CLASSES
+    yield Block(name="head", parameters=weights + IMAGE_CLASSES, forward_flops=2.0 * weights)
+
+
+def _bert(layers: int, hidden: int) -> NamedModel:
+    """Source: Devlin et al. 2019, section 3; a pooler and a classifier on the first word."""
+    like = Workload(layers=layers, hidden=hidden, heads=1, sequence=WORDS, batch=1)
+    tables = (VOCABULARY + POSITIONS + 2) * hidden  # words, positions, which of two sentences
+    layer = (layer_parameters(like), layer_forward_flops(like))
+    pooler = (hidden**2 + hidden, 2.0 * hidden**2)
+    head = ((hidden + 1) * SENTENCE_CLASSES, 2.0 * hidden * SENTENCE_CLASSES)
+    return NamedModel(
+        unit="words",
+        units_per_sample=WORDS,
+        blocks=(
+            Block(name="embeddings", parameters=tables + 2 * hidden, forward_flops=0.0),
+            *(_block(f"layer {index}", [layer]) for index in range(layers)),
+            _block("head", [pooler, head]),
+        ),
+    )
+
+
+MODELS: dict[str, NamedModel] = {
+    "resnet18": _resnet((2, 2, 2, 2), (64, 128, 256, 512), bottleneck=False),
+    "resnet101": _resnet((3, 4, 23, 3), (256, 512, 1024, 2048), bottleneck=True),
+    "bert-base": _bert(12, 768),
+}
+"""By the name that a workload gives (`scenario.model.NAMED_MODELS`)."""
+
+
+def blocks(workload: Workload) -> tuple[Block, ...]:
+    """Of whatever is trained. A GPT's blocks are its embeddings, which cost no work worth counting,
+    and its layers."""
+    if workload.model:
+        return MODELS[workload.model].blocks
+    flops = layer_forward_flops(workload) / workload.micro_batch
+    embeddings = Block(
+        name="embeddings", parameters=workload.embedding_parameters, forward_flops=0.0
+    )
+    layers = (
+        Block(name=f"layer {index}", parameters=layer_parameters(workload), forward_flops=flops)
+        for index in range(workload.layers)
+    )
+    return (embeddings, *layers)
+
+
+def num_parameters(workload: Workload) -> int:
+    """Of the whole model."""
+    if workload.model:
+        return MODELS[workload.model].parameters
+    return model_parameters(workload)
+
+
+def model_stage(workload: Workload, device: DeviceProfile, *, system: str) -> Stage:
+    """A named model on one device, per micro-batch.
+
+    The profile's throughput is of training alone, update included, and shared between the passes as
+    their work is. Raises PlanError where the profile has none for the model.
+    """
+    model = MODELS[workload.model]
+    throughput = device.throughput.get(workload.model)
+    if throughput is None:
+        raise PlanError(
+            f"device {device.name} has no throughput for {workload.model}; it has "
+            f"{sorted(device.throughput)}: add `throughput: {{{workload.model}: ...}}`, "
+            f"{model.unit} per second that one of it trains alone"
+        )
+    both_s = workload.micro_batch * model.units_per_sample / throughput
+    forward_s = both_s / (1 + backward_factor(workload))
+    return Stage(
+        num_layers=workload.layers,
+        forward_s=forward_s,
+        backward_s=both_s - forward_s,
+        optimizer_s=0.0,
+        parameters=model.parameters,
+        gradient_bytes=model.parameters * DTYPE_BYTES[workload.dtype],
+    )
