@@ -16,5 +16,7 @@ lines with it (`protocol`).
     events        what a rank did and when, recorded where a trace is asked for
     virtual       devices and stages that compute by sleeping
     pipeline      carries a schedule out on a stage and a communicator
+    units         what ZeRO-3 gathers together: layers, virtual or real
+    sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap
     systems       the training systems by name: `dtfm`, `megatron`, `zero3`
 """

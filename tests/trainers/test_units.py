@@ -1,0 +1,47 @@
+"""Units of layers that are sharded together."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from netbench.errors import PlanError
+from netbench.trainers.layers import Embedding, GPTBlock, Head
+from netbench.trainers.units import RealUnit, build_unit, stays_gathered, unit_parameters
+from netbench.workload.costs import layer_parameters
+from tests.trainers.parity import real_plan
+
+
+def test_the_first_units_stay_gathered_up_to_the_limit() -> None:
+    """The limit counts all that stay, embeddings included."""
+    assert stays_gathered([5, 3, 3], 8) == [True, True, False]
+    assert stays_gathered([5, 3, 3], 4) == [False, False, False]
+
+
+def test_units_that_are_not_the_model_are_refused() -> None:
+    """The message says what was found and what would do."""
+    plan = real_plan("zero3", layers=(4,), dp=1, units=(3,))
+    with pytest.raises(PlanError, match=r"units \(3,\) hold 3 layers; the model has 4"):
+        unit_parameters(plan)
+
+
+def test_real_units_are_the_model_in_order() -> None:
+    """The embedding is in the first unit, the head in the last; blocks have the costs' size."""
+    plan = real_plan("zero3", layers=(4,), dp=1, units=(3, 1))
+    units = [build_unit(plan, index) for index in range(2)]
+    assert all(isinstance(unit, RealUnit) for unit in units)
+    kinds = [[type(layer) for layer in unit.layers] for unit in units]  # type: ignore[union-attr, arg-type]
+    assert kinds == [[Embedding, *[GPTBlock] * 3], [GPTBlock, Head]]
+    blocks = [p for unit in units for p in unit.parameters()]
+    ends = [p for unit in units for m in unit.modules() if isinstance(m, (Embedding, Head))
+            for p in m.parameters()]  # fmt: skip
+    counted = sum(p.numel() for p in blocks) - sum(p.numel() for p in ends)
+    assert counted == 4 * layer_parameters(plan.workload)
+
+
+def test_zero3_on_a_gpu_is_refused() -> None:
+    """Its collectives are of the CPU."""
+    plan = real_plan("zero3", layers=(4,), dp=1, units=(4,))
+    with pytest.raises(PlanError, match="zero3 cannot compute on 'cuda'"):
+        build_unit(dataclasses.replace(plan, compute="cuda"), 0)
