@@ -25,10 +25,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from netbench import __version__
@@ -202,7 +202,7 @@ def find_run(results: Path, scenario: str) -> Path | None:
     return None
 
 
-class RunStore:
+class RunStore(AbstractContextManager["RunStore"]):
     """The one writer of a run. Every `append_*` is on disk, or has raised, when it returns.
 
     Use as a context manager, or `close` it: it holds an exclusive lock on the record file.
@@ -336,15 +336,7 @@ class RunStore:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _append(self, kind: str, **values: object) -> None:

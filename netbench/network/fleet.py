@@ -17,9 +17,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 from netbench.errors import NetworkError
@@ -172,7 +172,7 @@ def this_owner() -> Owner:
     return Owner(name=name, pid=os.getpid(), session=secrets.token_hex(8))
 
 
-class Fleet:
+class Fleet(AbstractContextManager["Fleet"]):
     """Machines that are shaped together; node i is `machines[i]`.
 
     run: as the login user; run_as_root, open_as_root: as root; only `replay` needs the latter.
@@ -200,15 +200,7 @@ class Fleet:
         self._step = step
         self._nodes = range(len(machines))
 
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -16,9 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 
 import paramiko
 
@@ -61,7 +60,7 @@ _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class Hosts:
+class Hosts(AbstractContextManager["Hosts"]):
     """Commands, files and channels on hosts, by node index; one connection each, when first needed.
 
     Safe to use from several threads. A connection found lost is made again at the next call.
@@ -81,15 +80,7 @@ class Hosts:
         self._lock = threading.Lock()
         self._closed = False
 
-    def __enter__(self) -> Hosts:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(
