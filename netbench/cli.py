@@ -25,6 +25,7 @@ LAZY: Commands = {
     "sweep": ("netbench.commands.sweep", "command", "Simulate a scenario on a grid of networks."),
     "require": ("netbench.commands.require", "command", "Find how poor a network may be."),
     "explain": ("netbench.commands.explain", "command", "Say where an iteration's time goes."),
+    "trace": ("netbench.commands.trace", "trace", "Compare what ranks did with their simulation."),
     "table": ("netbench.commands.table", "table", "Print a run's table again."),
     "scenario": ("netbench.commands.scenario", "scenario", "List, show and check scenarios."),
     "reproduce": ("netbench.commands.table", "reproduce", "Regenerate results/README.md."),

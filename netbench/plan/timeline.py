@@ -96,32 +96,36 @@ def name_of_rank(plan: Plan, rank: int) -> str:
 
 
 def timeline_events(
-    plan: Plan, timeline: Timeline, first_process: int = 0, prefix: str = ""
+    plan: Plan, timeline: Timeline, *, prefix: str = "", first: int = 0, step: int = 1
 ) -> Iterator[Event]:
     """The events of a trace: names, slices, and arrows from a send to its receive.
 
-    first_process: number of rank 0's process. prefix: of the processes' names.
+    The process of rank r is first + r x step, so that two timelines fit into one trace, their ranks
+    in turn. prefix: of the processes' names.
     """
+    alone = plan.schedule == "none" and timeline.source == "simulated"
     threads = list(_threads(timeline.slices))
     for rank in sorted({piece.rank for piece in timeline.slices}):
-        process = first_process + rank
-        yield named("process_name", process, 0, name=prefix + name_of_rank(plan, rank))
+        process = first + rank * step
+        name = "every rank" if alone else name_of_rank(plan, rank)
+        yield named("process_name", process, 0, name=prefix + name)
         yield named("process_sort_index", process, 0, sort_index=process)
     for rank, thread in sorted({(piece.rank, thread) for piece, thread in threads}):
-        yield from thread_names(first_process + rank, thread)
+        yield from thread_names(first + rank * step, thread)
     for piece, thread in threads:
         start_us = microseconds(piece.start_s)
         yield {
             "ph": "X",
             "name": piece.name,
             "cat": piece.kind,
-            "pid": first_process + piece.rank,
+            "pid": first + piece.rank * step,
             "tid": thread,
             "ts": start_us,
             "dur": round(microseconds(piece.end_s) - start_us, 3),
             "args": {"part": WHOLE, "repeat": 1, **dict(piece.args)},
         }
-    yield from _arrows(threads, first_process, prefix)
+    for event in _arrows(threads, prefix):
+        yield event | {"pid": first + event["pid"] * step}
 
 
 def _threads(slices: Iterable[Slice]) -> Iterator[tuple[Slice, int]]:
@@ -153,9 +157,7 @@ def lanes(rank: Sequence[int], begin_s: Sequence[float], end_s: Sequence[float])
     return found
 
 
-def _arrows(
-    threads: Sequence[tuple[Slice, int]], first_process: int, prefix: str
-) -> Iterator[Event]:
+def _arrows(threads: Sequence[tuple[Slice, int]], prefix: str) -> Iterator[Event]:
     """From the start of a send to the end of the receive of the same message."""
     sends: dict[tuple[object, ...], tuple[Slice, int]] = {}
     receives: dict[tuple[object, ...], tuple[Slice, int]] = {}
@@ -170,7 +172,7 @@ def _arrows(
             moment_s = piece.start_s if phase == "s" else piece.end_s
             event: Event = {
                 "ph": phase, "id": f"{prefix}{number}", "name": "message", "cat": "message",
-                "pid": first_process + piece.rank, "tid": thread, "ts": microseconds(moment_s),
+                "pid": piece.rank, "tid": thread, "ts": microseconds(moment_s),
             }  # fmt: skip
             yield event | ({"bp": "e"} if phase == "f" else {})
 

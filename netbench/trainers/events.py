@@ -127,15 +127,15 @@ class Recorder:
             torch.cuda.synchronize()
         return time.monotonic()
 
-    def follow(self, work: Work, **details: Any) -> None:
-        """A send that starts now: note when it is done. Nobody else may wait for it: gloo tells of
-        a completion once."""
+    def follow(self, work: Work, start_s: float, **details: Any) -> None:
+        """A send that began at `start_s`: note when it is done. Nobody else may wait for it: gloo
+        tells of a completion once."""
         if self._events is None:
             return
         key = details["peer"], details.get("tag")
         if key not in self._watchers:
             self._watchers[key] = _Watcher(self)
-        self._watchers[key].follow(work, time.monotonic(), details)
+        self._watchers[key].follow(work, start_s, details)
 
 
 class _Watcher:

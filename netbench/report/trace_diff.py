@@ -1,0 +1,247 @@
+"""Two timelines of one plan side by side: where the seconds go, in numbers and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+
+from netbench.errors import UsageError
+from netbench.plan.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "compute": ("forward", "backward", "weight"),
+    "optimizer": ("optimizer",),
+    "collective": ("collective",),
+    "idle": ("barrier",),
+    "send/receive wait": ("send", "receive"),
+}
+"""What a moment of a rank counts as: the first of these that it is busy with. A moment with nothing
+of it is idle too."""
+
+Stretches = list[tuple[float, float]]
+"""From and to, seconds; in order, without overlap."""
+
+NUM_DIFFERENCES = 3
+
+INK, MUTED, PAPER = "#1d2733", "#66727f", "#ffffff"
+COLORS = {
+    "forward": "#0072b2",
+    "backward": "#56b4e9",
+    "weight": "#8fd0f5",
+    "optimizer": "#009e73",
+    "collective": "#e69f00",
+    "send/receive wait": "#f3d9cf",
+    "idle": "#eef0f2",
+}
+"""Waiting is pale, the others are of Okabe and Ito's palette for the colour-blind."""
+
+ROW_IN, WIDTH_IN, BAR = 0.3, 12.0, 0.42
+"""Height of a rank's two lanes and width of the picture, inches; height of a lane over theirs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """What two timelines have of one kind in one stage, seconds per rank in the mean."""
+
+    stage: str
+    kind: str
+    first_s: float
+    second_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How much more the first has."""
+        return self.first_s - self.second_s
+
+
+def stretches(timeline: Timeline, rank: int) -> dict[str, Stretches]:
+    """When a rank was busy with what, of `KINDS`: together the iteration, and nothing twice."""
+    found: dict[str, Stretches] = {}
+    mine = [piece for piece in timeline.slices if piece.rank == rank]
+    taken: Stretches = []
+    for kind, names in KINDS.items():
+        some = merged((piece.start_s, piece.end_s) for piece in mine if piece.kind in names)
+        found[kind] = without(some, taken)
+        taken = merged([*taken, *some])
+    rest = without([(0.0, timeline.iteration_s)], taken)
+    found["idle"] = sorted([*found["idle"], *rest])
+    return found
+
+
+def merged(some: Iterable[tuple[float, float]]) -> Stretches:
+    """Their union."""
+    union: Stretches = []
+    for from_s, to_s in sorted(some):
+        if union and from_s <= union[-1][1]:
+            union[-1] = union[-1][0], max(union[-1][1], to_s)
+        else:
+            union.append((from_s, to_s))
+    return union
+
+
+def without(some: Stretches, others: Stretches) -> Stretches:
+    """What of `some` is in none of `others`; both are unions."""
+    left: Stretches = []
+    index = 0
+    for from_s, to_s in some:
+        while index < len(others) and others[index][1] <= from_s:
+            index += 1
+        at, begin_s = index, from_s
+        while at < len(others) and others[at][0] < to_s:
+            if others[at][0] > begin_s:
+                left.append((begin_s, others[at][0]))
+            begin_s = max(begin_s, others[at][1])
+            at += 1
+        if begin_s < to_s:
+            left.append((begin_s, to_s))
+    return left
+
+
+def seconds_by_kind(timeline: Timeline, ranks: Sequence[int]) -> dict[str, float]:
+    """Seconds per rank in the mean, of every kind; they sum to the iteration."""
+    totals = dict.fromkeys(KINDS, 0.0)
+    for rank in ranks:
+        for kind, some in stretches(timeline, rank).items():
+            totals[kind] += sum(to_s - from_s for from_s, to_s in some) / len(ranks)
+    return totals
+
+
+def differences(
+    first: Timeline, second: Timeline, stages: Mapping[str, Sequence[int]]
+) -> list[Difference]:
+    """Of every kind in every stage, largest first. stages: name -> ranks."""
+    found = []
+    for stage, ranks in stages.items():
+        columns = [
+            seconds_by_kind(timeline, _there(timeline, ranks)) for timeline in (first, second)
+        ]
+        found += [
+            Difference(stage=stage, kind=kind, first_s=columns[0][kind], second_s=columns[1][kind])
+            for kind in KINDS
+        ]
+    return sorted(found, key=lambda difference: -abs(difference.seconds))
+
+
+def _there(timeline: Timeline, ranks: Sequence[int]) -> Sequence[int]:
+    """These ranks; the one that stands for all where a simulation has no other."""
+    known = {piece.rank for piece in timeline.slices}
+    return ranks if known != {0} else (0,)
+
+
+def diff_table(first: Timeline, second: Timeline, stages: Mapping[str, Sequence[int]]) -> Table:
+    """Seconds of every kind, per stage and source."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("stage", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for kind in (*KINDS, "iteration"):
+        table.add_column(f"{kind}, s", justify="right", no_wrap=True)
+    by_cell = {(found.stage, found.kind): found for found in differences(first, second, stages)}
+    for stage in stages:
+        cells = [by_cell[stage, kind] for kind in KINDS]
+        rows = [
+            (first.source, [cell.first_s for cell in cells], first.iteration_s),
+            (second.source, [cell.second_s for cell in cells], second.iteration_s),
+        ]
+        for index, (source, seconds, iteration_s) in enumerate(rows):
+            table.add_row(
+                "" if index else stage,
+                source,
+                *(f"{value:.3f}" for value in (*seconds, iteration_s)),
+                style="dim" if index else None,
+                end_section=bool(index),
+            )
+    return table
+
+
+def difference_lines(
+    first: Timeline, second: Timeline, stages: Mapping[str, Sequence[int]]
+) -> Iterator[str]:
+    """Where they differ most, a sentence each."""
+    for found in differences(first, second, stages)[:NUM_DIFFERENCES]:
+        share = found.seconds / first.iteration_s
+        yield (
+            f"{found.stage}, {found.kind}: {found.first_s:.3f} s {first.source}, "
+            f"{found.second_s:.3f} s {second.source} ({found.seconds:+.3f} s, {share:+.1%} of the "
+            "iteration)"
+        )
+
+
+def plot_diff(
+    title: str, first: Timeline, second: Timeline, names: Mapping[int, str], path: Path
+) -> None:
+    """Write the picture to `path`: two lanes per rank, the first timeline's above. names: of the
+    ranks that are drawn, from the top down. Raises UsageError if the file cannot be written.
+    """
+    figure = diff_figure(title, first, second, names)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+
+
+def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[int, str]) -> Figure:
+    """The picture, not yet written."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    figure = Figure(figsize=(WIDTH_IN, ROW_IN * max(4, len(names)) + 1.6), facecolor=PAPER)
+    figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.1)
+    axis = figure.subplots()
+    used: set[str] = set()
+    for place, rank in enumerate(names):
+        for timeline, offset in ((first, -0.22), (second, 0.22)):
+            (whose,) = _there(timeline, (rank,))
+            used |= _draw(axis, timeline, whose, place + offset)
+    axis.set_xlim(0, max(first.iteration_s, second.iteration_s))
+    axis.set_ylim(len(names) - 0.45, -0.55)
+    axis.set_yticks(range(len(names)), list(names.values()), color=INK, fontsize=8)
+    axis.set_xlabel(
+        f"seconds; above {first.source}, below {second.source}", color=MUTED, fontsize=9
+    )
+    axis.tick_params(length=0, labelcolor=INK, labelsize=8)
+    axis.spines[:].set_visible(False)
+    figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
+    figure.legend(
+        handles=[Patch(color=color, label=kind) for kind, color in COLORS.items() if kind in used],
+        loc="outside lower center",
+        ncols=len(COLORS),
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9,
+    )
+    return figure
+
+
+def _draw(axis: Axes, timeline: Timeline, rank: int, place: float) -> set[str]:
+    """One lane, and the kinds in it. Passes keep their own colours."""
+    used = set()
+    found = stretches(timeline, rank)
+    rows: dict[str, Stretches] = {kind: found[kind] for kind in KINDS if kind != "compute"}
+    for kind in KINDS["compute"]:
+        rows[kind] = merged(
+            (piece.start_s, piece.end_s)
+            for piece in timeline.slices
+            if piece.rank == rank and piece.kind == kind
+        )
+    for kind, some in rows.items():
+        if some:
+            used.add(kind)
+            axis.broken_barh(
+                [(from_s, to_s - from_s) for from_s, to_s in some],
+                (place - BAR / 2, BAR),
+                facecolors=COLORS[kind],
+                linewidth=0,
+            )
+    return used
