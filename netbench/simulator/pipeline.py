@@ -18,8 +18,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netbench.plan.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Exchange,
+    Message,
+    Program,
+    Work,
+    user,
+)
 from netbench.simulator.graph import Graph, Ids, Kind
-from netbench.simulator.schedules import BACKWARD, FORWARD, WEIGHT, Exchange, Message, Program, Work
 
 MAX_AHEAD = 64
 """Messages in buffers, beyond which they count as unlimited: no schedule has more under way."""
@@ -132,8 +141,7 @@ def _channels(programs: list[Program]) -> dict[tuple[int, int], list[Message]]:
     for stage, program in enumerate(programs):
         for step in program:
             for message in step.sends if isinstance(step, Exchange) else ():
-                direction = 1 if message.kind == FORWARD else -1
-                target = (message.virtual_stage + direction) % len(programs)
+                target = user(message).virtual_stage % len(programs)
                 channels.setdefault((stage, target), []).append(message)
     return channels
 
@@ -168,19 +176,13 @@ def _edges(
             talk.append((begin, stop))
             if not blocking:
                 edges += [(names.work[Work(*m)], names.issue[m]) for m in step.sends]
-                edges += [(names.received[m], names.work[_user(m)]) for m in step.receives]
+                edges += [(names.received[m], names.work[user(m)]) for m in step.receives]
         for chain in [work] if blocking else [work, talk]:
             if chain:
                 firsts.append(chain[0][0])
                 edges += [(one[1], other[0]) for one, other in itertools.pairwise(chain)]
                 edges.append((chain[-1][1], int(ends[stage])))
     return edges, marks, firsts
-
-
-def _user(message: Message) -> Work:
-    """The work that needs a message."""
-    direction = 1 if message.kind == FORWARD else -1
-    return Work(message.kind, message.virtual_stage + direction, message.micro_batch)
 
 
 def add_pipelines(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from netbench.errors import PlanError
 from netbench.plan.buckets import gradient_buckets
 from netbench.plan.model import Plan
+from netbench.plan.schedules import build_programs
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
-from netbench.simulator import collectives, schedules
+from netbench.simulator import collectives
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
 from netbench.simulator.pipeline import Lanes, Wiring, add_pipelines, wire
@@ -218,13 +218,8 @@ def _wired(
     schedule: str, depth: int, count: int, num_chunks: int = 1, blocking: bool = False
 ) -> tuple[Wiring, ...]:
     """A schedule's phases. They know of no network, so all plans of a shape have the same."""
-    make: dict[str, Callable[[], tuple[list[schedules.Program], ...]]] = {
-        "gpipe": lambda: schedules.gpipe(depth, count),
-        "1f1b": lambda: (schedules.one_forward_one_backward(depth, count),),
-        "zero-bubble": lambda: (schedules.zero_bubble(depth, count),),
-        "interleaved": lambda: (schedules.interleaved(depth, count, num_chunks),),
-    }
-    return tuple(wire(programs, blocking=blocking) for programs in make[schedule]())
+    phases = build_programs(schedule, depth, count, num_chunks)
+    return tuple(wire(programs, blocking=blocking) for programs in phases)
 
 
 def _unit(plan: Plan) -> int:

@@ -2,13 +2,18 @@
 
 A virtual stage is a chunk of layers: `chunk * num_stages + stage` (interleaving gives a stage
 several). A message carries activations forward from a virtual stage to the next one, or gradients
-back; it is named after the virtual stage that makes it.
+back; it is named after the virtual stage that makes it. Between two stages, messages are sent and
+received in one order, whatever their kinds and chunks.
+
+The simulator times these programs, the trainers carry them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
+
+from netbench.errors import PlanError
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 """Work on one micro-batch. weight: gradients of weights, where they are computed apart."""
@@ -40,18 +45,77 @@ class Exchange(NamedTuple):
 Program = list[Work | Exchange]
 
 
-def gpipe(num_stages: int, num_micro_batches: int) -> tuple[list[Program], list[Program]]:
-    """All forward, then all backward: the programs of both phases, by stage."""
+def user(message: Message) -> Work:
+    """The work that needs a message, on the stage it is sent to."""
+    direction = 1 if message.kind == FORWARD else -1
+    return Work(message.kind, message.virtual_stage + direction, message.micro_batch)
+
+
+def needed(work: Work, num_virtual_stages: int) -> Message | None:
+    """The message that work waits for; None: it needs nothing from another virtual stage."""
+    if work.kind == WEIGHT:
+        return None
+    source = work.virtual_stage - (1 if work.kind == FORWARD else -1)
+    if not 0 <= source < num_virtual_stages:
+        return None
+    return Message(work.kind, source, work.micro_batch)
+
+
+def build_programs(
+    schedule: str,
+    num_stages: int,
+    num_micro_batches: int,
+    num_chunks: int = 1,
+    *,
+    one_thread: bool = False,
+) -> tuple[list[Program], ...]:
+    """The phases of a schedule (`Plan.schedule`), in order: of each, the programs by stage.
+
+    GPipe has two, the others one. one_thread: see `gpipe`. Raises PlanError for what has none.
+    """
+    make: dict[str, Callable[[], tuple[list[Program], ...]]] = {
+        "gpipe": lambda: gpipe(num_stages, num_micro_batches, one_thread=one_thread),
+        "1f1b": lambda: (one_forward_one_backward(num_stages, num_micro_batches),),
+        "zero-bubble": lambda: (zero_bubble(num_stages, num_micro_batches),),
+        "interleaved": lambda: (interleaved(num_stages, num_micro_batches, num_chunks),),
+    }
+    if schedule not in make:
+        raise PlanError(f"{schedule!r} is no pipeline schedule; expected one of {', '.join(make)}")
+    return make[schedule]()
+
+
+def gpipe(
+    num_stages: int, num_micro_batches: int, *, one_thread: bool = False
+) -> tuple[list[Program], list[Program]]:
+    """All forward, then all backward: the programs of both phases, by stage.
+
+    A stage receives 0, sends 0, receives 1, sends 1, ... on one communicator, beside its compute.
+    Source of this order: DT-FM's release.
+    one_thread: for who does all of a program in turn, and would else compute before it receives.
+    Then the next receive is in one operation with the send of what is computed; and where nothing
+    is sent, before the compute.
+    """
 
     def phase(kind: str, stage: int) -> Program:
         step = 1 if kind == FORWARD else -1
+        has_source, has_target = 0 <= stage - step < num_stages, 0 <= stage + step < num_stages
+
+        def received(index: int) -> tuple[Message, ...]:
+            exists = has_source and index < num_micro_batches
+            return (Message(kind, stage - step, index),) if exists else ()
+
         program: Program = []
+        _exchange(program, (), received(0))
         for index in range(num_micro_batches):
-            if 0 <= stage - step < num_stages:
-                program.append(Exchange((), (Message(kind, stage - step, index),)))
+            if one_thread and not has_target:
+                _exchange(program, (), received(index + 1))
             program.append(Work(kind, stage, index))
-            if 0 <= stage + step < num_stages:
-                program.append(Exchange((Message(kind, stage, index),), ()))
+            sent = (Message(kind, stage, index),) if has_target else ()
+            if one_thread and has_target:
+                _exchange(program, sent, received(index + 1))
+            elif not one_thread:
+                _exchange(program, sent, ())
+                _exchange(program, (), received(index + 1))
         return program
 
     return (
@@ -64,7 +128,8 @@ def one_forward_one_backward(num_stages: int, num_micro_batches: int) -> list[Pr
     """Synchronous 1F1B: neighbours exchange activations and gradients in one operation.
 
     Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-    Megatron-LM" (2021); the order of operations is Megatron-LM's.
+    Megatron-LM" (2021); the order of operations is Megatron-LM's
+    (`forward_backward_pipelining_without_interleaving`).
     """
     return [_one_f_one_b(stage, num_stages, num_micro_batches, ()) for stage in range(num_stages)]
 
@@ -88,8 +153,8 @@ def _one_f_one_b(stage: int, depth: int, count: int, debt: tuple[int, ...]) -> P
     weights = 0
 
     def exchange(peer: int, sends: list[Message], receives: list[Message]) -> None:
-        if 0 <= peer < depth and (sends or receives):
-            program.append(Exchange(tuple(sends), tuple(receives)))
+        if 0 <= peer < depth:
+            _exchange(program, tuple(sends), tuple(receives))
 
     def weight(backwards: int) -> None:
         nonlocal weights
@@ -147,19 +212,8 @@ def interleaved(num_stages: int, num_micro_batches: int, num_chunks: int) -> lis
         ends = {FORWARD: last, BACKWARD: 0}
         return tuple(Message(*work) for work in group if work.virtual_stage != ends[work.kind])
 
-    def needed(group: list[Work]) -> tuple[Message, ...]:
-        sources = ((w, w.virtual_stage + (-1 if w.kind == FORWARD else 1)) for w in group)
-        return tuple(
-            Message(work.kind, source, work.micro_batch)
-            for work, source in sources
-            if 0 <= source <= last
-        )
-
-    def exchange(
-        sends: tuple[Message, ...], receives: tuple[Message, ...], program: Program
-    ) -> None:
-        if sends or receives:
-            program.append(Exchange(sends, receives))
+    def inputs(group: list[Work]) -> tuple[Message, ...]:
+        return tuple(message for work in group if (message := needed(work, last + 1)))
 
     def program(stage: int) -> Program:
         warm_up = min((num_stages - stage - 1) * 2 + (num_chunks - 1) * num_stages, total)
@@ -170,11 +224,17 @@ def interleaved(num_stages: int, num_micro_batches: int, num_chunks: int) -> lis
         ]
         groups += [[backward(stage, step)] for step in range(total - warm_up, total)]
         ordered: Program = []
-        exchange((), needed(groups[0]), ordered)
+        _exchange(ordered, (), inputs(groups[0]))
         for index, group in enumerate(groups):
             ordered += group
-            following = needed(groups[index + 1]) if index + 1 < len(groups) else ()
-            exchange(results(group), following, ordered)
+            following = inputs(groups[index + 1]) if index + 1 < len(groups) else ()
+            _exchange(ordered, results(group), following)
         return ordered
 
     return [program(stage) for stage in range(num_stages)]
+
+
+def _exchange(program: Program, sends: tuple[Message, ...], receives: tuple[Message, ...]) -> None:
+    """Append an operation, unless it is empty."""
+    if sends or receives:
+        program.append(Exchange(sends, receives))
