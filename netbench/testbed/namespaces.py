@@ -288,5 +288,5 @@ class NamespaceTransport:
                 return connection
 
     def close(self) -> None:
-        self._server.terminate()
+        self._server.kill()  # its ranks die with it; SIGTERM would leave one that is stopped
         self._server.wait(timeout=10.0)

@@ -3,6 +3,8 @@
 A rank is a process on a node that speaks JSON lines over a `Channel` (`netbench.trainers.protocol`
 describes them). One reader thread per channel feeds one queue, so that the session blocks instead
 of polling: a poll would keep virtual time from advancing.
+
+A rank that dies, says that it cannot go on, or hangs ends the session with one message.
 """
 
 from __future__ import annotations
@@ -10,79 +12,72 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from netbench.errors import TestbedError
-from netbench.plan.collective import Experiment, experiment_to_json
+from netbench.plan import Plan
+from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
+from netbench.testbed.activity import WATCH_S, Sample, Watch, read_sample
+from netbench.testbed.failures import Complaint, complaint_of, count_oom_kills, explain
 from netbench.testbed.transport import Channel, NodeAddress, Transport
 
 Message = dict[str, Any]
 
-STEP_TIMEOUT_S = 100_000.0
-"""Deadline of one step in the session's own clock, seconds. The longest published iteration takes
-6,799 s; in virtual time a lost message is found when the clock jumps here, at no cost."""
+SETTLE_S = 2.0
+"""After the first complaint, wait so long for others, by the session's clock: those who lost a
+connection are often faster than the news that a rank has died."""
+
+SLEEP_MARGIN = 2.0
+"""Virtual devices may sleep for this many times what the plan computes before they are taken for
+hung: a placement may put several stages on one device."""
 
 
-class RankPool:
-    """The ranks of one session; rank i owns device i and sits on node `device_nodes[i]`."""
+class Ranks:
+    """Channels to ranks, and what comes from them. Rank i sits on node `rank_nodes[i]`."""
 
-    def __init__(self, nodes: Sequence[NodeAddress], device_nodes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[NodeAddress],
+        rank_nodes: Sequence[int],
+        read: Callable[[], Sample] = read_sample,
+    ) -> None:
         self._nodes = nodes
-        self._device_nodes = tuple(device_nodes)
+        self._rank_nodes = tuple(rank_nodes)
+        self._read_sample = read
         self._channels: list[Channel] = []
+        self._pids: list[int] = []
         self._inbox: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
-
-    def start(self, transport: Transport, on_ready: Callable[[int], None]) -> list[Message]:
-        """Start every rank and wait until each said `started`; `on_ready(count)` as they come."""
-        for rank, node in enumerate(self._device_nodes):
-            channel = transport.start_rank(node, rank)
-            self._channels.append(channel)
-            threading.Thread(target=self._read, args=(rank, channel), daemon=True).start()
-        return self._collect("started", on_ready)
-
-    def connect(self, store_port: int) -> list[Message]:
-        """Join all ranks into one world; rank 0 serves the store. Every connection is made here."""
-        store = f"{self._nodes[self._device_nodes[0]].address}:{store_port}"
-        for rank, channel in enumerate(self._channels):
-            node = self._nodes[self._device_nodes[rank]]
-            self._send(
-                channel,
-                op="connect",
-                rank=rank,
-                world_size=len(self._channels),
-                address=node.address,
-                interface=node.interface,
-                store=store,
-                serve_store=rank == 0,
-            )
-        return self._collect("ready")
-
-    def prepare(self, plan: Experiment) -> None:
-        """Build what `plan` needs on every rank and warm the connections it uses."""
-        text = experiment_to_json(plan)
-        for channel in self._channels:
-            self._send(channel, op="prepare", plan=text)
-        self._collect("prepared")
-
-    def run(self, plan_hash: str, iteration: int, start_at_s: float) -> list[Message]:
-        """One iteration of a prepared plan on all ranks, from one absolute start; rank order."""
-        for channel in self._channels:
-            self._send(
-                channel, op="run", plan_hash=plan_hash, iteration=iteration, start_at=start_at_s
-            )
-        return self._collect("iteration")
+        self._oom_kills = count_oom_kills()
 
     def stop(self) -> None:
         """Ask every rank to leave, and drop the channels."""
+        self._order(op="stop")
         for channel in self._channels:
-            with suppress(TestbedError):  # gone already, which is what was asked
-                self._send(channel, op="stop")
             channel.close()
 
-    def _send(self, channel: Channel, **message: Any) -> None:
-        channel.send(json.dumps(message))
+    def _start(
+        self, start: Callable[[int, int], Channel], on_ready: Callable[[int], None]
+    ) -> list[Message]:
+        """Start every rank with `start(node, rank)` and wait until each said `started`."""
+        for rank, node in enumerate(self._rank_nodes):
+            channel = start(node, rank)
+            self._channels.append(channel)
+            threading.Thread(target=self._read, args=(rank, channel), daemon=True).start()
+        started = self._collect("started", "the start of the ranks", on_ready)
+        self._pids = [message.get("pid", 0) for message in started]
+        return started
+
+    def _order(self, **message: Any) -> None:
+        """Send the same to every rank."""
+        for rank in range(len(self._channels)):
+            self._send(rank, **message)
+
+    def _send(self, rank: int, /, **message: Any) -> None:
+        with suppress(TestbedError):  # it has gone, and its channel's end says how
+            self._channels[rank].send(json.dumps(message))
 
     def _read(self, rank: int, channel: Channel) -> None:
         while (line := channel.receive()) is not None:
@@ -93,28 +88,126 @@ class RankPool:
         self._inbox.put((rank, None))
 
     def _collect(
-        self, event: str, on_answer: Callable[[int], None] = lambda count: None
+        self,
+        event: str,
+        doing: str,
+        on_answer: Callable[[int], None] = lambda count: None,
+        allowed_s: float = 0.0,
     ) -> list[Message]:
-        """One `event` from every rank, in rank order; any error or lost rank ends the session."""
+        """One `event` from every rank, in rank order."""
         answers: dict[int, Message] = {}
-        while len(answers) < len(self._channels):
-            try:
-                rank, message = self._inbox.get(timeout=STEP_TIMEOUT_S)
-            except queue.Empty:
-                missing = sorted(set(range(len(self._channels))) - set(answers))
-                raise TestbedError(
-                    f"no answer ({event}) within {STEP_TIMEOUT_S:g} s from {self._names(missing)}"
-                ) from None
-            if message is None:
-                raise TestbedError(f"{self._names([rank])} ended before it answered ({event})")
-            if message["event"] == "error":
-                raise TestbedError(f"{self._names([rank])}: {message['message']}")
+        everyone, watch = range(len(self._channels)), self._watch(allowed_s)
+        while len(answers) < len(everyone):
+            missing = [rank for rank in everyone if rank not in answers]
+            rank, message = self._next(missing, doing, watch)
             if message["event"] == event:
                 answers[rank] = message
                 on_answer(len(answers))
         return [answers[rank] for rank in sorted(answers)]
 
-    def _names(self, ranks: Sequence[int]) -> str:
-        shown = [f"rank {r} on {self._nodes[self._device_nodes[r]].name}" for r in ranks[:8]]
-        rest = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-        return ", ".join(shown) + rest
+    def _watch(self, allowed_s: float) -> Callable[[], Watch]:
+        """Makes the watch when it is needed first: most steps are too short to look at."""
+        made: list[Watch] = []
+
+        def watch() -> Watch:
+            if not made:
+                pids = self._pids or [0] * len(self._channels)
+                made.append(Watch(pids, self._name, allowed_s, self._read_sample))
+            return made[0]
+
+        return watch
+
+    def _next(
+        self, missing: Sequence[int], doing: str, watch: Callable[[], Watch]
+    ) -> tuple[int, Message]:
+        """The next message, and whose. Raises TestbedError once a rank dies, complains or hangs."""
+        while True:
+            try:
+                rank, message = self._inbox.get(timeout=WATCH_S)
+            except queue.Empty:
+                if why := watch().look(missing):
+                    raise TestbedError(f"{why}, in {doing}") from None
+                continue
+            complaint = complaint_of(rank, message)
+            if complaint is not None:
+                raise TestbedError(self._explain(complaint, doing))
+            assert message is not None
+            return rank, message
+
+    def _explain(self, first: Complaint, doing: str) -> str:
+        complaints = [first, *self._further_complaints()]
+        num_oom_kills = count_oom_kills() - self._oom_kills
+        return explain(complaints, self._name, doing, num_oom_kills)
+
+    def _further_complaints(self) -> Iterable[Complaint]:
+        end_s = time.monotonic() + SETTLE_S
+        with suppress(queue.Empty):
+            while (left_s := end_s - time.monotonic()) > 0:
+                if complaint := complaint_of(*self._inbox.get(timeout=left_s)):
+                    yield complaint
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on {self._nodes[self._rank_nodes[rank]].name}"
+
+
+class RankPool(Ranks):
+    """The trainers of one session; rank i owns device i."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeAddress],
+        device_nodes: Sequence[int],
+        read: Callable[[], Sample] = read_sample,
+    ) -> None:
+        super().__init__(nodes, device_nodes, read)
+        self._plans: dict[str, Experiment] = {}
+
+    def start(self, transport: Transport, on_ready: Callable[[int], None]) -> list[Message]:
+        """Start every rank and wait until each said `started`; `on_ready(count)` as they come."""
+        return self._start(transport.start_rank, on_ready)
+
+    def connect(self, store_port: int) -> list[Message]:
+        """Join all ranks into one world; rank 0 serves the store. Every connection is made here."""
+        store = f"{self._nodes[self._rank_nodes[0]].address}:{store_port}"
+        for rank, index in enumerate(self._rank_nodes):
+            node = self._nodes[index]
+            self._send(
+                rank,
+                op="connect",
+                rank=rank,
+                world_size=len(self._channels),
+                address=node.address,
+                interface=node.interface,
+                store=store,
+                serve_store=rank == 0,
+            )
+        return self._collect("ready", "connecting")
+
+    def prepare(self, plan: Experiment) -> None:
+        """Build what `plan` needs on every rank and warm the connections it uses."""
+        self._plans[experiment_hash(plan)] = plan
+        self._order(op="prepare", plan=experiment_to_json(plan))
+        self._collect("prepared", f"the preparation of {plan.variant}")
+
+    def run(
+        self, plan_hash: str, iteration: int, start_at_s: float, trace: bool = False
+    ) -> list[Message]:
+        """One iteration of a prepared plan on all ranks, from one absolute start; rank order.
+
+        trace: have every rank tell what it did, and when.
+        """
+        plan = self._plans[plan_hash]
+        order = {"plan_hash": plan_hash, "iteration": iteration, "start_at": start_at_s}
+        self._order(op="run", **order, trace=trace)
+        doing = f"iteration {iteration} of {plan.variant} (plan {plan_hash})"
+        return self._collect("iteration", doing, allowed_s=SLEEP_MARGIN * compute_s(plan))
+
+
+def compute_s(plan: Experiment) -> float:
+    """What all stages of one replica compute in an iteration, one after the other, seconds."""
+    if not isinstance(plan, Plan):
+        return 0.0
+    passes = plan.num_rounds * plan.num_micro_batches * max(1, plan.local_steps)
+    return sum(
+        passes * (stage.forward_s + stage.backward_s) + stage.optimizer_s for stage in plan.stages
+    )

@@ -5,10 +5,12 @@ Importing torch 64 times on two cores takes minutes; a fork takes a fraction of 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -28,30 +30,45 @@ BACKLOG = 1024
 
 
 def serve(path: Path) -> NoReturn:
-    """Listen on the Unix socket `path`; fork one rank per connection until killed."""
+    """Listen on the Unix socket `path`; fork one rank per connection until killed.
+
+    When a rank is killed, its connection is told.
+    """
     import_everything()
     # What exists now never becomes garbage: its pages stay shared between the ranks.
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended ranks are reaped by the kernel
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(BACKLOG)
-    while True:
-        connection, _ = listener.accept()
-        _fork(connection, listener)
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is listener:
+                    _fork(listener, selector)
+                else:
+                    selector.unregister(key.fileobj)
+                    _bury(key.fd, *key.data)
 
 
-def _fork(connection: socket.socket, listener: socket.socket) -> None:
+def _fork(listener: socket.socket, selector: selectors.BaseSelector) -> None:
+    """Fork a rank for the next connection, and wait for its end with `selector`."""
+    connection, _ = listener.accept()
     parent = os.getpid()
-    if os.fork():
-        connection.close()
+    if child := os.fork():
+        # A descriptor of a process can be read from once it has ended.
+        selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, connection))
         return
     status = 1
     try:
         _die_with(parent)
+        for key in list(selector.get_map().values()):
+            if key.fileobj is not listener:
+                os.close(key.fd)
+                key.data[1].close()
         listener.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        selector.close()
         status = _serve(Channel.over_socket(connection))
     except BaseException:
         traceback.print_exc()
@@ -59,6 +76,18 @@ def _fork(connection: socket.socket, listener: socket.socket) -> None:
         # Not sys.exit: the parent's clean-up is not the child's to do.
         sys.stderr.flush()
         os._exit(status)
+
+
+def _bury(descriptor: int, child: int, connection: socket.socket) -> None:
+    """Say on its connection which signal killed a rank: it cannot do so itself."""
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(descriptor)
+    if status < 0:
+        with contextlib.suppress(ChannelClosed):  # nobody is left to be told
+            Channel.over_socket(connection).send(event="ended", status=status)
+    with contextlib.suppress(OSError):  # nobody is left
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def _serve(channel: Channel) -> int:

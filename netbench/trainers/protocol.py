@@ -27,7 +27,10 @@ Rank to controller. Every order but `stop` is answered once, in order:
      "loss": this rank's share of the batch's mean loss, or null,
      "events": [[kind, start_s, end_s, details], ..]}        what it did (`events`), seconds after
                                                              `start_at`; empty without "trace"
-    {"event": "error", "rank": r or null, "message": m}    the rank exits with status 1 after it
+    {"event": "error", "rank": r or null, "message": m,    the rank exits with status 1 after it
+     "follows": true where it only lost a peer}
+    {"event": "ended", "status": -9}                       of a forked rank that signal 9 killed, by
+                                                           its parent
 
 Send `connect` and `prepare` to every rank before waiting for any: they answer when all have met.
 `start_s` is when the rank really started (late if above `start_at`), `end_s` when its part of the

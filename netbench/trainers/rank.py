@@ -6,12 +6,14 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import math
 import os
 import sys
 import time
 import traceback
 
 import torch
+import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.collective import experiment_from_json, experiment_hash
@@ -45,14 +47,26 @@ def run_rank(channel: Channel, rank: int | None = None) -> int:
     except ChannelClosed:
         return _leave(0)
     except Exception as error:
-        expected = isinstance(error, NetbenchError)
-        message = str(error) if expected else f"{type(error).__name__}: {error}"
-        if not expected:
+        described = describe_error(error)
+        if not (isinstance(error, NetbenchError) or described["follows"]):
             traceback.print_exc()
         with contextlib.suppress(ChannelClosed):  # nobody is left to tell; stderr has it
-            channel.send(event="error", rank=loop.rank, message=message)
+            channel.send(event="error", rank=loop.rank, **described)
         return _leave(1)
     return _leave(0)
+
+
+def describe_error(error: Exception) -> Message:
+    """`message` and `follows` of an error event: see `protocol`."""
+    lines = str(error).strip().splitlines() or [""]
+    if isinstance(error, NetbenchError):
+        return {"message": str(error), "follows": False}
+    memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    if memory or "can't allocate memory" in lines[0]:  # DefaultCPUAllocator raises RuntimeError
+        return {"message": f"out of memory: {lines[0] or 'no more to be had'}", "follows": False}
+    # What gloo raises when a peer has gone names its own source file first.
+    follows = "/transport/tcp/" in lines[0] or isinstance(error, dist.DistNetworkError)
+    return {"message": f"{type(error).__name__}: {lines[0]}", "follows": follows}
 
 
 def _leave(status: int) -> int:
@@ -125,6 +139,12 @@ class Rank:
         start_s = time.monotonic()
         phases = system.iterate()
         end_s = time.monotonic()
+        loss = system.take_loss()
+        if loss is not None and not math.isfinite(loss):
+            raise TestbedError(
+                f"the loss of iteration {order['iteration']} is {loss}; it diverged: "
+                "lower the learning rate, or use a dtype of larger range"
+            )
         self._channel.send(
             event="iteration",
             rank=self.rank,
@@ -133,6 +153,6 @@ class Rank:
             start_s=start_s,
             end_s=end_s,
             phases=phases,
-            loss=system.take_loss(),
+            loss=loss,
             events=[event.to_json(order["start_at"]) for event in RECORDER.take()],
         )

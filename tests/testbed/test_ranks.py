@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import queue
 from collections.abc import Callable, Sequence
@@ -9,22 +10,29 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from netbench.errors import TestbedError
+from netbench.plan import plan_hash
+from netbench.testbed import ranks
+from netbench.testbed.activity import Process, Sample, read_sample
 from netbench.testbed.namespaces import node_addresses
-from netbench.testbed.ranks import Message, RankPool
+from netbench.testbed.ranks import Message, RankPool, compute_s
 from netbench.testbed.transport import Channel
+from tests.trainers.conftest import make_plan
 
+PLAN = make_plan(pp=2, dp=2)
 NODES = node_addresses(["ohio-0", "ohio-1"])
 
 
 class FakeRank:
     """A channel whose other end answers at once, as `answer` says; None = the rank leaves."""
 
-    def __init__(self, rank: int, answer: Callable[[int, Message], Message | None]) -> None:
+    def __init__(
+        self, rank: int, answer: Callable[[int, Message], Message | None], pid: int = 0
+    ) -> None:
         self.rank = rank
         self.heard: list[Message] = []
         self._answer = answer
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._lines.put(json.dumps({"event": "started"}))
+        self._lines.put(json.dumps({"event": "started", "pid": pid}))
 
     def send(self, line: str) -> None:
         message = json.loads(line)
@@ -42,9 +50,11 @@ class FakeRank:
 class FakeTransport:
     """Starts fake ranks and remembers them."""
 
-    def __init__(self, answer: Callable[[int, Message], Message | None]) -> None:
+    def __init__(
+        self, answer: Callable[[int, Message], Message | None], pids: Sequence[int] = (0, 0, 0)
+    ) -> None:
         self.ranks: list[FakeRank] = []
-        self._answer = answer
+        self._answer, self._pids = answer, pids
 
     def run(
         self, node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = 0.0
@@ -52,7 +62,7 @@ class FakeTransport:
         raise AssertionError("ranks are driven over their channels only")
 
     def start_rank(self, node: int, rank: int) -> Channel:
-        self.ranks.append(FakeRank(rank, self._answer))
+        self.ranks.append(FakeRank(rank, self._answer, self._pids[rank]))
         return self.ranks[-1]
 
     def close(self) -> None:
@@ -61,15 +71,18 @@ class FakeTransport:
 
 def obedient(rank: int, message: Message) -> Message | None:
     """Answers every order as a rank does."""
-    event = {"connect": "ready", "run": "iteration"}.get(message["op"])
+    events = {"connect": "ready", "prepare": "prepared", "run": "iteration"}
+    event = events.get(message["op"])
     return {"event": event, "rank": rank, "end_s": 10.0 + rank} if event else {"event": "other"}
 
 
 def started_pool(
     answer: Callable[[int, Message], Message | None],
+    read: Callable[[], Sample] = read_sample,
+    pid_of_rank_1: int = 0,
 ) -> tuple[RankPool, FakeTransport]:
-    transport = FakeTransport(answer)
-    pool = RankPool(NODES, device_nodes=(0, 0, 1))
+    transport = FakeTransport(answer, (0, pid_of_rank_1, 0))
+    pool = RankPool(NODES, (0, 0, 1), read)
     pool.start(transport, lambda count: None)
     return pool, transport
 
@@ -88,7 +101,8 @@ def test_ranks_of_a_node_get_its_address_and_rank_0_serves_the_store() -> None:
 def test_answers_come_back_in_rank_order() -> None:
     """Whoever finishes first."""
     pool, _ = started_pool(obedient)
-    assert [answer["rank"] for answer in pool.run("abc", 0, 5.0)] == [0, 1, 2]
+    pool.prepare(PLAN)
+    assert [answer["rank"] for answer in pool.run(plan_hash(PLAN), 0, 5.0)] == [0, 1, 2]
 
 
 def test_progress_counts_the_ranks_that_started() -> None:
@@ -114,8 +128,69 @@ def test_a_rank_that_reports_an_error_is_named_with_its_node() -> None:
 def test_a_rank_that_leaves_is_named_with_what_it_owed() -> None:
     """The end of its channel is seen at once, not after a deadline."""
     pool, _ = started_pool(lambda rank, message: None if rank == 1 else obedient(rank, message))
-    with pytest.raises(TestbedError, match=r"rank 1 on ohio-0 ended before it answered \(ready\)"):
+    with pytest.raises(
+        TestbedError, match=r"rank 1 on ohio-0: ended without a word, in connecting"
+    ):
         pool.connect(store_port=1)
+
+
+def test_those_who_lost_a_peer_are_not_the_cause() -> None:
+    """They complain before the death of the rank they lost is known."""
+
+    def loses(rank: int, message: Message) -> Message | None:
+        return [
+            {"event": "error", "message": "Connection closed by peer", "follows": True},
+            {"event": "error", "message": "Connection closed by peer", "follows": True},
+            {"event": "ended", "status": -9},
+        ][rank]
+
+    pool, _ = started_pool(loses)
+    with pytest.raises(TestbedError) as caught:
+        pool.connect(store_port=1)
+    assert str(caught.value) == (
+        "rank 2 on ohio-1: was killed by SIGKILL, in connecting; 2 of the others then lost a connection"
+    )
+
+
+def test_a_rank_that_is_gone_when_an_order_comes_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That it cannot be sent to says nothing; the end of its channel does."""
+    pool, transport = started_pool(obedient)
+
+    def gone(line: str) -> None:
+        transport.ranks[1].close()
+        raise TestbedError("a rank has gone: Broken pipe")
+
+    monkeypatch.setattr(transport.ranks[1], "send", gone)
+    with pytest.raises(TestbedError, match="rank 1 on ohio-0: ended without a word"):
+        pool.connect(store_port=1)
+
+
+def test_ranks_that_hang_are_named_and_the_others_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 never answers; nothing is sent, and its process is stopped."""
+    monkeypatch.setattr(ranks, "WATCH_S", 0.001)
+    times = itertools.count(0.0, 30.0)
+    processes = {7: Process(session=1, state="T", cpu_s=0.0)}
+
+    def read() -> Sample:
+        return Sample(at_s=next(times), num_bytes=0, processes=processes)
+
+    def hangs(rank: int, message: Message) -> Message | None:
+        return {"event": "other"} if rank == 1 else obedient(rank, message)
+
+    pool, _ = started_pool(hangs, read, pid_of_rank_1=7)
+    with pytest.raises(TestbedError) as caught:
+        pool.connect(store_port=1)
+    assert str(caught.value) == (
+        "nothing was sent for 120 s; stopped, by a signal or a debugger: rank 1 on ohio-0, "
+        "in connecting"
+    )
+
+
+def test_virtual_devices_may_sleep_for_what_they_compute() -> None:
+    """Two stages, 4 micro-batches of 1 + 3 ms each, and 2 ms of the optimizer per stage."""
+    assert compute_s(PLAN) == pytest.approx(2 * (4 * 0.004 + 0.002))
 
 
 def test_stop_reaches_every_rank_that_is_left() -> None:

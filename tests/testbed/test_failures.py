@@ -1,0 +1,93 @@
+"""One message about what went wrong, whatever came first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netbench.testbed.failures import (
+    Complaint,
+    complaint_of,
+    count_oom_kills,
+    describe_status,
+    explain,
+)
+
+
+def name(rank: int) -> str:
+    return f"rank {rank} on ohio-{rank}"
+
+
+def said(*complaints: Complaint, num_oom_kills: int = 0) -> str:
+    return explain(complaints, name, "iteration 3", num_oom_kills)
+
+
+LOST = Complaint(rank=0, what="Connection closed by peer", follows=True)
+KILLED = Complaint(rank=5, what="was killed by SIGKILL")
+
+
+def test_the_cause_is_named_even_if_it_comes_last() -> None:
+    """Who only lost a connection is counted."""
+    assert said(LOST, KILLED) == (
+        "rank 5 on ohio-5: was killed by SIGKILL, in iteration 3; 1 of the others then lost a connection"
+    )
+
+
+def test_what_a_rank_says_first_is_its_reason() -> None:
+    """That its channel ends afterwards adds nothing."""
+    memory = Complaint(rank=1, what="out of memory: 8 GB")
+    assert said(memory, Complaint(rank=1, what="ended without a word")) == (
+        "rank 1 on ohio-1: out of memory: 8 GB, in iteration 3"
+    )
+
+
+def test_every_cause_is_listed_up_to_a_limit() -> None:
+    """All ranks ran out of memory at once."""
+    text = said(*(Complaint(rank=rank, what="out of memory") for rank in range(20)))
+    assert text.count("out of memory") == 8
+    assert "and 12 more" in text
+
+
+def test_a_lost_connection_that_nobody_caused_is_told_as_it_is() -> None:
+    """E.g. the network between them was taken away."""
+    assert said(LOST).startswith("rank 0 on ohio-0: Connection closed by peer")
+
+
+def test_the_kernel_that_killed_for_memory_is_named_only_where_it_can_have() -> None:
+    """A rank that SIGKILL ended, and the kernel's count that rose."""
+    assert "out of memory: the kernel killed 2" in said(KILLED, num_oom_kills=2)
+    assert "memory" not in said(KILLED)
+    assert "memory" not in said(Complaint(rank=1, what="was killed by SIGSEGV"), num_oom_kills=2)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("import sys; sys.exit(3)", "ended with status 3"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 40)", "was killed by signal 40"),
+    ],
+)
+def test_a_status_is_told_as_a_person_would(program: str, expected: str) -> None:
+    """Of real processes."""
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert describe_status(done.returncode) == expected
+
+
+def test_a_rank_that_ended_well_does_not_complain() -> None:
+    """Nor does an answer; the end of a channel does."""
+    assert complaint_of(1, {"event": "ended", "status": 0}) is None
+    assert complaint_of(1, {"event": "ready"}) is None
+    assert complaint_of(1, None) == Complaint(rank=1, what="ended without a word")
+
+
+def test_the_count_of_the_kernel_is_found(tmp_path: Path) -> None:
+    """In its own file; a kernel that does not count has none."""
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("nr_free_pages 12\noom_kill 7\noom_kill_x 9\n")
+    assert count_oom_kills(vmstat) == 7
+    vmstat.write_text("nr_free_pages 12\n")
+    assert count_oom_kills(vmstat) == 0
