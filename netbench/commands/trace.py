@@ -104,7 +104,7 @@ def _simulated(plan: Plan) -> Timeline:
     from netbench.simulator import simulate  # numba: only when asked for
     from netbench.simulator.unfold import unfold
 
-    return unfold(simulate(plan))
+    return unfold(simulate(plan, whole=True))
 
 
 def _stages(plan: Plan) -> Mapping[str, Sequence[int]]:

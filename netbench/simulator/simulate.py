@@ -74,17 +74,20 @@ class Simulation:
         return sum(part.total_s for part in self.parts)
 
 
-def simulate(plan: Plan, transport: TransportProfile | None = None) -> Simulation:
+def simulate(
+    plan: Plan, transport: TransportProfile | None = None, *, whole: bool = False
+) -> Simulation:
     """Simulate one iteration of `plan` at full size; iterations do not differ.
 
-    transport: None = the profile of the plan's backend; collectives are NCCL's with either. Raises
+    transport: None = the profile of the plan's backend; collectives are NCCL's with either. whole:
+    every micro-batch of a pipeline, where else a steady state stands for most of them. Raises
     PlanError for a plan that the simulator has no rules for.
     """
     transport = transport or load_transport(plan.backend)
     if plan.schedule == "gpipe":
-        return _gpipe(plan, transport)
+        return _gpipe(plan, transport, whole)
     if plan.schedule in ("1f1b", "interleaved", "zero-bubble"):
-        return _one_f_one_b(plan, transport)
+        return _one_f_one_b(plan, transport, whole)
     if plan.system == "zero3":
         return _zero3(plan, transport)
     if plan.system == "ddp":
@@ -112,20 +115,21 @@ def forget() -> None:
         part.cache_clear()
 
 
-def _timed(part: Any, plan: Plan, transport: TransportProfile) -> _Timed:
+def _timed(part: Any, plan: Plan, transport: TransportProfile, whole: bool = False) -> _Timed:
     """`part` of the plan's shape, kept for the next plan of the same shape unless it is large."""
     make = part if plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
-    timed: _Timed = make(_shape(plan), transport)
+    timed: _Timed = make(_shape(plan, whole), transport)
     return timed
 
 
-def _shape(plan: Plan) -> Plan:
+def _shape(plan: Plan, whole: bool) -> Plan:
     """What of a plan its parts depend on: the batch only says how often they are repeated."""
+    num_micro_batches = plan.num_micro_batches if whole else _num_simulated(plan)
     return dataclasses.replace(
         plan,
         workload=dataclasses.replace(plan.workload, batch=0),
         num_rounds=1,
-        num_micro_batches=1 if plan.schedule == "none" else _num_simulated(plan),
+        num_micro_batches=1 if plan.schedule == "none" else num_micro_batches,
         iterations=1,
         warmup_iterations=0,
         seed=0,
@@ -148,10 +152,10 @@ def rank_lanes(plan: Plan) -> Ids:
     return np.arange(layout.num_ranks).reshape(layout.pp, layout.dp * layout.tp).T.copy()
 
 
-def _gpipe(plan: Plan, transport: TransportProfile) -> Simulation:
+def _gpipe(plan: Plan, transport: TransportProfile, whole: bool) -> Simulation:
     """Rounds of forward, barrier, backward; after the last, gradients are synchronised and all
     meet at a barrier, where the iteration ends."""
-    timed = _timed(_gpipe_round, plan, transport)
+    timed = _timed(_gpipe_round, plan, transport, whole)
     timeline, moments = timed.timeline, timed.moments
     turn_s, round_s, end_s = (timed.last_s(name) for name in ("turn", "ends", "done"))
     phases = (
@@ -187,9 +191,9 @@ def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
     return _Timed(fabric=graph.fabric, timeline=graph.run(), moments=moments)
 
 
-def _one_f_one_b(plan: Plan, transport: TransportProfile) -> Simulation:
+def _one_f_one_b(plan: Plan, transport: TransportProfile, whole: bool) -> Simulation:
     """Fill, a steady state, drain; then gradients are synchronised."""
-    timed = _timed(_one_f_one_b_pass, plan, transport)
+    timed = _timed(_one_f_one_b_pass, plan, transport, whole)
     timeline, ready_s, end_s = timed.timeline, timed.last_s("ends"), timed.last_s("done")
     ends = timed.moments["ends"]
     parts = _stretch(plan, timeline, Kind.BACKWARD, "pipeline", (0.0, ready_s), ends)
@@ -244,7 +248,7 @@ def _stretch(
     The pipelines of a phase go at different speeds: the one that would end last counts.
     """
     from_s, to_s = window_s
-    missing = plan.num_micro_batches - _num_simulated(plan)
+    missing = plan.num_micro_batches - 1 - int(timeline.label[timeline.kind == kind].max())
     if missing == 0:
         return (
             Part(name=name, timeline=timeline, from_s=from_s, to_s=to_s, repeat=plan.num_rounds),

@@ -38,7 +38,11 @@ class _Table:
 
 
 def unfold(simulation: Simulation) -> plan_timeline.Timeline:
-    """The whole iteration; `zero3` and `ddp` as rank 0, for all do the same."""
+    """The whole iteration; `zero3` and `ddp` as rank 0, for all do the same.
+
+    simulation: of all micro-batches (`simulate(plan, whole=True)`). A rank may run ahead of a
+    steady state, and its passes would be missing from the copies of it.
+    """
     tables: dict[int, _Table] = {}
     slices: list[Slice] = []
     for part, length_s, offset_s, is_last in _copies(simulation):
