@@ -16,11 +16,23 @@ Controller to rank. `rank` is the index of the device the process owns, whatever
      "trace": true to have its events}                            may be left out
     {"op": "stop"}
 
+For systems whose peers may go and come (hivemind). m = {rank as text: address, ..}, the members of
+an epoch. A rank that comes after the others connected joins instead, and is prepared:
+
+    {"op": "join", "rank": r, "world_size": n, "address": "10.77.0.4"}
+    {"op": "meet", "plan_hash": h, "members": m, "epoch": e, "new": [ranks to be given the state]}
+    {"op": "run", .., "elastic": true}               ranks ask about every round, and are told:
+    {"op": "round", "members": m, "again": b, "epoch": e}
+
 Rank to controller. Every order but `stop` is answered once, in order:
 
     {"event": "started", "rank": r or null, "pid": p}     once, when torch is there
-    {"event": "ready", "rank": r}                          answers connect
-    {"event": "prepared", "rank": r, "plan_hash": h}       answers prepare
+    {"event": "ready", "rank": r}                          answers connect, join
+    {"event": "prepared", "rank": r, "plan_hash": h,       answers prepare
+     "address": "10.77.0.4:40123" or null}                  where peers that may go reach it
+    {"event": "met", "rank": r}                            answers meet
+    {"event": "round", "rank": r, "complete": b}           within a run: it has a round's result,
+                                                           or lost a peer; answered by "round"
     {"event": "iteration", "rank": r, "plan_hash": h, "iteration": i, "start_s": s, "end_s": e,
      "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..},    or a
                                                   collective's parts, e.g. "reduce_s"

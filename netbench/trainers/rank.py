@@ -18,10 +18,13 @@ import torch.distributed as dist
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.collective import experiment_from_json, experiment_hash
 from netbench.trainers.events import RECORDER
+from netbench.trainers.hivemind import Verdict
 from netbench.trainers.protocol import Channel, ChannelClosed, Message
-from netbench.trainers.systems import System, build_system
+from netbench.trainers.systems import Elastic, System, build_system
 from netbench.trainers.virtual import sleep_until
 from netbench.trainers.world import World
+
+OPS = "connect, join, prepare, meet, run or stop"
 
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
 TIMER_SLACK_NS = 1
@@ -92,12 +95,16 @@ class Rank:
                 self._connect(order)
             case "prepare":
                 self._prepare(order)
+            case "join":
+                self._join(order)
+            case "meet":
+                self._meet(order)
             case "run":
                 self._run(order)
             case "stop":
                 return False
             case other:
-                raise TestbedError(f"unknown op {other!r}; expected connect, prepare, run or stop")
+                raise TestbedError(f"unknown op {other!r}; expected {OPS}")
         return True
 
     def _connect(self, order: Message) -> None:
@@ -108,8 +115,36 @@ class Rank:
             interface=order["interface"],
             store=order["store"],
             serve_store=order["serve_store"],
+            address=order["address"],
         )
         self._channel.send(event="ready", rank=self.rank)
+
+    def _join(self, order: Message) -> None:
+        """Take part in elastic systems only: gloo's world is as it was connected."""
+        self.rank = order["rank"]
+        self._world = World(None, order["rank"], order["world_size"], order["address"])
+        self._channel.send(event="ready", rank=self.rank)
+
+    def _meet(self, order: Message) -> None:
+        system = self._system(order)
+        if not isinstance(system, Elastic):
+            raise TestbedError(f"plan {order['plan_hash']} is of a system whose peers stay")
+        system.meet(_addresses(order["members"]), order["epoch"], order["new"])
+        self._channel.send(event="met", rank=self.rank)
+
+    def _decide(self, complete: bool) -> Verdict:
+        """Ask the controller what becomes of a round."""
+        self._channel.send(event="round", rank=self.rank, complete=complete)
+        answer = self._channel.receive()
+        return Verdict(
+            members=_addresses(answer["members"]), again=answer["again"], epoch=answer["epoch"]
+        )
+
+    def _system(self, order: Message) -> System:
+        system = self._systems.get(order["plan_hash"])
+        if system is None:
+            raise TestbedError(f"plan {order['plan_hash']} was not prepared")
+        return system
 
     def _prepare(self, order: Message) -> None:
         plan = experiment_from_json(order["plan"])
@@ -126,12 +161,17 @@ class Rank:
         # What was prepared stays: the collector need not look at it between iterations.
         gc.collect()
         gc.freeze()
-        self._channel.send(event="prepared", rank=self.rank, plan_hash=experiment_hash(plan))
+        self._channel.send(
+            event="prepared",
+            rank=self.rank,
+            plan_hash=experiment_hash(plan),
+            address=system.address if isinstance(system, Elastic) else None,
+        )
 
     def _run(self, order: Message) -> None:
-        system = self._systems.get(order["plan_hash"])
-        if system is None:
-            raise TestbedError(f"plan {order['plan_hash']} was not prepared")
+        system = self._system(order)
+        if isinstance(system, Elastic):
+            system.decide = self._decide if order.get("elastic") else None
         system.arm()
         if order.get("trace"):
             RECORDER.begin(on_gpu=torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
@@ -156,3 +196,8 @@ class Rank:
             loss=loss,
             events=[event.to_json(order["start_at"]) for event in RECORDER.take()],
         )
+
+
+def _addresses(members: dict[str, str]) -> dict[int, str]:
+    """Rank -> address; JSON's keys are text."""
+    return {int(rank): address for rank, address in members.items()}

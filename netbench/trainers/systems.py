@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from netbench.plan import Plan
 from netbench.plan.collective import CollectivePlan, Experiment
 from netbench.trainers.benchmark import Benchmark
+from netbench.trainers.ddp import Ddp
+from netbench.trainers.diloco import Diloco
 from netbench.trainers.dtfm import Dtfm
+from netbench.trainers.hivemind import Hivemind, Verdict
 from netbench.trainers.megatron import Megatron
 from netbench.trainers.world import World
 from netbench.trainers.zero3 import Zero3
@@ -34,10 +37,29 @@ class System(Protocol):
         """This rank's share of the batch's mean loss in that iteration; None: has none."""
 
 
+@runtime_checkable
+class Elastic(System, Protocol):
+    """A system whose peers may go and come: see `protocol`.
+
+    address: where others reach this one. decide: `hivemind.Hivemind`.
+    """
+
+    decide: Callable[[bool], Verdict] | None
+
+    @property
+    def address(self) -> str: ...
+
+    def meet(self, members: Mapping[int, str], epoch: int, new: Sequence[int]) -> None:
+        """Connect to these peers; give the new ones what they need, or take it, being new."""
+
+
 SYSTEMS: dict[str, Callable[[World, Plan], System]] = {
+    "ddp": Ddp,
     "dtfm": Dtfm,
     "megatron": Megatron,
     "zero3": Zero3,
+    "diloco": Diloco,
+    "hivemind": Hivemind,
 }
 
 

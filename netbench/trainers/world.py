@@ -18,7 +18,10 @@ TIMEOUT = timedelta(days=7)
 """Deadline of any transfer or store access. Virtual time runs ahead freely, so it says nothing
 about health; a controller watches wall time."""
 
-TAG_FORWARD, TAG_BACKWARD, TAG_COLLECTIVE, TAG_BARRIER, TAG_WARM = range(1, 6)
+TAG_PIPELINE, TAG_COLLECTIVE, TAG_BARRIER, TAG_WARM = range(1, 5)
+
+
+LOOPBACK = "127.0.0.1"
 
 
 class Work(Protocol):
@@ -29,17 +32,28 @@ class Work(Protocol):
 
 
 class World:
-    """This process among all processes: point-to-point transfers by process index."""
+    """This process among all processes: point-to-point transfers by process index.
 
-    def __init__(self, backend: Any, rank: int, size: int) -> None:
+    address: of this process's node. Without a backend, for who comes later, there are no transfers.
+    """
+
+    def __init__(self, backend: Any, rank: int, size: int, address: str = LOOPBACK) -> None:
         self._backend = backend
         self.rank = rank
         self.size = size
+        self.address = address
         self._warm: set[int] = set()
 
     @classmethod
     def connect(
-        cls, *, rank: int, size: int, interface: str, store: str, serve_store: bool
+        cls,
+        *,
+        rank: int,
+        size: int,
+        interface: str,
+        store: str,
+        serve_store: bool,
+        address: str = LOOPBACK,
     ) -> World:
         """Meet all other processes at `store` ("address:port"); returns when all have come."""
         # Read by torch when it makes the gloo device.
@@ -51,7 +65,7 @@ class World:
         dist.init_process_group("gloo", store=meeting, rank=rank, world_size=size, timeout=TIMEOUT)
         group = dist.group.WORLD
         assert group is not None
-        return cls(group._get_backend(torch.device("cpu")), rank, size)
+        return cls(group._get_backend(torch.device("cpu")), rank, size, address)
 
     def send(self, tensor: torch.Tensor, process: int, tag: int) -> Work:
         """Start sending; done once the receiver has posted and the kernel has taken the bytes."""

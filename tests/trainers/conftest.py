@@ -147,6 +147,9 @@ class RankProcesses:
         """Prepare a plan on all ranks: its hash."""
         answers = self.all("prepared", op="prepare", plan=plan_to_json(plan))
         (hashed,) = {answer["plan_hash"] for answer in answers}
+        members = {str(a["rank"]): a["address"] for a in answers if a["address"]}
+        if members:
+            self.all("met", op="meet", plan_hash=hashed, members=members, epoch=0, new=[])
         return str(hashed)
 
     def run(self, plan_hash: str, iteration: int) -> list[dict[str, Any]]:

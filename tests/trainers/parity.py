@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 from netbench.plan import Layout, Plan
 from netbench.scenario.model import Workload
-from netbench.trainers.data import SyntheticData
+from netbench.trainers.data import Data, SyntheticData, TokenFile
 from netbench.trainers.layers import build_layer, vocabulary_size
 from tests.trainers.conftest import RankProcesses, make_plan
 
@@ -67,9 +68,10 @@ def reference_losses(plan: Plan, steps: int = STEPS) -> list[float]:
         if plan.system == "dtfm"
         else torch.optim.Adam(model.parameters(), lr=1e-3)
     )
-    data = SyntheticData(
-        seed=plan.seed, vocabulary=vocabulary_size(workload), sequence=workload.sequence
-    )
+    vocabulary, sequence = vocabulary_size(workload), workload.sequence
+    data: Data = SyntheticData(seed=plan.seed, vocabulary=vocabulary, sequence=sequence)
+    if plan.token_file:
+        data = TokenFile(Path(plan.token_file), vocabulary=vocabulary, sequence=sequence)
     losses = []
     for step in range(steps):
         first = step * workload.batch
