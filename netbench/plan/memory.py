@@ -25,7 +25,8 @@ def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
                 num_chunks=plan.num_chunks,
             ),
             tensor_parallel=plan.layout.tp,
-            shards=plan.layout.dp if plan.system == "zero3" else 1,
+            shards=plan.shard_ranks or plan.layout.dp if plan.system == "zero3" else 1,
+            keeps_gradients=plan.accumulation == "keep",
             gathered_parameters=_gathered(plan),
             sequence_parallel=plan.sequence_parallel,
         )
@@ -44,18 +45,20 @@ def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
     where = f"stage {needs.index(worst)}" if len(needs) > 1 else "every rank"
     many = f" ({len(too_big)} of {len(needs)} stages do not fit)" if len(too_big) > 1 else ""
     return (
-        f"{plan.variant} L{plan.workload.layers}: {where} needs about {worst / 1e9:.1f} GB, "
+        f"{plan.variant} {plan.workload.name}: {where} needs about {worst / 1e9:.1f} GB, "
         f"{device.name} has {device.memory_bytes / 1e9:.4g} GB{many}; use {_remedies(plan)}",
     )
 
 
 def _gathered(plan: Plan) -> int:
     """Parameters that a zero3 rank has gathered at the peak: the embeddings and layers within the
-    live limit, and the one layer it computes where not all are."""
+    live limit, and the one layer it computes where not all are; or, where units are prefetched, the
+    unit it computes and those ahead."""
     if plan.system != "zero3":
         return 0
     live = live_layers(plan.workload, plan.live_parameters)
-    layers = min(live + 1, plan.workload.layers)
+    ahead = max(plan.units) * (1 + plan.prefetch_units) if plan.prefetch_units else 1
+    layers = min(live + ahead, plan.workload.layers)
     return plan.workload.embedding_parameters + layers * layer_parameters(plan.workload)
 
 
@@ -64,10 +67,12 @@ def _remedies(plan: Plan) -> str:
     remedies = {
         "dtfm": ["more stages", "a variant with -1f1b"],
         "megatron": ["more stages or tensor-parallel ranks (-p<P>t<T>)"],
-        "zero3": ["more devices"],
+        "zero3": ["larger groups (-hybrid<R>)" if plan.shard_ranks else "more devices"],
     }.get(plan.system, ["a system that splits the model (zero3, megatron)"])
     if plan.schedule == "1f1b":
         remedies = [text for text in remedies if "1f1b" not in text]
+    if plan.accumulation == "keep":
+        remedies.append("a variant without -accumulate")
     if not plan.workload.recomputation:
         remedies.append("recomputation")
     if plan.workload.micro_batch > 1:

@@ -4,7 +4,7 @@ A name is the system followed by options, so that there is a name for every layo
 
     megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random]
     dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps]
-    zero3[-random]
+    zero3[-random][-hybrid[<R>]][-prefetch[<N>]][-accumulate]
     ddp[-tree|-central-ps|-sharded-ps]
     hivemind[-sync]
     diloco[-h<H>]
@@ -20,7 +20,8 @@ from netbench.errors import PlanError, nearest
 
 GRAMMAR = (
     "megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random] (V from 2), "
-    "dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps], zero3[-random], "
+    "dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps], "
+    "zero3[-random][-hybrid[<R>]][-prefetch[<N>]][-accumulate] (R from 2), "
     "ddp[-tree|-central-ps|-sharded-ps], hivemind[-sync], diloco[-h<H>]"
 )
 """What a name can be, for messages."""
@@ -37,7 +38,8 @@ class Variant:
     scheduler: key of `placement.SCHEDULERS`. schedule, data_parallel: as in `Plan`.
     pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
     tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
-    sequence_parallel, local_steps, staleness, compression: as in `Plan`.
+    sequence_parallel, local_steps, staleness, compression, prefetch_units, accumulation: as in
+    `Plan`. shard_ranks: as in `Plan`; None = the devices of a region.
     """
 
     system: str
@@ -51,6 +53,9 @@ class Variant:
     local_steps: int = 0
     staleness: int = 0
     compression: str = ""
+    shard_ranks: int | None = 0
+    prefetch_units: int = 0
+    accumulation: str = ""
 
 
 def find_variant(name: str) -> Variant:
@@ -96,6 +101,9 @@ def _zero3(found: re.Match[str]) -> Variant:
         schedule="none",
         data_parallel="shard",
         pipeline=1,
+        shard_ranks=(int(found["ranks"]) if found["ranks"] else None) if found["hybrid"] else 0,
+        prefetch_units=int(found["units"] or 1) if found["prefetch"] else 0,
+        accumulation="keep" if found["accumulate"] else "",
     )
 
 
@@ -150,7 +158,16 @@ _SYSTEMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Variant]], ...]
         ),
         _dtfm,
     ),
-    (re.compile(r"zero3(?P<random>-random)?"), _zero3),
+    (
+        re.compile(
+            r"zero3(?P<random>-random)?"
+            r"(?P<hybrid>-hybrid(?P<ranks>[2-9]|[1-9]\d+)?)?"
+            r"(?P<prefetch>-prefetch(?P<units>[1-9]\d*)?)?"
+            r"(?P<accumulate>-accumulate)?",
+            re.ASCII,
+        ),
+        _zero3,
+    ),
     (re.compile(r"ddp(-(?P<data_parallel>tree|central-ps|sharded-ps))?"), _ddp),
     (re.compile(r"hivemind(?P<sync>-sync)?"), _hivemind),
     (re.compile(r"diloco(-h(?P<steps>[1-9]\d*))?", re.ASCII), _diloco),
@@ -168,6 +185,8 @@ NAMED = (
     "megatron-p2t4",
     "megatron-p4t2",
     "zero3",
+    "zero3-hybrid",
+    "zero3-prefetch",
     "ddp",
     "hivemind",
     "hivemind-sync",

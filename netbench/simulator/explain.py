@@ -442,7 +442,8 @@ def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> st
             return "what collectives cost a host, though its one rank has nobody to send to"
         what = f"gradients of {plan.layout.dp} ranks ({plan.data_parallel})"
         if plan.system == "zero3":
-            what = f"parameters and gradients round a ring of {plan.layout.dp} ranks"
+            ring = plan.shard_ranks or plan.layout.dp
+            what = f"parameters and gradients round a ring of {ring} ranks"
         return f"{what}, whose slowest hop goes {_slowest_hop(simulation)}"
     causes = [Cause.COLLECTIVE, Cause.COLLECTIVE_DELAY]
     where, seconds, stage, most_s = _busiest_link(simulation, places[causes])

@@ -25,7 +25,7 @@ from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
 from netbench.simulator.pipeline import Lanes, Wiring, add_pipelines, wire
 from netbench.simulator.profile import TransportProfile, load_transport
-from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
+from netbench.simulator.zero3 import Place, places, time_steps
 
 STEADY = (2, 3, 4)
 """A pipeline is simulated with 4 units of micro-batches; what it does between the ends of the 2nd
@@ -33,9 +33,6 @@ and the 3rd, it repeats. A unit is at least 8 micro-batches and a multiple of th
 
 MAX_KEPT_RANKS = 512
 """Parts of plans of up to so many ranks are kept for the next batch; larger ones take gigabytes."""
-
-REDUCE_BUCKET_PARAMETERS = 500_000_000
-"""DeepSpeed's documented default of `reduce_bucket_size`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,15 +108,19 @@ class _Timed:
 def forget() -> None:
     """Drop the parts that are kept for plans which differ in their batch only. The wiring of
     schedules stays: it knows of no network and no time."""
-    for part in (_gpipe_round, _one_f_one_b_pass, _zero3_step):
+    for part in (_gpipe_round, _one_f_one_b_pass, _zero3_steps):
         part.cache_clear()
 
 
 def _timed(part: Any, plan: Plan, transport: TransportProfile, whole: bool = False) -> _Timed:
     """`part` of the plan's shape, kept for the next plan of the same shape unless it is large."""
-    make = part if plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
-    timed: _Timed = make(_shape(plan, whole), transport)
+    timed: _Timed = _kept(part, plan, transport, whole)
     return timed
+
+
+def _kept(part: Any, plan: Plan, transport: TransportProfile, whole: bool = False) -> Any:
+    make = part if plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
+    return make(_shape(plan, whole), transport)
 
 
 def _shape(plan: Plan, whole: bool) -> Plan:
@@ -129,7 +130,7 @@ def _shape(plan: Plan, whole: bool) -> Plan:
         plan,
         workload=dataclasses.replace(plan.workload, batch=0),
         num_rounds=1,
-        num_micro_batches=1 if plan.schedule == "none" else num_micro_batches,
+        num_micro_batches=len(places(plan)) if plan.schedule == "none" else num_micro_batches,
         iterations=1,
         warmup_iterations=0,
         seed=0,
@@ -306,12 +307,14 @@ def _seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
     return seconds
 
 
-def _tensor_parallel_s(plan: Plan, fabric: Fabric) -> float:
-    """All-reduces of a chunk's forward pass, seconds, in all tensor-parallel groups at once: of the
-    boundary tensor, or as sequence parallelism cuts them in two (`plan.tensor`)."""
+def _tensor_parallel_s(plan: Plan, fabric: Fabric) -> NDArray[np.float64]:
+    """All-reduces of a chunk's forward pass, (num_virtual_stages,), seconds, in all tensor-parallel
+    groups at once: of the boundary tensor, or as sequence parallelism cuts them in two
+    (`plan.tensor`)."""
     layout = plan.layout
     groups = np.arange(layout.num_ranks).reshape(-1, layout.tp)
-    layers = plan.stages[0].num_layers / plan.num_chunks
+    chunks = plan.num_chunks
+    layers = np.tile([stage.num_layers / chunks for stage in plan.stages], chunks)
     kinds = [collectives.ring_all_reduce]
     if plan.sequence_parallel:
         kinds = [collectives.ring_all_gather, collectives.ring_reduce_scatter]
@@ -353,7 +356,8 @@ def _barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
 def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
     """Data parallelism of every stage, once its members are ready, and the update.
 
-    Where one member updates for all it does so on its host, which the updates of a node share.
+    dtfm updates on the hosts, which the updates of a node share; with a central server there is one
+    member that does, with a sharded one each updates its share.
     """
     num_lanes, depth = ranks.shape
     lane = np.arange(num_lanes).reshape(plan.layout.dp, plan.layout.tp)
@@ -371,8 +375,17 @@ def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
         graph.edge(reduced, turn)
         graph.edge(update, turn[:, 0])
         return collectives.chain_broadcast(graph, members, gradients, turn)
+    at_once = np.ones(members.shape)
+    if plan.system == "dtfm":
+        at_once = graph.fabric.num_beside(members.ravel()).reshape(members.shape)
+    if plan.data_parallel == "sharded-ps":
+        summed = collectives.all_to_all(graph, members, gradients, gate)
+        share_s = update_s[:, None] * at_once / plan.layout.dp
+        update = graph.work(Kind.OPTIMIZER, members, share_s)
+        graph.edge(summed, update)
+        return collectives.ring_all_gather(graph, members, gradients, update)
     done = collectives.DATA_PARALLEL[plan.data_parallel](graph, members, gradients, gate)
-    update = graph.work(Kind.OPTIMIZER, members, update_s[:, None])
+    update = graph.work(Kind.OPTIMIZER, members, update_s[:, None] * at_once)
     graph.edge(done, update)
     return update
 
@@ -384,92 +397,40 @@ def _sync_phases(timeline: Timeline, total_s: float) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=4)
-def _zero3_step(plan: Plan, transport: TransportProfile) -> _Timed:
-    """ZeRO-3 under DeepSpeed's live limit, seen from one rank: all do the same.
-
-    A micro-step gathers the parameters within the limit once, before it computes: they are kept
-    from the forward to the backward pass, and released after it, for no later use is in sight.
-    Those of the layers beyond it are gathered matrix by matrix in the forward pass and again in
-    the backward pass, the next layer's while this one is computed. Gradients are scattered in
-    buckets, beside the compute that follows. One communicator: its collectives come one after the
-    other.
-    """
-    workload, stage, fabric = plan.workload, plan.stages[0], _fabric(plan, transport)
-    element, ring = DTYPE_BYTES[workload.dtype], np.arange(plan.layout.num_ranks)[None]
-
-    @functools.cache
-    def alone_s(collective: collectives.Collective, parameters: float) -> float:
-        return _alone_s(fabric, ring, parameters * element, collective) + plan.collective_s
-
-    live = live_layers(workload, plan.live_parameters)
-    gather_s = sum(alone_s(collectives.ring_all_gather, size) for size in layer_matrices(workload))
-    layer_s = stage.forward_s / workload.layers, stage.backward_s / workload.layers
-    bucket = REDUCE_BUCKET_PARAMETERS
-    tasks: list[tuple[Kind, float]] = []
-    edges: list[tuple[int, int]] = []
-
-    def add(kind: Kind, seconds: float, *before: int) -> int:
-        edges.extend((task, len(tasks)) for task in before)
-        tasks.append((kind, seconds))
-        return len(tasks) - 1
-
-    compute = talk = gate = add(Kind.MARK, 0.0)
-    pending = 0.0
-
-    def communicate(seconds: float, ready: int) -> int:
-        nonlocal talk
-        talk = add(Kind.COLLECTIVE, seconds, talk, ready)
-        return talk
-
-    kept = min(stage.parameters, live * layer_parameters(workload) + workload.embedding_parameters)
-    compute = gate = communicate(alone_s(collectives.ring_all_gather, kept), compute)
-    order = [(layer, False) for layer in range(workload.layers)]
-    order += [(layer, True) for layer in reversed(range(workload.layers))]
-    for layer, backward in order:
-        gathered = communicate(gather_s, gate) if layer >= live else gate
-        gate = compute  # the next gather starts with this layer's compute
-        kind = Kind.BACKWARD if backward else Kind.FORWARD
-        compute = add(kind, layer_s[backward], compute, gathered)
-        if backward:
-            pending += layer_parameters(workload) + (
-                workload.embedding_parameters if layer == 0 else 0
-            )
-            if pending >= bucket or layer == 0:
-                scattered = min(pending, bucket) if layer else pending
-                communicate(alone_s(collectives.ring_reduce_scatter, scattered), compute)
-                pending -= scattered
-    graph = Graph(fabric)
-    graph.work([kind for kind, _ in tasks], 0, [seconds for _, seconds in tasks])
-    before, after = zip(*edges, strict=True)
-    graph.edge(before, after)
-    return _Timed(fabric=fabric, timeline=graph.run(), moments={})
+def _zero3_steps(plan: Plan, transport: TransportProfile) -> tuple[Fabric, dict[Place, Timeline]]:
+    fabric = _fabric(plan, transport)
+    return fabric, time_steps(plan, fabric, _alone_s)
 
 
 def _zero3(plan: Plan, transport: TransportProfile) -> Simulation:
     """Micro-steps, then the update."""
-    timed, stage, steps = (
-        _timed(_zero3_step, plan, transport),
-        plan.stages[0],
-        plan.num_micro_batches,
-    )
-    timeline = timed.timeline
-    step_s = float(timeline.end_s.max())
-    once = Graph(timed.fabric)
+    timelines: dict[Place, Timeline]
+    fabric, timelines = _kept(_zero3_steps, plan, transport)
+    stage, steps = plan.stages[0], plan.num_micro_batches
+    parts = [
+        Part(
+            name=name,
+            timeline=timelines[place],
+            from_s=0.0,
+            to_s=float(timelines[place].end_s.max()),
+            repeat=count,
+        )
+        for name, place, count in places(plan)
+    ]
+    steps_s = sum(part.total_s for part in parts)
+    once = Graph(fabric)
     once.work(Kind.OPTIMIZER, 0, stage.optimizer_s)
     rest = once.run()
     rest_s = float(rest.end_s.max())
     computed_s = steps * (stage.forward_s + stage.backward_s)
-    parts = (
-        Part(name="micro-step", timeline=timeline, from_s=0.0, to_s=step_s, repeat=steps),
-        Part(name="update", timeline=rest, from_s=0.0, to_s=rest_s, repeat=1),
-    )
+    parts.append(Part(name="update", timeline=rest, from_s=0.0, to_s=rest_s, repeat=1))
     phases = {
         "forward_s": steps * stage.forward_s,
         "backward_s": steps * stage.backward_s,
-        "sync_s": steps * step_s - computed_s + rest_s - stage.optimizer_s,
+        "sync_s": steps_s - computed_s + rest_s - stage.optimizer_s,
         "optimizer_s": stage.optimizer_s,
     }
-    return Simulation(plan=plan, parts=parts, phases=phases, fabric=timed.fabric)
+    return Simulation(plan=plan, parts=tuple(parts), phases=phases, fabric=fabric)
 
 
 def _ddp(plan: Plan, transport: TransportProfile) -> Simulation:

@@ -12,6 +12,7 @@ from netbench.simulator import collectives, kernel
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind, Timeline
 from netbench.simulator.simulate import Simulation
+from netbench.simulator.zero3 import copies
 from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
 
 Floats = NDArray[np.float64]
@@ -101,18 +102,24 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
     found: list[tuple[collectives.Collective, NDArray[np.int64], float, float]] = []
     steps = plan.num_rounds * plan.num_micro_batches
     if plan.system == "zero3":
-        gathered, scattered = _zero3_bytes(plan)
-        found.append((collectives.ring_all_gather, ranks[None], gathered, 1.0))
-        found.append((collectives.ring_reduce_scatter, ranks[None], scattered, 1.0))
+        gathered, scattered, across = _zero3_bytes(plan)
+        groups = copies(plan)
+        found.append((collectives.ring_all_gather, groups, gathered, 1.0))
+        found.append((collectives.ring_reduce_scatter, groups, scattered, 1.0))
+        if across:
+            found.append((collectives.ring_all_reduce, groups.T, across, 1.0))
     elif plan.system == "ddp":
         size = float(plan.stages[0].gradient_bytes)
         algorithm = collectives.data_parallel(plan.data_parallel, plan.backend)
         found.append((algorithm, ranks[None], size, 1.0))
     elif plan.layout.tp > 1:
         passes = 3 if plan.workload.recomputation else 2
-        times = 2.0 * passes * plan.stages[0].num_layers * steps
-        groups = ranks.reshape(-1, plan.layout.tp)
-        found.append((collectives.ring_all_reduce, groups, float(plan.activation_bytes), times))
+        stages = ranks.reshape(plan.layout.pp, -1, plan.layout.tp)
+        layers = np.array([stage.num_layers for stage in plan.stages])
+        for count in np.unique(layers):
+            groups = stages[layers == count].reshape(-1, plan.layout.tp)
+            times = 2.0 * passes * count * steps
+            found.append((collectives.ring_all_reduce, groups, float(plan.activation_bytes), times))
     timelines = []
     for collective, groups, size, times in found:
         graph = Graph(fabric)
@@ -121,16 +128,24 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
     return timelines
 
 
-def _zero3_bytes(plan: Plan) -> tuple[float, float]:
-    """Parameters that are gathered and gradients that are scattered in an iteration, bytes. Every
-    micro-step gathers the live ones once, those of other layers twice, and scatters all."""
+def _zero3_bytes(plan: Plan) -> tuple[float, float, float]:
+    """Parameters that are gathered, gradients that are scattered among those who share a copy, and
+    shards that are reduced across copies in an iteration, bytes. Every micro-step gathers the live
+    ones once, those of other layers twice, and scatters all; where gradients are kept, the live are
+    gathered and all are scattered once."""
     workload, steps = plan.workload, plan.num_micro_batches
+    once = 1 if plan.accumulation == "keep" else steps
     live = live_layers(workload, plan.live_parameters)
     total = workload.layers * layer_parameters(workload) + workload.embedding_parameters
     kept = min(total, live * layer_parameters(workload) + workload.embedding_parameters)
     again = 2 * (workload.layers - live) * sum(layer_matrices(workload))
     element = DTYPE_BYTES[workload.dtype]
-    return float(element * steps * (kept + again)), float(element * steps * total)
+    num_copies, shard_ranks = copies(plan).shape
+    return (
+        float(element * (once * kept + steps * again)),
+        float(element * once * total),
+        element * total / shard_ranks if num_copies > 1 else 0.0,
+    )
 
 
 def _name(plan: Plan, resource: tuple[object, ...]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,31 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from netbench.errors import PlanError
 from netbench.plan import Plan
+from netbench.plan.zero3 import unit_parameters
 from netbench.trainers.layers import DTYPES, build_layer
 from netbench.trainers.links import payload_bytes
 from netbench.trainers.real import Batches, adam
 from netbench.trainers.virtual import compute
-from netbench.workload.costs import layer_parameters
-
-
-def unit_parameters(plan: Plan) -> list[int]:
-    """Parameters of each unit at full size; the embeddings are in the first."""
-    if not plan.units or sum(plan.units) != plan.workload.layers:
-        raise PlanError(
-            f"units {plan.units} hold {sum(plan.units)} layers; the model has "
-            f"{plan.workload.layers}"
-        )
-    sizes = [layers * layer_parameters(plan.workload) for layers in plan.units]
-    sizes[0] += plan.workload.embedding_parameters
-    return sizes
-
-
-def stays_gathered(sizes: Sequence[int], live_parameters: int) -> list[bool]:
-    """Which units stay gathered between forward and backward: the first, up to the live limit.
-
-    Source: DeepSpeed, `stage3_max_live_parameters`, parameters resident before releasing.
-    """
-    return [total <= live_parameters for total in accumulate(sizes)]
 
 
 def build_unit(plan: Plan, index: int) -> nn.Module:

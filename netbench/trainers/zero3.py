@@ -22,10 +22,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from netbench.plan import Plan
+from netbench.plan.zero3 import stays_gathered, unit_parameters
 from netbench.trainers.events import RECORDER
 from netbench.trainers.links import GLOO_WIRE_BYTES
 from netbench.trainers.sharding import Collectives, Mesh, prefetch, shard
-from netbench.trainers.units import build_model, build_unit, stays_gathered, unit_parameters
+from netbench.trainers.units import build_model, build_unit
 from netbench.trainers.world import World
 
 T = TypeVar("T")

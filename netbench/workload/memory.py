@@ -53,14 +53,15 @@ def estimate_memory(
     held_layers: int,
     tensor_parallel: int = 1,
     shards: int = 1,
+    keeps_gradients: bool = False,
     gathered_parameters: int = 0,
     sequence_parallel: bool = False,
 ) -> MemoryEstimate:
     """What a rank needs.
 
     parameters: count on this rank's part of the model, before `shards` ranks share their states
-    (ZeRO). held_layers: see `held_layers`. gathered_parameters: count that zero3 keeps gathered.
-    sequence_parallel: of the tensor-parallel ranks.
+    (ZeRO). keeps_gradients: whole, not shared. held_layers: see `held_layers`. gathered_parameters:
+    count that zero3 keeps gathered. sequence_parallel: of the tensor-parallel ranks.
     """
     weight, gradient, optimizer = state_bytes(system, workload.dtype)
     layer = layer_bytes(workload, tensor_parallel, sequence_parallel=sequence_parallel)
@@ -71,7 +72,7 @@ def estimate_memory(
         kept, working = layer, 0.0
     return MemoryEstimate(
         parameters_bytes=weight * parameters / shards,
-        gradients_bytes=gradient * parameters / shards,
+        gradients_bytes=gradient * parameters / (1 if keeps_gradients else shards),
         optimizer_bytes=optimizer * parameters / shards,
         gathered_bytes=float(weight * gathered_parameters),
         activations_bytes=held_layers * kept,
@@ -104,8 +105,11 @@ def layer_bytes(
     parallelism the 10 are over t as well.
 
     Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
-    (2022), equations 1, 2 and 4. 32 bits are taken as twice that.
+    (2022), equations 1, 2 and 4. 32 bits are taken as twice that. Those of named models are not
+    estimated.
     """
+    if workload.model:
+        return 0.0
     s, b, h, a = workload.sequence, workload.micro_batch, workload.hidden, workload.heads
     whole = 10 / tensor_parallel if sequence_parallel else 10
     per_element = whole + 24 / tensor_parallel + 5 * a * s / (h * tensor_parallel)

@@ -8,22 +8,9 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.trainers.layers import Embedding, GPTBlock, Head
-from netbench.trainers.units import RealUnit, build_unit, stays_gathered, unit_parameters
+from netbench.trainers.units import RealUnit, build_unit
 from netbench.workload.costs import layer_parameters
 from tests.trainers.parity import real_plan
-
-
-def test_the_first_units_stay_gathered_up_to_the_limit() -> None:
-    """The limit counts all that stay, embeddings included."""
-    assert stays_gathered([5, 3, 3], 8) == [True, True, False]
-    assert stays_gathered([5, 3, 3], 4) == [False, False, False]
-
-
-def test_units_that_are_not_the_model_are_refused() -> None:
-    """The message says what was found and what would do."""
-    plan = real_plan("zero3", layers=(4,), dp=1, units=(3,))
-    with pytest.raises(PlanError, match=r"units \(3,\) hold 3 layers; the model has 4"):
-        unit_parameters(plan)
 
 
 def test_real_units_are_the_model_in_order() -> None:
