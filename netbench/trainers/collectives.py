@@ -103,8 +103,12 @@ def count_slices(full_bytes: float, chunk_bytes: int) -> int:
 
 def split(length: int, count: int) -> Bounds:
     """[start, stop) of `count` nearly equal parts of `length` elements; empty ones left out."""
-    edges = [length * i // count for i in range(count + 1)]
-    return [(a, b) for a, b in pairwise(edges) if b > a]
+    return [(a, b) for a, b in equal_chunks(length, count) if b > a]
+
+
+def equal_chunks(length: int, count: int) -> Bounds:
+    """[start, stop) of `count` nearly equal parts of `length` elements; some may be empty."""
+    return list(pairwise(length * i // count for i in range(count + 1)))
 
 
 @recorded("collective")
@@ -188,11 +192,40 @@ def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, num_slic
 
 def ring_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
     """Sum over the members, in place: reduce-scatter, then all-gather."""
-    edges = [tensor.numel() * i // group.size for i in range(group.size + 1)]
-    chunks = list(pairwise(edges))
+    chunks = equal_chunks(tensor.numel(), group.size)
     mine = tensor[slice(*chunks[group.index])]
     ring_reduce_scatter(group, mine, tensor, chunks, num_slices)
     ring_all_gather(group, tensor, chunks, num_slices)
+
+
+@recorded("collective")
+def all_to_all_sum(
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds
+) -> None:
+    """Member i's `output` becomes the sum over members of tensor[chunks[i]], which all send it
+    directly and at once. `output` may be that part of `tensor`; the rest is kept.
+
+    chunks: as in `ring_reduce_scatter`. Summed in the order of members.
+    """
+    own = group.index
+    parts = [torch.empty_like(output) for _ in group.members]
+    parts[own].copy_(tensor[slice(*chunks[own])])
+    others = [(own + step) % group.size for step in range(1, group.size)]
+    receives = [
+        group.world.receive(parts[i], group.members[i], TAG_COLLECTIVE)
+        for i in others
+        if output.numel()
+    ]
+    sends = [
+        group.world.send(tensor[slice(*chunks[i])], group.members[i], TAG_COLLECTIVE)
+        for i in others
+        if chunks[i][1] > chunks[i][0]
+    ]
+    _wait_all(receives)
+    output.zero_()
+    for part in parts:
+        output += part
+    _wait_all(sends)
 
 
 class Barrier:

@@ -39,7 +39,7 @@ def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
 
 
 class Inbox:
-    """Messages of one kind from one process, received in order."""
+    """Messages from one process, received in the order in which it sends them."""
 
     def __init__(self, world: World, process: int, tag: int, size: int, num_ahead: int) -> None:
         self._world, self._process, self._tag = world, process, tag
@@ -47,32 +47,33 @@ class Inbox:
         # One more than can be under way, for the message in use.
         self._buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(num_ahead + 2)]
         self._works: deque[Work] = deque()
-        self._count = self._turn = self._posted = 0
-        self._started_s = 0.0
+        self._count = self._turn = self._posted = self._taken = 0
+        self._started_s: deque[float] = deque()
 
     def open(self, count: int) -> None:
         """Expect `count` messages from now on; post what may come ahead."""
-        self._count, self._turn, self._posted = count, 0, 0
+        self._count, self._turn, self._posted, self._taken = count, 0, 0, 0
         self._post(self._num_ahead)
 
     def start(self) -> None:
         """The turn of the next message has come: it may flow, and those that fit behind it."""
         self._turn += 1
-        self._started_s = time.monotonic()
+        self._started_s.append(time.monotonic())
         self._post(self._turn + self._num_ahead)
 
     def finish(self) -> torch.Tensor:
-        """Block until the message whose turn it is has come; it stays until the next but one."""
+        """Block until the next message whose turn came has come; it stays until two more turns."""
         self._works.popleft().wait()
-        message = self._buffers[(self._turn - 1) % len(self._buffers)]
+        message = self._buffers[self._taken % len(self._buffers)]
         RECORDER.add(
             "receive",
-            self._started_s,
+            self._started_s.popleft(),
             peer=self._process,
             tag=self._tag,
-            message=self._turn - 1,
+            message=self._taken,
             bytes=message.numel(),
         )
+        self._taken += 1
         return message
 
     def _post(self, until: int) -> None:
@@ -83,7 +84,7 @@ class Inbox:
 
 
 class Outbox:
-    """Messages of one kind to one process, sent in order."""
+    """Messages to one process, sent in order."""
 
     def __init__(self, world: World, process: int, tag: int) -> None:
         self._world, self._process, self._tag = world, process, tag
@@ -96,9 +97,11 @@ class Outbox:
 
     def start(self, message: torch.Tensor) -> None:
         """Hand a message over; it flows when its receiver lets it."""
+        started_s = time.monotonic()
         work = self._world.send(message, self._process, self._tag)
         RECORDER.follow(
             work,
+            started_s,
             peer=self._process,
             tag=self._tag,
             message=len(self._works),

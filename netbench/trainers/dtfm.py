@@ -5,24 +5,32 @@ meet at a barrier, and the backward passes go in the same order. After the last 
 that hold the same stage reduce their gradients to the first pipeline's rank, which updates the
 parameters, on the CPU that it shares with others of its node that do, and broadcasts them. Nothing
 of that overlaps with the pipeline. All ranks meet at a barrier once more.
+
+What the release does not have: 1F1B, which needs no barriers; gradients all-reduced, or a server
+sharded over the ranks that hold the same stage, in the central one's place.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from netbench.plan import Plan
+from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.trainers.collectives import (
     Barrier,
     Group,
+    all_to_all_sum,
     chain_broadcast,
     chain_reduce,
     count_slices,
+    equal_chunks,
+    ring_all_gather,
+    ring_all_reduce,
 )
 from netbench.trainers.layers import DTYPES
 from netbench.trainers.pipeline import PipelineRank
-from netbench.trainers.schedules import Phase, gpipe_phase
-from netbench.trainers.stage import Part, build_stage
+from netbench.trainers.stage import Part, Stage, build_stage
 from netbench.trainers.world import World
 
 
@@ -36,67 +44,117 @@ class Dtfm:
         self._plan = plan
         cost = plan.stages[stage]
         self._slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
+        self._is_central = plan.data_parallel == "reduce-broadcast"
+        # Without a central server the gradients are cut into a part per replica first.
+        messages = self._slices if self._is_central else max(self._slices, dp)
         replicas = [placement[p * pp + stage] for p in range(dp)]
-        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / self._slices)
-        nodes = [plan.device_nodes[device] for device in placement[:pp]]
+        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
+        updating = placement[:pp] if self._is_central else placement
+        nodes = [plan.device_nodes[device] for device in updating]
+        server = replicas[0] if self._is_central else world.rank
         part = Part(
             index=stage,
             replica=pipeline,
             gradient_dtype=DTYPES[plan.workload.dtype],
-            gradient_messages=self._slices,
-            updating=nodes.count(plan.device_nodes[replicas[0]]),
+            gradient_messages=messages,
+            updating=nodes.count(plan.device_nodes[server]),
+            shard=(pipeline, dp) if plan.data_parallel == "sharded-ps" else (0, 1),
         )
         self._stage = build_stage(plan, part)
+        phases = build_programs(plan.schedule, pp, plan.num_micro_batches, one_thread=True)
+        self._programs = [programs[stage] for programs in phases]
         self._pipeline = PipelineRank(
             world,
             plan,
             placement[pipeline * pp : (pipeline + 1) * pp],
-            stage,
-            self._stage,
+            [self._stage],
+            self._programs * plan.num_rounds,
+            blocking=False,
         )
-        self._actions = {
-            phase: gpipe_phase(phase, stage, pp, plan.num_micro_batches) for phase in Phase
-        }
         self._barrier = Barrier(Group.of(world, placement))
 
     def peers(self) -> set[int]:
-        return self._pipeline.peers | self._replicas.neighbours | self._barrier.peers
+        replicas = self._replicas.neighbours
+        if self._plan.data_parallel == "sharded-ps":
+            replicas = set(self._replicas.members)
+        return self._pipeline.peers | replicas | self._barrier.peers
 
     def arm(self) -> None:
-        self._pipeline.open(self._plan.num_rounds * self._plan.num_micro_batches)
+        self._pipeline.open()
 
     def take_loss(self) -> float | None:
         return self._stage.take_loss()
 
     def iterate(self) -> dict[str, float]:
-        marks = [time.monotonic()]
-        forward_s = backward_s = 0.0
-        for _ in range(self._plan.num_rounds):
-            self._pipeline.run(self._actions[Phase.FORWARD])
+        is_gpipe = self._plan.schedule == "gpipe"
+        spent_s = self._rounds() if is_gpipe else self._pipeline.run(self._programs[0])
+        began_s = time.monotonic()
+        synchronise = DATA_PARALLEL[self._plan.data_parallel]
+        optimizer_s = synchronise(self._replicas, self._stage, self._slices)
+        if is_gpipe:
             self._barrier.wait()
-            marks.append(time.monotonic())
-            self._pipeline.run(self._actions[Phase.BACKWARD])
-            marks.append(time.monotonic())
-            forward_s += marks[-2] - marks[-3]
-            backward_s += marks[-1] - marks[-2]
-        optimizer_s = self._synchronise()
-        self._barrier.wait()
-        sync_s = time.monotonic() - marks[-1] - optimizer_s
         return {
-            "forward_s": forward_s,
-            "backward_s": backward_s,
-            "sync_s": sync_s,
+            "forward_s": spent_s[FORWARD],
+            "backward_s": spent_s[BACKWARD],
+            "sync_s": time.monotonic() - began_s - optimizer_s,
             "optimizer_s": optimizer_s,
         }
 
-    def _synchronise(self) -> float:
-        """Reduce, update, broadcast; seconds this rank spent updating."""
-        chain_reduce(self._replicas, self._stage.gradients, self._slices)
-        started_s = time.monotonic()
-        if self._replicas.index == 0:
-            self._stage.update()
-        else:
-            self._stage.zero_gradients()
-        optimizer_s = time.monotonic() - started_s
-        chain_broadcast(self._replicas, self._stage.parameters, self._slices)
-        return optimizer_s
+    def _rounds(self) -> dict[str, float]:
+        """All rounds: seconds forward, with the barrier, and backward."""
+        spent_s = {FORWARD: 0.0, BACKWARD: 0.0}
+        forward, backward = self._programs
+        then_s = time.monotonic()
+        for _ in range(self._plan.num_rounds):
+            self._pipeline.run(forward)
+            self._barrier.wait()
+            turned_s = time.monotonic()
+            self._pipeline.run(backward)
+            now_s = time.monotonic()
+            spent_s[FORWARD] += turned_s - then_s
+            spent_s[BACKWARD] += now_s - turned_s
+            then_s = now_s
+        return spent_s
+
+
+def _central(replicas: Group, stage: Stage, num_slices: int) -> float:
+    """Reduce, update, broadcast."""
+    chain_reduce(replicas, stage.gradients, num_slices)
+    if replicas.index == 0:
+        optimizer_s = _update(stage)
+    else:
+        optimizer_s = 0.0
+        stage.zero_gradients()
+    chain_broadcast(replicas, stage.parameters, num_slices)
+    return optimizer_s
+
+
+def _all_reduced(replicas: Group, stage: Stage, num_slices: int) -> float:
+    """Every rank has all gradients, and updates all parameters."""
+    ring_all_reduce(replicas, stage.gradients, num_slices)
+    return _update(stage)
+
+
+def _sharded(replicas: Group, stage: Stage, num_slices: int) -> float:
+    """Every rank serves a shard: it sums and updates it, and all gather the parameters."""
+    shards = equal_chunks(stage.gradients.numel(), replicas.size)
+    mine = stage.gradients[slice(*shards[replicas.index])]
+    all_to_all_sum(replicas, mine, stage.gradients, shards)
+    optimizer_s = _update(stage)
+    ring_all_gather(replicas, stage.parameters, shards, num_slices)
+    return optimizer_s
+
+
+def _update(stage: Stage) -> float:
+    started_s = time.monotonic()
+    stage.update()
+    return time.monotonic() - started_s
+
+
+DATA_PARALLEL: dict[str, Callable[[Group, Stage, int], float]] = {
+    "reduce-broadcast": _central,
+    "ring": _all_reduced,
+    "sharded-ps": _sharded,
+}
+"""`Plan.data_parallel` -> what brings the parameters of replicas up to date: seconds this rank
+spent updating."""

@@ -1,8 +1,8 @@
-"""Megatron-LM: synchronous 1F1B pipelines, then one all-reduce of fp32 gradients per stage.
+"""Megatron-LM: synchronous pipelines, then one all-reduce of fp32 gradients per model chunk.
 
-Every exchange with a neighbour is waited for before the stage computes again, as in
-`forward_backward_pipelining_without_interleaving`. Not modelled: the all-reduce of tied embeddings
-between the first and the last stage.
+1F1B, interleaved (a rank has several chunks of the model), or zero-bubble. Every exchange is waited
+for before the rank computes again, as in `forward_backward_pipelining_without_interleaving`. Not
+modelled: the all-reduce of tied embeddings between the first and the last stage.
 """
 
 from __future__ import annotations
@@ -12,56 +12,72 @@ import time
 import torch
 
 from netbench.plan import Plan
+from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
+from netbench.plan.tensor import tensor_groups
 from netbench.trainers.collectives import Group, count_slices, ring_all_reduce
 from netbench.trainers.layers import DTYPES
 from netbench.trainers.pipeline import PipelineRank
-from netbench.trainers.schedules import Phase, one_forward_one_backward
 from netbench.trainers.stage import Part, build_stage
+from netbench.trainers.tensor import tensor_peers
 from netbench.trainers.world import World
 
 
 class Megatron:
-    """One rank: `stage` of `pipeline`, logical rank stage * dp + pipeline."""
+    """One rank: `stage` of `pipeline`, logical rank (stage * dp + pipeline) * tp + tensor index."""
 
     def __init__(self, world: World, plan: Plan) -> None:
-        pp, dp = plan.layout.pp, plan.layout.dp
+        tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
         placement = plan.placement
-        stage, pipeline = divmod(placement.index(world.rank), dp)
+        group, tensor_index = divmod(placement.index(world.rank), tp)
+        stage, pipeline = divmod(group, dp)
         self._plan = plan
-        cost = plan.stages[stage]
-        self._slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
-        # A ring cuts the gradients into a chunk per replica, and those into slices.
+        chunk_bytes = plan.stages[stage].gradient_bytes / plan.num_chunks
+        self._slices = count_slices(chunk_bytes, plan.transport.chunk_bytes)
+        # A ring cuts the gradients into a part per replica, and those into slices.
         messages = max(self._slices, dp)
-        replicas = placement[stage * dp : (stage + 1) * dp]
-        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
-        part = Part(
-            index=stage,
-            replica=pipeline,
-            gradient_dtype=_gradient_dtype(plan),
-            gradient_messages=messages,
+        replicas = placement[stage * dp * tp + tensor_index : (stage + 1) * dp * tp : tp]
+        self._replicas = Group.buffered(world, replicas, plan, chunk_bytes / messages)
+        tensor_group = Group.of(world, tensor_groups(plan)[group]) if tp > 1 else None
+        self._tensor_peers = tensor_peers(plan, tensor_group) if tensor_group else set()
+        parts = [
+            Part(
+                index=chunk * pp + stage,
+                replica=pipeline,
+                gradient_dtype=_gradient_dtype(plan),
+                gradient_messages=messages,
+                tensor_group=tensor_group,
+            )
+            for chunk in range(plan.num_chunks)
+        ]
+        self._chunks = [build_stage(plan, part) for part in parts]
+        (programs,) = build_programs(plan.schedule, pp, plan.num_micro_batches, plan.num_chunks)
+        self._program = programs[stage]
+        lane = placement[pipeline * tp + tensor_index :: dp * tp]
+        self._pipeline = PipelineRank(
+            world, plan, lane, self._chunks, [self._program], blocking=True
         )
-        self._stage = build_stage(plan, part)
-        self._pipeline = PipelineRank(world, plan, placement[pipeline::dp], stage, self._stage)
-        self._actions = one_forward_one_backward(stage, pp, plan.num_micro_batches)
 
     def peers(self) -> set[int]:
-        return self._pipeline.peers | self._replicas.neighbours
+        return self._pipeline.peers | self._replicas.neighbours | self._tensor_peers
 
     def arm(self) -> None:
-        self._pipeline.open(self._plan.num_micro_batches)
+        self._pipeline.open()
 
     def take_loss(self) -> float | None:
-        return self._stage.take_loss()
+        shares = [chunk.take_loss() for chunk in self._chunks]
+        return next((share for share in shares if share is not None), None)
 
     def iterate(self) -> dict[str, float]:
-        spent_s = self._pipeline.run(self._actions)
+        spent_s = self._pipeline.run(self._program)
         began_s = time.monotonic()
-        ring_all_reduce(self._replicas, self._stage.gradients, self._slices)
+        for chunk in self._chunks:
+            ring_all_reduce(self._replicas, chunk.gradients, self._slices)
         reduced_s = time.monotonic()
-        self._stage.update()
+        for chunk in self._chunks:
+            chunk.update()
         return {
-            "forward_s": spent_s[Phase.FORWARD],
-            "backward_s": spent_s[Phase.BACKWARD],
+            "forward_s": spent_s[FORWARD],
+            "backward_s": spent_s[BACKWARD],
             "sync_s": reduced_s - began_s,
             "optimizer_s": time.monotonic() - reduced_s,
         }

@@ -1,94 +1,129 @@
-"""Carries out a stage's schedule: the stage computes, the communicator moves what it passes on."""
+"""Carries out a rank's programs: its model chunks compute, the communicator moves what they make.
+
+Work waits for its own message and nothing else. An exchange waits for the one before it; with
+`blocking` the rank goes on only when an exchange is done.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 
 from netbench.plan import Plan
+from netbench.plan.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Exchange,
+    Message,
+    Program,
+    Work,
+    needed,
+    user,
+)
+from netbench.plan.tensor import message_bytes
 from netbench.trainers.communicator import Communicator, Inbox, Outbox, messages_ahead
 from netbench.trainers.links import ahead_bytes
-from netbench.trainers.schedules import Action, Communicate, Compute, Phase, Transfer
 from netbench.trainers.stage import Stage, boundary_bytes
-from netbench.trainers.world import TAG_BACKWARD, TAG_FORWARD, World
-
-TAGS = {Phase.FORWARD: TAG_FORWARD, Phase.BACKWARD: TAG_BACKWARD}
+from netbench.trainers.world import TAG_PIPELINE, World
 
 
 class PipelineRank:
-    """One stage of one pipeline with its neighbours.
+    """One rank of one pipeline with those it exchanges messages with.
 
-    processes: the processes of the pipeline's stages, in order.
+    processes: of the pipeline's stages, in order. chunks: this rank's parts of the model, in order.
+    programs: what it runs in an iteration, one after the other.
     """
 
     def __init__(
-        self, world: World, plan: Plan, processes: Sequence[int], stage_index: int, stage: Stage
+        self,
+        world: World,
+        plan: Plan,
+        processes: Sequence[int],
+        chunks: Sequence[Stage],
+        programs: Sequence[Program],
+        *,
+        blocking: bool,
     ) -> None:
-        self._stage = stage
+        self._processes = tuple(processes)
+        self._chunks = tuple(chunks)
+        self._blocking = blocking
+        self._splits_backward = plan.schedule == "zero-bubble"
         self._communicator = Communicator()
-        self._receives: dict[Phase, Inbox] = {}
-        self._sends: dict[Phase, Outbox] = {}
-        self.peers: set[int] = set()
-        size = boundary_bytes(plan)
-        for phase in Phase:
-            source, target = stage_index - phase.value, stage_index + phase.value
-            if 0 <= source < len(processes):
-                process = processes[source]
-                buffered_bytes = ahead_bytes(plan, process, world.rank)
-                ahead = messages_ahead(plan.activation_bytes, buffered_bytes)
-                self._receives[phase] = Inbox(world, process, TAGS[phase], size, ahead)
-                self.peers.add(process)
-            if 0 <= target < len(processes):
-                process = processes[target]
-                self._sends[phase] = Outbox(world, process, TAGS[phase])
-                self.peers.add(process)
+        exchanges = [step for program in programs for step in program if isinstance(step, Exchange)]
+        self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
+        self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
+        targets = {self._target(m) for step in exchanges for m in step.sends}
+        self._outboxes = {process: Outbox(world, process, TAG_PIPELINE) for process in targets}
 
-    def open(self, num_micro_batches: int) -> None:
-        """Expect this many micro-batches in each direction until the next `open`."""
-        for inbox in self._receives.values():
-            inbox.open(num_micro_batches)
-        for outbox in self._sends.values():
+    @property
+    def peers(self) -> set[int]:
+        """Processes this one exchanges messages with."""
+        return self._inboxes.keys() | self._outboxes.keys()
+
+    def open(self) -> None:
+        """Expect the messages of an iteration."""
+        for process, inbox in self._inboxes.items():
+            inbox.open(self._num_received[process])
+        for outbox in self._outboxes.values():
             outbox.open()
 
-    def run(self, actions: Sequence[Action]) -> dict[Phase, float]:
-        """Carry the actions out; seconds by phase (a group counts for its last transfer's)."""
-        spent_s = dict.fromkeys(Phase, 0.0)
-        outputs: dict[tuple[Phase, int], torch.Tensor] = {}
+    def run(self, program: Program) -> dict[str, float]:
+        """Carry a program out: seconds by `FORWARD` and `BACKWARD`, to which gradients of weights
+        count; an exchange counts for its last message's kind."""
+        spent_s = {FORWARD: 0.0, BACKWARD: 0.0}
+        outputs: dict[Message, torch.Tensor] = {}
         then_s = time.monotonic()
-        phase = Phase.FORWARD
-        for action in actions:
-            if isinstance(action, Compute):
-                phase = action.phase
-                outputs[phase, action.micro_batch] = self._compute(action)
+        kind = FORWARD
+        for step in program:
+            if isinstance(step, Work):
+                kind = FORWARD if step.kind == FORWARD else BACKWARD
+                self._compute(step, outputs)
             else:
-                phase = action.transfers[-1].phase
-                self._communicate(action, outputs)
+                kind = (step.receives or step.sends)[-1].kind
+                self._communicate(step, outputs)
             now_s = time.monotonic()
-            spent_s[phase] += now_s - then_s
+            spent_s[kind] += now_s - then_s
             then_s = now_s
         self._communicator.finish()
-        spent_s[phase] += time.monotonic() - then_s
+        spent_s[kind] += time.monotonic() - then_s
         return spent_s
 
-    def _compute(self, action: Compute) -> torch.Tensor:
-        received = None
-        if action.phase in self._receives:
-            received = self._communicator.take((action.phase, action.micro_batch))
-        if action.phase is Phase.FORWARD:
-            return self._stage.forward(action.micro_batch, received)
-        return self._stage.backward(action.micro_batch, received)
+    def _compute(self, work: Work, outputs: dict[Message, torch.Tensor]) -> None:
+        depth = len(self._processes)
+        chunk = self._chunks[work.virtual_stage // depth]
+        if work.kind == WEIGHT:
+            chunk.backward_weight(work.micro_batch)
+            return
+        message = needed(work, depth * len(self._chunks))
+        received = None if message is None else self._communicator.take(message)
+        if work.kind == FORWARD:
+            output = chunk.forward(work.micro_batch, received)
+        elif self._splits_backward:
+            output = chunk.backward_input(work.micro_batch, received)
+        else:
+            output = chunk.backward(work.micro_batch, received)
+        outputs[Message(*work)] = output
 
-    def _communicate(
-        self, action: Communicate, outputs: dict[tuple[Phase, int], torch.Tensor]
-    ) -> None:
-        def key(transfer: Transfer) -> tuple[Phase, int]:
-            return transfer.phase, transfer.micro_batch
-
+    def _communicate(self, exchange: Exchange, outputs: dict[Message, torch.Tensor]) -> None:
         self._communicator.start(
-            [(key(t), self._receives[t.phase]) for t in action.transfers if not t.is_send],
-            [(self._sends[t.phase], outputs.pop(key(t))) for t in action.transfers if t.is_send],
+            [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
+            [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
         )
-        if action.wait:
+        if self._blocking:
             self._communicator.finish()
+
+    def _source(self, message: Message) -> int:
+        return self._processes[message.virtual_stage % len(self._processes)]
+
+    def _target(self, message: Message) -> int:
+        return self._processes[user(message).virtual_stage % len(self._processes)]
+
+
+def _inbox(world: World, plan: Plan, process: int) -> Inbox:
+    """All that comes from one process comes through the same buffers."""
+    ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
+    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead)

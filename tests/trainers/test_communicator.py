@@ -13,7 +13,7 @@ from netbench.trainers.communicator import (
     Outbox,
     messages_ahead,
 )
-from netbench.trainers.world import TAG_BACKWARD, TAG_FORWARD, World
+from netbench.trainers.world import TAG_COLLECTIVE, TAG_PIPELINE, World
 from tests.trainers.processes import on_processes
 
 SIZE, COUNT = 4096, 6
@@ -31,21 +31,21 @@ def pass_messages(world: World, num_ahead: int) -> list[list[int]]:
     """Rank 0 sends numbered messages, twice; rank 1 says what it took."""
     world.warm({0, 1})
     communicator, taken = Communicator(), []
-    outbox = Outbox(world, 1, TAG_FORWARD)
-    inbox = Inbox(world, 0, TAG_FORWARD, SIZE, num_ahead)
+    outbox = Outbox(world, 1, TAG_PIPELINE)
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
     for iteration in range(2):
         if world.rank == 0:
             outbox.open()
             messages = [torch.full((SIZE,), 10 * iteration + i).byte() for i in range(COUNT)]
             for message in messages:
                 communicator.start([], [(outbox, message)])
-            world.receive(torch.empty(1), 1, TAG_BACKWARD).wait()
+            world.receive(torch.empty(1), 1, TAG_COLLECTIVE).wait()
         else:
             inbox.open(COUNT)
             for i in range(COUNT):
                 communicator.start([(i, inbox)], [])
                 taken.append(communicator.take(i).unique().tolist())
-            world.send(torch.empty(1), 0, TAG_BACKWARD).wait()
+            world.send(torch.empty(1), 0, TAG_COLLECTIVE).wait()
     return taken
 
 
@@ -62,17 +62,17 @@ def hold_back(world: World, num_ahead: int) -> list[float]:
     moments = []
     if world.rank == 0:
         message = torch.zeros(SIZE, dtype=torch.uint8)
-        works = [world.send(message, 1, TAG_FORWARD) for _ in range(COUNT)]
+        works = [world.send(message, 1, TAG_PIPELINE) for _ in range(COUNT)]
         for i, work in enumerate(works):
             if i == num_ahead:
-                world.send(torch.empty(1), 1, TAG_BACKWARD).wait()
+                world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
             work.wait()
             moments.append(time.monotonic())
     else:
-        inbox = Inbox(world, 0, TAG_FORWARD, SIZE, num_ahead)
+        inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
         inbox.open(COUNT)
         # No turn comes before the messages ahead are through.
-        world.receive(torch.empty(1), 0, TAG_BACKWARD).wait()
+        world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
         for _ in range(COUNT):
             moments.append(time.monotonic())
             inbox.start()
