@@ -165,6 +165,7 @@ def _sweep(source: Source, form: ScenarioForm) -> Sweep:
         default_micro_batch=_given(default.micro_batch, micro_batch[:1]),
     )
 
+        pipeline_layers=_pipeline_layers(source, form, layers),
 
 def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, ...]:
     """The networks to sweep over; those of the default slice must be among them."""
@@ -176,6 +177,29 @@ def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, .
             )
         link = make_link(source, network, ("sweep", "networks", i))
         networks[network.name] = SweepNetwork(name=network.name, link=link)
+def _pipeline_layers(
+    source: Source, form: ScenarioForm, layers: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Layers of each stage; they must come to every number of layers that is swept over."""
+    stages, where = _given(form.sweep.pipeline_layers, ()), ("sweep", "pipeline_layers")
+    if not stages:
+        return ()
+    if form.sweep.pipeline not in (None, len(stages)):
+        raise source.error(
+            where,
+            f"has {len(stages)} stages, but `pipeline` is {form.sweep.pipeline}; leave one of them "
+            "out",
+        )
+    for found in (*layers, *_given(form.sweep.default.layers, ())):
+        if found != sum(stages):
+            raise source.error(
+                where,
+                f"comes to {sum(stages)} layers, but the model has {found}; write stages that come "
+                f"to {found}, or leave it out to split them evenly",
+            )
+    return stages
+
+
     for i, name in enumerate(form.sweep.default.networks or []):
         if name not in networks:
             hint = nearest(name, networks) if networks else "add it there"

@@ -220,6 +220,7 @@ class Sweep:
     models: workloads that name a model, with the batch of one replica; empty = the workload's only.
     replicas: numbers of devices to train on, the first ones; empty = all. Both where the workload
     names a model.
+    pipeline_layers: layers of each stage, where they are not to be as many; empty = evenly.
     """
 
     layers: tuple[int, ...]
@@ -236,6 +237,7 @@ class Sweep:
     micro_batch: tuple[int, ...] = ()
     default_micro_batch: tuple[int, ...] = ()
     models: tuple[Workload, ...] = ()
+    pipeline_layers: tuple[int, ...] = ()
     replicas: tuple[int, ...] = ()
     default_models: tuple[str, ...] = ()
     default_replicas: tuple[int, ...] = ()

@@ -330,3 +330,6 @@ def scenario_json_schema() -> dict[str, Any]:
     """JSON schema of a scenario file, for editors."""
     schema = ScenarioForm.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    pipeline_layers: list[Positive] | None = Field(
+        default=None, min_length=1, examples=["[4, 3, 3, 2]"]
+    )

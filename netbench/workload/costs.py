@@ -7,6 +7,7 @@ s = sequence length, b = sequences per micro-batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netbench.errors import PlanError
@@ -123,21 +124,22 @@ def stage_costs(
     tensor_parallel: int = 1,
     optimizer_shards: int = 1,
 ) -> tuple[Stage, ...]:
-    """Cost of every pipeline stage, layers split evenly, embeddings in the first.
+    """Cost of every pipeline stage, embeddings in the first.
 
     tensor_parallel: ranks that share every layer and the embeddings evenly; the few parameters
+    stage_layers: Sequence[int] = (),
     that Megatron replicates (layer norms, biases after a reduction) are taken as shared too.
     optimizer_shards: ranks that share one stage's update (ZeRO: all of them).
     Raises PlanError if the layers do not divide or the profile does not know the system.
     """
-    if workload.layers % num_stages:
+    if not stage_layers and workload.layers % num_stages:
         raise PlanError(
+    stage_layers: of each stage, together the workload's; () = as many each.
             f"{workload.layers} layers do not divide into {num_stages} pipeline stages; "
             f"choose a multiple of {num_stages}, or another `pipeline` in the scenario's sweep"
         )
-    num_layers = workload.layers // num_stages
+    stage_layers = stage_layers or [workload.layers // num_stages] * num_stages
     flops = _flops(profile, system) * tensor_parallel
-    forward_s = num_layers * layer_forward_flops(workload) / flops
     update_s = profile.optimizer_s_per_parameter
     optimizer_s = update_s.get(system, update_s.get("default", 0.0)) / optimizer_shards
 
@@ -146,6 +148,8 @@ def stage_costs(
         whole = num_layers * layer_parameters(workload) + embedding
         parameters = math.ceil(whole / tensor_parallel)
         return Stage(
+        num_layers = stage_layers[index]
+        forward_s = num_layers * layer_forward_flops(workload) / flops
             num_layers=num_layers,
             forward_s=forward_s,
             backward_s=forward_s * backward_factor(workload),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from netbench.plan import (
     describe_plan,
     iteration_bytes,
     plan_hash,
+    plan_memory,
 )
 from netbench.plan.build import pipeline_depth, zero3_units
 from netbench.plan.traffic import FULL_SIZE_RANK_BYTES
@@ -32,7 +34,7 @@ def case3(variant: str, layers: int = 24, batch: int = 1024, seed: int = 2022) -
     return build_plan(CASE3, variant, layers, batch, seed, iterations=3, warmup_iterations=1)
 
 
-def with_sweep(scenario: Scenario, **changes: int) -> Scenario:
+def with_sweep(scenario: Scenario, **changes: Any) -> Scenario:
     return dataclasses.replace(scenario, sweep=dataclasses.replace(scenario.sweep, **changes))
 
 
@@ -90,6 +92,36 @@ def test_interleaving_keeps_the_stages_and_counts_their_chunks() -> None:
     plan = case3("megatron-p4-interleaved2")
     assert (plan.schedule, plan.num_chunks, plan.layout) == ("interleaved", 2, Layout(pp=4, dp=16))
     assert [stage.num_layers for stage in plan.stages] == [6] * 4
+
+
+def test_stages_have_the_layers_the_scenario_says() -> None:
+    """Where a variant leaves the depth to it; others split them evenly."""
+    uneven = with_sweep(CASE3, pipeline=0, pipeline_layers=(8, 6, 6, 4))
+    for variant in ("dtfm-random", "megatron", "megatron-interleaved2"):
+        plan = build_plan(uneven, variant, 24, 1024, 0, 2, 1)
+        assert plan.layout == Layout(pp=4, dp=16)
+        assert [stage.num_layers for stage in plan.stages] == [8, 6, 6, 4]
+        assert "p4d16 of 8+6+6+4 layers" in describe_plan(plan)
+        first, _, _, last = plan_memory(plan)
+        assert first.activations_bytes >= 2 * last.activations_bytes
+    assert [s.num_layers for s in build_plan(uneven, "megatron-p8", 24, 1024, 0, 2, 1).stages] == (
+        [3] * 8
+    )
+    with pytest.raises(PlanError, match=r"`pipeline_layers` of .* comes to 24 layers, not 32; "):
+        build_plan(uneven, "megatron", 32, 1024, 0, 2, 1)
+    with pytest.raises(PlanError, match=r"8, 6, 6, 4 layers .* the 3 chunks of megatron-interle"):
+        build_plan(uneven, "megatron-interleaved3", 24, 1024, 0, 2, 1)
+
+
+def test_half_precision_dtfm_that_computes_has_master_weights_on_the_cpu() -> None:
+    """Case 3 is in fp16. What is virtual has none, and neither has another system."""
+
+    def master_weights(variant: str, **changes: str) -> str:
+        return build_plan(CASE3, variant, 24, 1024, 0, 2, 1, **changes).master_weights
+
+    assert master_weights("dtfm-random", compute="cpu") == "cpu"
+    assert master_weights("dtfm-random") == ""
+    assert master_weights("megatron-p8", compute="cpu") == ""
 
 
 def test_dtfm_under_1f1b_has_one_round() -> None:

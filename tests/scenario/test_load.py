@@ -66,6 +66,13 @@ def test_the_slice_run_by_default_can_be_smaller_than_the_sweep(bend: Bend) -> N
     assert (sweep.default_seeds, sweep.default_variants) == ((1,), ("zero3",))
 
 
+def test_stages_may_have_different_numbers_of_layers(bend: Bend) -> None:
+    """In the order of the stages; left out, none are said."""
+    scenario = load_scenario(bend(more="sweep: {pipeline: 2, pipeline_layers: [5, 3]}\n"))
+    assert scenario.sweep.pipeline_layers == (5, 3)
+    assert load_scenario(bend()).sweep.pipeline_layers == ()
+
+
 def test_networks_to_sweep_over_are_links_with_a_name(bend: Bend) -> None:
     """The default is the first; micro-batches likewise. Without any, there are none."""
     more = (
@@ -170,6 +177,23 @@ def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, me
         ),
         ("sweep: {micro_batch: [0]}\n", ":10: sweep.micro_batch[0] is 0; expected more than 0"),
         ("sweep: {seeds: [x]}\n", ':10: sweep.seeds[0] is "x"; expected a whole number'),
+        ("sweep:\n  pipeline_layers: 8\n", ":11: sweep.pipeline_layers is 8; input should be a valid list"),
+        (
+            "sweep:\n  pipeline_layers: [8, 0]\n",
+            ":11: sweep.pipeline_layers[1] is 0; expected more than 0",
+        ),
+        (
+            "sweep:\n  layers: [8]\n  pipeline_layers: [4, 3]\n",
+            ":12: sweep.pipeline_layers comes to 7 layers, but the model has 8; write stages that",
+        ),
+        (
+            "sweep: {layers: [8, 9], pipeline_layers: [5, 3]}\n",
+            ":10: sweep.pipeline_layers comes to 8 layers, but the model has 9; write stages that",
+        ),
+        (
+            "sweep: {pipeline: 4, pipeline_layers: [5, 3]}\n",
+            ":10: sweep.pipeline_layers has 2 stages, but `pipeline` is 4; leave one of them out",
+        ),
         ("workload: {}\n", ':10: "workload" is given twice; keep one of the two'),
         ("\tx: 1\n", ":10: not YAML: "),
         ("sweep: !python/object:os.system {}\n", ":10: not YAML: "),

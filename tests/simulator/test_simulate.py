@@ -48,6 +48,24 @@ def test_gpipe_on_a_free_network_is_fill_and_micro_batches() -> None:
     assert iteration_s(plan) == pytest.approx((64 + P - 1) * (F + B))
 
 
+def test_gpipe_with_uneven_stages_goes_at_the_pace_of_the_longest() -> None:
+    """Every stage once, and the longest for each further micro-batch; in both directions."""
+    layers = (1, 2, 4, 1)
+    scenario = load_scenario("example-two-labs")
+    sweep = dataclasses.replace(scenario.sweep, pipeline=0, pipeline_layers=layers)
+    uneven = build_plan(
+        dataclasses.replace(scenario, sweep=sweep), "dtfm-scheduled", 8, 16, 0, 2, 1
+    )
+    plan = dataclasses.replace(
+        uniform_plan("dtfm-scheduled", num_nodes=4), num_rounds=1, stages=uneven.stages
+    )
+    m, per_layer_s = plan.num_micro_batches, uneven.stages[0].forward_s
+    factor = 1 + uneven.stages[0].backward_s / per_layer_s
+    expected_s = (sum(layers) + (m - 1) * max(layers)) * per_layer_s * factor
+    optimizer_s = max(stage.optimizer_s for stage in plan.stages)
+    assert iteration_s(plan) == pytest.approx(expected_s + optimizer_s)
+
+
 def test_a_pipeline_of_one_stage_has_no_messages() -> None:
     plan = uniform_plan("dtfm-scheduled", num_nodes=1, batch=8)
     assert (plan.layout.pp, plan.num_rounds) == (1, 1)
@@ -180,6 +198,23 @@ def test_updates_share_the_host_of_their_node(num_nodes: int, at_once: int) -> N
     seconds = [simulate(p, FREE).phases for p in (plan, shared)]
     assert seconds[1]["optimizer_s"] == pytest.approx(at_once * 0.7)
     assert iteration_s(shared) - iteration_s(plan) == pytest.approx((at_once - 1) * 0.7)
+
+
+@pytest.mark.parametrize(("variant", "share"), [("allreduce", 1), ("sharded-ps", 1 / 2)])
+def test_without_a_central_server_all_ranks_of_dtfm_update(variant: str, share: float) -> None:
+    """Everything, or a shard each of the two that hold a stage; the two of a node at once. Either
+    way 2 (n - 1) / n of the gradients leave every rank."""
+    bandwidth_bps = 1e9
+    plan = uniform_plan(
+        f"dtfm-scheduled-{variant}", num_nodes=16, bandwidth_bps=bandwidth_bps, optimizer_s=0.7
+    )
+    assert (plan.layout.pp, plan.layout.dp) == (8, 2)
+    shared = dataclasses.replace(plan, device_nodes=tuple(rank // 2 for rank in range(16)))
+    for each, at_once in ((plan, 1), (shared, 2)):
+        phases = simulate(each, FREE).phases
+        assert phases["optimizer_s"] == pytest.approx(share * at_once * 0.7)
+    gradients_s = max(stage.gradient_bytes for stage in plan.stages) * 8 / bandwidth_bps
+    assert simulate(plan, FREE).phases["sync_s"] == pytest.approx(gradients_s, rel=1e-3)
 
 
 def test_a_barrier_lets_nobody_go_before_it_was_answered() -> None:

@@ -99,6 +99,15 @@ def test_stages_split_layers_evenly_and_the_first_has_the_embeddings() -> None:
     assert stages[1].backward_s == pytest.approx(3 * stages[1].forward_s)
 
 
+def test_stages_of_other_numbers_of_layers_cost_what_these_do() -> None:
+    """Time and parameters are per layer; the first still has the embeddings."""
+    stages = stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=3, stage_layers=(4, 12, 8))
+    assert [stage.num_layers for stage in stages] == [4, 12, 8]
+    assert stages[1].forward_s == pytest.approx(12 * layer_forward_flops(GPT_XL) / 50e12)
+    assert stages[1].parameters == 3 * (stages[0].parameters - 64_000_000)
+    assert sum(stage.gradient_bytes for stage in stages) == 2 * model_parameters(GPT_XL)
+
+
 def test_17_ms_per_layer_on_a_v100() -> None:
     """55 TFLOPS is the 17.4 ms per layer and micro-batch that fitted the published times."""
     device = DeviceProfile(name="V", flops={"default": 55e12})
