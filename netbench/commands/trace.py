@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.lazy import Commands, LazyGroup
+from netbench.commands.live import wide_console
 from netbench.commands.simulation import check_pictures
 from netbench.errors import UsageError
 from netbench.plan import Plan, describe_plan, plan_from_json
@@ -54,7 +55,7 @@ def diff(
     check_pictures(plot, output)
     found = read_run(_find_run(run, results))
     plan, recorded = _traced(found, digits)
-    console = Console(highlight=False)
+    console = wide_console()
     console.print(f"plan {describe_plan(plan)}\n", soft_wrap=True)
     simulated = _simulated(plan)
     _print(console, plan, recorded, simulated)
@@ -64,7 +65,12 @@ def diff(
     if plot is not None:
         from netbench.report.trace_diff import plot_diff
 
-        title = f"{describe_plan(plan)}: {recorded.source} and simulated"
+        model = plan.workload
+        title = (
+            f"{plan.scenario}, {plan.variant}, {model.layers} layers, batch {model.batch}: "
+            f"{recorded.iteration_s:.4g} s {recorded.source}, "
+            f"{simulated.iteration_s:.4g} s simulated"
+        )
         plot_diff(title, recorded, simulated, _shown(plan), plot)
         console.print(f"picture: {plot}", soft_wrap=True)
 
@@ -133,7 +139,7 @@ def _print(console: Console, plan: Plan, recorded: Timeline, simulated: Timeline
         f"[bold]{simulated.iteration_s:.4g} s[/bold] simulated ({apart:+.1%})\n",
         soft_wrap=True,
     )
-    console.print("[bold]Where a rank's time goes[/bold], mean over the ranks of a stage")
+    console.print("[bold]Where a rank's time goes[/bold], seconds, mean over the ranks of a stage")
     console.print(diff_table(recorded, simulated, stages))
     console.print("\n[bold]Largest differences[/bold]")
     for line in difference_lines(recorded, simulated, stages):

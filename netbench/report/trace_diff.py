@@ -21,16 +21,19 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "compute": ("forward", "backward", "weight"),
     "optimizer": ("optimizer",),
     "collective": ("collective",),
-    "idle": ("barrier",),
-    "send/receive wait": ("send", "receive"),
+    "send/receive": ("send", "receive"),
+    "idle": (),
 }
-"""What a moment of a rank counts as: the first of these that it is busy with. A moment with nothing
-of it is idle too."""
+"""What a moment of a rank counts as: the first of these that is under way, else idle: it waits at a
+barrier, or for the last rank. So what goes on beside compute is compute."""
 
 Stretches = list[tuple[float, float]]
 """From and to, seconds; in order, without overlap."""
 
 NUM_DIFFERENCES = 3
+
+LEAST_SHARE = 0.0005
+"""Of the iteration: what is less is not worth a sentence."""
 
 INK, MUTED, PAPER = "#1d2733", "#66727f", "#ffffff"
 COLORS = {
@@ -39,7 +42,7 @@ COLORS = {
     "weight": "#8fd0f5",
     "optimizer": "#009e73",
     "collective": "#e69f00",
-    "send/receive wait": "#f3d9cf",
+    "send/receive": "#f3d9cf",
     "idle": "#eef0f2",
 }
 """Waiting is pale, the others are of Okabe and Ito's palette for the colour-blind."""
@@ -72,8 +75,7 @@ def stretches(timeline: Timeline, rank: int) -> dict[str, Stretches]:
         some = merged((piece.start_s, piece.end_s) for piece in mine if piece.kind in names)
         found[kind] = without(some, taken)
         taken = merged([*taken, *some])
-    rest = without([(0.0, timeline.iteration_s)], taken)
-    found["idle"] = sorted([*found["idle"], *rest])
+    found["idle"] = without([(0.0, timeline.iteration_s)], taken)
     return found
 
 
@@ -138,12 +140,12 @@ def _there(timeline: Timeline, ranks: Sequence[int]) -> Sequence[int]:
 
 
 def diff_table(first: Timeline, second: Timeline, stages: Mapping[str, Sequence[int]]) -> Table:
-    """Seconds of every kind, per stage and source."""
+    """Seconds of every kind, per stage and source, mean over its ranks."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("stage", no_wrap=True)
     table.add_column("", no_wrap=True)
     for kind in (*KINDS, "iteration"):
-        table.add_column(f"{kind}, s", justify="right", no_wrap=True)
+        table.add_column(kind, justify="right", no_wrap=True)
     by_cell = {(found.stage, found.kind): found for found in differences(first, second, stages)}
     for stage in stages:
         cells = [by_cell[stage, kind] for kind in KINDS]
@@ -157,7 +159,6 @@ def diff_table(first: Timeline, second: Timeline, stages: Mapping[str, Sequence[
                 source,
                 *(f"{value:.3f}" for value in (*seconds, iteration_s)),
                 style="dim" if index else None,
-                end_section=bool(index),
             )
     return table
 
@@ -168,6 +169,8 @@ def difference_lines(
     """Where they differ most, a sentence each."""
     for found in differences(first, second, stages)[:NUM_DIFFERENCES]:
         share = found.seconds / first.iteration_s
+        if abs(share) < LEAST_SHARE:
+            return
         yield (
             f"{found.stage}, {found.kind}: {found.first_s:.3f} s {first.source}, "
             f"{found.second_s:.3f} s {second.source} ({found.seconds:+.3f} s, {share:+.1%} of the "

@@ -1,0 +1,135 @@
+"""`netbench trace diff`, on a run whose trace is a simulation drawn out by a tenth."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.plan import build_plan, plan_hash, plan_to_json
+from netbench.plan.timeline import trace_path, write_timeline
+from netbench.records import Environment, RunStore
+from netbench.scenario import load_scenario
+from netbench.simulator import simulate
+from netbench.simulator.unfold import unfold
+
+STRETCH = 1.1
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    """A run's folder with one traced plan: 3 stages, 16 micro-batches."""
+    plan = build_plan(
+        load_scenario("gpt3-small"),
+        "dtfm-scheduled",
+        12,
+        64,
+        2022,
+        iterations=2,
+        warmup_iterations=1,
+        network="10ms-1Gbit",
+        micro_batch=4,
+    )
+    environment = Environment(
+        kernel="6.1", mode="guest-virtual", scale=plan.scale, versions={}, machine="test"
+    )
+    with RunStore.create(
+        tmp_path / "results",
+        scenario="gpt3-small",
+        created=datetime(2026, 1, 2),
+        command=["netbench"],
+        environment=environment,
+    ) as store:
+        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+    simulated = unfold(simulate(plan, whole=True))
+    slices = (
+        dataclasses.replace(piece, start_s=piece.start_s * STRETCH, end_s=piece.end_s * STRETCH)
+        for piece in simulated.slices
+    )
+    timeline = dataclasses.replace(
+        simulated,
+        source="emulated",
+        iteration_s=simulated.iteration_s * STRETCH,
+        slices=tuple(slices),
+    )
+    folder = store.path.parent
+    trace_path(folder, plan_hash(plan)).parent.mkdir()
+    write_timeline(trace_path(folder, plan_hash(plan)), plan, timeline)
+    return folder
+
+
+def test_it_says_how_far_apart_the_two_are(
+    traced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tenth longer is 1/1.1 the other way round; every row's kinds sum to its iteration."""
+    assert run(["trace", "diff", str(traced)]) == 0
+    out = capsys.readouterr().out
+    assert "simulated (-9.1%)" in out
+    rows = [line.split() for line in out.splitlines() if " emulated  " in line or line[:1] == " "]
+    rows = [[word for word in row if word.replace(".", "").isdigit()] for row in rows]
+    checked = 0
+    for row in rows:
+        numbers = [float(word) for word in row[-6:]]
+        if len(numbers) == 6:
+            assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.003)
+            checked += 1
+    assert checked == 6
+    assert "stage 1, send/receive:" in out.partition("Largest differences")[2]
+
+
+def test_one_trace_has_the_ranks_of_both_in_turn(
+    traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For Perfetto, with the two sources as processes of their own; and a picture."""
+    output, plot = tmp_path / "both.json.gz", tmp_path / "both.png"
+    assert run(["trace", "diff", str(traced), "--output", str(output), "--plot", str(plot)]) == 0
+    trace = json.loads(gzip.decompress(output.read_bytes()))
+    names = {
+        event["pid"]: event["args"]["name"].partition(":")[0]
+        for event in trace["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    assert names == {
+        0: "emulated", 1: "simulated", 2: "emulated", 3: "simulated", 4: "emulated", 5: "simulated",
+    }  # fmt: skip
+    assert trace["otherData"].keys() == {"plan", "emulated_iteration_s", "simulated_iteration_s"}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_newest_run_of_a_scenario_is_found_by_its_name(traced: Path) -> None:
+    """As elsewhere, in --results."""
+    assert run(["trace", "diff", "gpt3-small", "--results", str(traced.parent)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--plan", "ffffff"], "--plan ffffff: no traced plans begin so; there are "),
+        (["--plot", "nowhere/x.png"], "there is no folder nowhere"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    traced: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    """Before anything is simulated."""
+    assert run(["trace", "diff", str(traced), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_without_traces_says_how_to_make_them(
+    traced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And so does a scenario that has no run."""
+    (path,) = (traced / "traces").iterdir()
+    path.unlink()
+    assert run(["trace", "diff", str(traced)]) == 2
+    assert "has no traces; run its scenario again with netbench run --trace" in (
+        capsys.readouterr().err
+    )
+    assert run(["trace", "diff", "case5", "--results", str(traced.parent)]) == 2
+    assert "make one with netbench run case5 --trace" in capsys.readouterr().err
