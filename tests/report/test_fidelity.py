@@ -30,8 +30,8 @@ def test_the_highest_trusted_rate_is_below_the_first_that_is_not() -> None:
 
 def test_a_row_per_number_of_flows_and_state() -> None:
     page = fidelity_markdown(CELLS)
-    assert "| 4 | idle | 2 | 1 | 0.4000 | 1.0100 | 200us | 300us | 100Mbit |" in page
-    assert "| 4 | busy | 1 | 0 | 0.5000 | 1.0100 | 200us | 300us | none |" in page
+    assert "| 4 | idle | 2 | 1 | 0.4000 | 1.0100 | 200us | 300us | none | 100Mbit |" in page
+    assert "| 4 | busy | 1 | 0 | 0.5000 | 1.0100 | 200us | 300us | none | none |" in page
     assert "## This machine's own kernel\n\nNot measured" in page
 
 
