@@ -15,6 +15,12 @@ Start = Callable[[int], RankProcesses]
 SHARED: dict[str, Any] = {"system": "megatron", "dp": 1, "batch": 4}
 """Where ranks share layers: as few micro-batches as there is something to see."""
 
+ZERO3: dict[str, Any] = {"system": "zero3", "layers": (4,), "dp": 4}
+"""Two micro-steps."""
+
+ONE_LAYER = 256 * 16 + 12 * 16 + 12 * 16**2 + 13 * 16
+"""Parameters of a first unit of one layer, embedding included, in a model without a count of it."""
+
 CASES: dict[str, dict[str, Any]] = {
     "hivemind, without delay and compression": {"system": "hivemind", "layers": (4,), "dp": 4},
     "dtfm": {"system": "dtfm"},
@@ -72,6 +78,22 @@ CASES: dict[str, dict[str, Any]] = {
         "sequence_parallel": True},
     "megatron, tensor 2, zero-bubble": {
         **SHARED, "tp": 2, "layers": (1, 1), "schedule": "zero-bubble"},
+    "zero3": {**ZERO3, "units": (2, 2)},
+    "zero3, three ranks, recomputed": {**ZERO3, "dp": 3, "batch": 12, "units": (1, 3),
+                                       "live_parameters": ONE_LAYER, "recomputation": True},
+    "zero3, prefetched, micro-batches of 2, anywhere": {
+        **ZERO3, "units": (1, 2, 1), "prefetch_units": 1, "micro_batch": 2,
+        "placement": (2, 0, 3, 1)},
+    "zero3, kept": {**ZERO3, "units": (1, 3), "live_parameters": ONE_LAYER,
+                    "accumulation": "keep"},
+    "zero3, hybrid, anywhere": {**ZERO3, "units": (2, 2), "shard_ranks": 2,
+                                "placement": (2, 0, 3, 1)},
+    "zero3, hybrid, prefetched": {**ZERO3, "units": (1, 1, 1, 1), "shard_ranks": 2,
+                                  "prefetch_units": 2},
+    "zero3, hybrid, prefetched, kept, recomputed": {
+        **ZERO3, "units": (1, 3), "live_parameters": ONE_LAYER, "shard_ranks": 2,
+        "prefetch_units": 1, "accumulation": "keep", "recomputation": True},
+    "zero3 alone": {**ZERO3, "dp": 1, "units": (2, 2)},
 }  # fmt: skip
 
 
