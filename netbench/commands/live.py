@@ -95,7 +95,7 @@ def _setting(plan: Experiment) -> str:
         workload = plan.workload
         network = f" {plan.network_name}" if plan.network_name else ""
         micro_batch = f" m{workload.micro_batch}" if workload.micro_batch > 1 else ""
-        return f"L{workload.layers} B{workload.batch}{micro_batch}{network} seed {plan.seed}"
+        return f"{workload.name} B{workload.batch}{micro_batch}{network} seed {plan.seed}"
     return format_bytes(plan.payload_bytes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.live import live, wide_console
+from netbench.commands.script import check_script
 from netbench.commands.simulation import (
     check_pictures,
     predictions,
@@ -23,6 +25,7 @@ from netbench.commands.simulation import (
 from netbench.errors import UsageError
 from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
+from netbench.plan.command import COMMAND, build_command_plans
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import COMPUTE, VIRTUAL
 from netbench.records import Environment, RunStore, find_run, read_run
@@ -66,6 +69,8 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @click.option("--batch", type=NumberList(), help="Global batch sizes, in sequences.")
 @click.option("--micro-batch", type=NumberList(), help="Micro-batch sizes, in sequences.")
 @click.option("--networks", help="Of the scenario's sweep, by name, or all.")
+@click.option("--models", help="Of the scenario's sweep, e.g. resnet18,bert-base.")
+@click.option("--replicas", type=NumberList(), help="Devices that train a named model, e.g. 1,8.")
 @click.option("--seeds", type=NumberList(), help="Seeds of random placements.")
 @click.option("--all", "whole_sweep", is_flag=True, help="The scenario's full sweep.")
 @click.option(
@@ -85,6 +90,12 @@ class NumberList(click.ParamType[tuple[int, ...]]):
     default=VIRTUAL,
     show_default=True,
     help="What the layers do: sleep for as long as the device would take, or train there.",
+)
+@click.option(
+    "--command",
+    "script",
+    metavar="WORDS",
+    help="Run this on every rank, as torchrun would, e.g. 'python train.py'.",
 )
 @click.option(
     "--token-file",
@@ -144,7 +155,7 @@ def command(
         raise UsageError(
             "--resume continues the plans of the run it is given; leave out --systems, --layers, "
             "--batch, --micro-batch, --networks, --seeds, --all, --scale, --compute and "
-            "--token-file, or start a new run"
+            "--token-file, --command, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -179,21 +190,45 @@ class Wanted:
     iterations: int | None
     warmup: int | None
     scale: float | None
+    models: str | None
+    replicas: tuple[int, ...] | None
     compute: str
     token_file: str
+    script: str | None
 
     @property
     def selects(self) -> bool:
         """Whether anything but the number of iterations was asked for."""
         chosen = (self.systems, self.layers, self.batch, self.micro_batch, self.networks)
-        computes = self.compute != VIRTUAL or self.token_file
-        return any(chosen) or bool(self.seeds or self.whole_sweep or self.scale or computes)
+        computes = self.compute != VIRTUAL or self.token_file or self.models or self.replicas
+        return any((*chosen, self.script)) or bool(
+            self.seeds or self.whole_sweep or self.scale or computes
+        )
 
     def plans(self, scenario: Scenario, simulated: bool) -> tuple[Plan, ...]:
         """A simulated iteration repeats to the bit: one of each, without warm-up, at scale 1."""
         sweep, every = scenario.sweep, self.whole_sweep
+        if scenario.workload.model and (self.layers or self.batch or self.micro_batch):
+            raise UsageError(
+                f"scenario {scenario.name} trains models by name; their sizes and batches are "
+                "their own: leave out --layers, --batch and --micro-batch; choose by --models and "
+                "--replicas"
+            )
         warmup = WARMUP if self.warmup is None else self.warmup
         iterations = ITERATIONS if self.iterations is None else self.iterations
+        if self.script is not None:
+            return build_command_plans(
+                scenario,
+                self.systems.split(",") if self.systems else (COMMAND,),
+                shlex.split(self.script),
+                self.layers or sweep.default_layers,
+                self.batch or sweep.default_batch,
+                self.seeds or sweep.default_seeds,
+                iterations=iterations + warmup,
+                warmup_iterations=warmup,
+                networks=self._networks(scenario),
+                micro_batch=self.micro_batch or sweep.default_micro_batch,
+            )
         return build_plans(
             scenario,
             (self.systems.split(",") if self.systems else ())
@@ -207,9 +242,17 @@ class Wanted:
             networks=self._networks(scenario),
             micro_batch=self.micro_batch
             or (sweep.micro_batch if every else sweep.default_micro_batch),
+            models=self._models(scenario),
+            replicas=self.replicas or (sweep.replicas if every else sweep.default_replicas),
             compute=self.compute,
             token_file=str(Path(self.token_file).resolve()) if self.token_file else "",
         )
+
+    def _models(self, scenario: Scenario) -> tuple[str, ...]:
+        if self.models:
+            return tuple(self.models.split(","))
+        names = tuple(model.model for model in scenario.sweep.models)
+        return names if self.whole_sweep else scenario.sweep.default_models
 
     def _networks(self, scenario: Scenario) -> tuple[str, ...]:
         names = tuple(network.name for network in scenario.sweep.networks)
@@ -235,6 +278,13 @@ def _check_options(
         raise UsageError(
             "--testbed sim starts no ranks and simulates at full size; leave out --ssh and --scale"
         )
+    check_script(
+        asked.script,
+        asked.systems,
+        simulated=simulated,
+        scale=asked.scale,
+        others=asked.compute != VIRTUAL or bool(asked.token_file) or asked.whole_sweep,
+    )
     if not simulated and plot:
         raise UsageError(
             "--plot shows where a simulated iteration goes; add --testbed sim, or keep a trace "

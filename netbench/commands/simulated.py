@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from netbench.placement import SEEDED
-from netbench.plan import Plan, build_plan, find_variant
+from netbench.plan import Plan, build_plan, build_plans, find_variant
 from netbench.plan.collective import BACKENDS, OPS, CollectivePlan, uniform_network
 from netbench.report.closed_forms import ideal_s
 from netbench.report.predictions import (
@@ -21,13 +21,15 @@ from netbench.report.predictions import (
     PRINTED_NETWORK,
 )
 from netbench.report.published import SEED, iteration_times, load
-from netbench.report.simulated import COLLECTIVES, PIPELINES, SWEEPS, TIMES, TRANSFERS
+from netbench.report.simulated import COLLECTIVES, PIPELINES, SCALING, SWEEPS, TIMES, TRANSFERS
+from netbench.report.throughput import TESTBEDS, published_throughput
 from netbench.scenario import Scenario, load_scenario
 from netbench.simulator import load_transport, simulate_collective
 from netbench.simulator.collectives import COLLECTIVES as ALGORITHMS
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind
 from netbench.simulator.parallel import time_plans
+from netbench.workload.models import MODELS
 
 BASE_DELAY_S, NIC_BPS, AWS_MTU = 50e-6, 10e9, 9001
 """Of the two machines between which transfers were published: one way, of each, bytes.
@@ -67,6 +69,7 @@ def plan_tables() -> dict[str, list[Cell]]:
         TIMES: _published(),
         **{name: _sweep(name) for name in SWEEPS},
         PIPELINES: _pipelines(),
+        SCALING: _scaling(),
         TRANSFERS: _transfers(),
         COLLECTIVES: _collectives(),
     }
@@ -189,6 +192,38 @@ def _pipelines() -> list[Cell]:
                         key = (network, variant, str(size), backend, dtype)
                         cells.append(Cell(tasks=(plan,), row=_after(key)))
     return cells
+
+
+def _scaling() -> list[Cell]:
+    """Every model, number of replicas and system, and what was published of it."""
+    cells = []
+    for name in TESTBEDS:
+        scenario = _scenario(name)
+        sweep = scenario.sweep
+        plans = build_plans(
+            scenario, sweep.variants, sweep.layers, sweep.batch, (SEED,), 1, 0, scale=1.0,
+            models=[model.model for model in sweep.models], replicas=sweep.replicas,
+        )  # fmt: skip
+        cells += [Cell(tasks=(plan,), row=_throughput(plan)) for plan in plans]
+    return cells
+
+
+def _throughput(plan: Plan) -> Callable[[Sequence[float]], Row]:
+    model, replicas = plan.workload.model, plan.layout.dp
+    units = plan.workload.batch * MODELS[model].units_per_sample
+    published = published_throughput(plan.scenario, model, replicas)
+    alone_s = plan.num_micro_batches * (plan.stages[0].forward_s + plan.stages[0].backward_s)
+
+    def row(seconds: Sequence[float]) -> Row:
+        found = units / seconds[0]
+        scaling = replicas * alone_s / seconds[0]
+        return (
+            plan.scenario, model, plan.variant, str(replicas),
+            "" if published is None else f"{published:.2f}", number_text(found),
+            "" if published is None else f"{found / published - 1:.4f}", number_text(scaling),
+        )  # fmt: skip
+
+    return row
 
 
 def _transfers() -> list[Cell]:

@@ -126,6 +126,6 @@ def write_pictures(
 def plan_name(plan: Plan) -> str:
     """What tells a plan from others of its run, as part of a file's name."""
     model = plan.workload
-    words = [plan.variant, f"L{model.layers}", f"B{model.batch}", f"m{model.micro_batch}"]
+    words = [plan.variant, model.name, f"B{model.batch}", f"m{model.micro_batch}"]
     words += [plan.network_name] if plan.network_name else []
     return "-".join([*words, str(plan.seed)])

@@ -110,10 +110,14 @@ def _simulate(results: Path, check: bool) -> bool:
 
     from netbench.commands.live import track
     from netbench.commands.simulated import plan_tables, rows_of, simulate_tasks, tasks_of
+    from netbench.report.scaling_plot import plot_scaling
     from netbench.report.scatter import plot_scatter
     from netbench.report.simulated import (
         FOLDER,
         PICTURE,
+        SCALING,
+        SCALING_PICTURE,
+        read_table,
         simulated_settings,
         table_path,
         table_text,
@@ -135,6 +139,9 @@ def _simulate(results: Path, check: bool) -> bool:
     assert settings is not None
     picture = results / FOLDER / PICTURE
     plot_scatter(settings, picture)
+    scaling = read_table(results, SCALING)
+    assert scaling is not None
+    plot_scaling(scaling, results / FOLDER / SCALING_PICTURE)
     click.echo(f"{len(tasks)} simulations written to {picture.parent}")
     return True
 

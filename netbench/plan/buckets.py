@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbench.plan.model import Plan
-from netbench.workload.models import blocks
+from netbench.workload.whole import blocks
 
 OVERLAPPED = ("ring", "tree")
 """Kinds of data parallelism that start while the backward pass goes on. A parameter server gets
@@ -26,7 +26,7 @@ class Bucket:
 def gradient_buckets(plan: Plan) -> tuple[Bucket, ...]:
     """A ddp plan's, in the order in which they are full: from the last layer on.
 
-    Gradients of a block of layers (`workload.models.blocks`) come evenly over its time. What is
+    Gradients of a block of layers (`workload.whole.blocks`) come evenly over its time. What is
     left over is the last bucket. torch fills buckets tensor by tensor, so one may have a tensor
     more than fits, and a tensor larger than a bucket, such as embeddings, is one of its own: here
     it is several, full at the same moment.

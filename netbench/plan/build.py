@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from netbench.errors import PlanError, nearest
 from netbench.placement import NUM_SEEDS, SCHEDULERS, SEEDED
 from netbench.plan.model import COMPUTE, VIRTUAL, Layout, Plan, Transport
+from netbench.plan.replicas import check_model, replicated
 from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
 from netbench.plan.variants import VARIANTS as VARIANTS  # where it was: benchmarks read it here
 from netbench.plan.variants import Variant, find_variant
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
 from netbench.workload.costs import activation_bytes, live_layers, stage_costs
+from netbench.workload.whole import model_stages
 
 MAX_PIPELINE = 8
 """Stages of a pipeline where the scenario does not say; the depth of the published runs."""
@@ -56,6 +58,7 @@ def build_plan(
     batch and devices do not fit together.
     """
     chosen = find_variant(variant)
+    check_model(scenario, variant)
     if micro_batch is None:
         micro_batch = scenario.workload.micro_batch
     _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
@@ -74,7 +77,7 @@ def build_plan(
     _check_chunks(variant, layout.pp, layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
     device = single_device(scenario)
-    stages = stage_costs(
+    stages = model_stages(workload, device) or stage_costs(
         workload,
         device,
         system=chosen.system,
@@ -137,6 +140,8 @@ def build_plans(
     micro_batch: Sequence[int] | None = None,
     compute: str = VIRTUAL,
     token_file: str = "",
+    models: Sequence[str] | None = None,
+    replicas: Sequence[int] | None = None,
 ) -> tuple[Plan, ...]:
     """Every combination, in the order network, micro-batch, layers, batch, variant, seed; all at
     one scale, each plan once.
@@ -145,11 +150,18 @@ def build_plans(
     scale: None = the largest that `choose_scale` asks for, so that one shaping serves all.
     networks: names of the scenario's `sweep.networks`; none, or None = its own network.
     micro_batch: sequences; none, or None = the workload's. compute, token_file: as in `Plan`.
+    models, replicas: see `replicas.replicated`; the layers, batches and micro-batches of a scenario
+    that names models are their own, whatever is given.
     """
+    settings = [(scenario, num_layers, size) for num_layers in layers for size in batch]
+    if scenario.workload.model or models or replicas:
+        choices = replicated(scenario, models, replicas)
+        settings = [(own, own.workload.layers, own.workload.batch) for own in choices]
+        micro_batch = None
     sizes: Sequence[int | None] = micro_batch or [None]
     plans = [
         build_plan(
-            scenario,
+            own,
             variant,
             num_layers,
             size,
@@ -164,8 +176,7 @@ def build_plans(
         )
         for network in networks or [""]
         for sequences in sizes
-        for num_layers in layers
-        for size in batch
+        for own, num_layers, size in settings
         for variant in variants
         for seed in (seeds if find_variant(variant).scheduler in SEEDED else seeds[:1])
     ]
@@ -215,7 +226,7 @@ def describe_plan(plan: Plan) -> str:
     tensor = f"t{plan.layout.tp}" if plan.layout.tp > 1 else ""
     chunks = f" of {plan.num_chunks} chunks" if plan.num_chunks > 1 else ""
     return (
-        f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} L{plan.workload.layers} "
+        f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} {plan.workload.name} "
         f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{chunks}, "
         f"{plan.scheduler} placement"
         f"{seed}, {schedule}{rounds}{plan.num_micro_batches} micro-batches of "

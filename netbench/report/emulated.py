@@ -12,6 +12,7 @@ from netbench.records import Environment, Record, Run
 from netbench.report.grid import Grid, csv_text, markdown, rich_table
 from netbench.report.published import PUBLISHED_MODEL, Sample, sample
 from netbench.report.tables import seconds_text, setting_name, spread_text
+from netbench.report.throughput import run_caption, run_grid
 from netbench.scenario.model import Workload
 from netbench.workload.costs import pflop_per_iteration
 
@@ -38,7 +39,10 @@ class Comparison:
     setting: layers, batch, and what else varies in the run, e.g. `L12 B64 m4 10ms-1Gbit`.
     network: of the scenario's sweep, "" = its own. micro_batch: sequences.
     seeds: those run. num_warmups: iterations dropped. pflop: work of one iteration.
+    model: named, of which each of `replicas` computes its share in alone_s seconds; "" = a GPT.
     """
+
+    scenario: str
 
     setting: str
     variant: str
@@ -52,6 +56,9 @@ class Comparison:
     published: Sample | None
     found: Sample | None
     simulated_s: float | None
+    model: str
+    replicas: int
+    alone_s: float
 
     @property
     def error(self) -> float | None:
@@ -128,13 +135,14 @@ def run_csv(run: Run) -> str:
         "run_id", "source", "scenario", "network", "variant", "layers", "batch", "micro_batch",
         "pflop",
         "published_mean_s", "published_min_s", "published_max_s", "published_n",
-        "mean_s", "min_s", "max_s", "n", "error", "simulated_s",
+        "mean_s", "min_s", "max_s", "n", "error", "simulated_s", "model", "replicas", "alone_s",
     )  # fmt: skip
     shared = (run.run_id, run_source(run), _scenario(run))
     rows = [
         (*shared, row.network, row.variant, str(row.layers), str(row.batch), str(row.micro_batch),
          repr(row.pflop), *_sample_texts(row.published), *_sample_texts(row.found),
-         _number(row.error), _number(row.simulated_s))
+         _number(row.error), _number(row.simulated_s), row.model, str(row.replicas),
+         repr(row.alone_s))
         for row in compare(run)
     ]  # fmt: skip
     return csv_text(Grid(head=head, rows=tuple(rows)))
@@ -143,6 +151,8 @@ def run_csv(run: Run) -> str:
 def comparison_grid(run: Run) -> Grid:
     """The comparison as text: published and simulated columns only where there is such a time."""
     rows, source = compare(run), run_source(run)
+    if any(row.model for row in rows):
+        return run_grid(rows, source)
     has_published = any(row.published for row in rows)
     has_simulated = any(row.simulated_s is not None for row in rows)
     simulated = ("simulated s",) if has_simulated else ()
@@ -170,6 +180,7 @@ def caption(run: Run) -> list[str]:
         )
     elif _has_other_model(run):
         lines.append("published: nothing to compare with; this workload is not the published one.")
+    lines += run_caption(rows)
     if any(row.simulated_s is not None for row in rows):
         lines.append("simulated: before the run, at full size; mean over the same seeds.")
     lines += dict.fromkeys(_place(session.environment) for session in run.sessions)
@@ -225,7 +236,17 @@ def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: st
         else None,
         found=_pool(list(by_plan.values())) if by_plan else None,
         simulated_s=_predicted_s(run, {record.plan_hash for record in records}),
+        model=workload.model,
+        replicas=run.plans[first.plan_hash]["layout"]["dp"],
+        alone_s=_alone_s(run.plans[first.plan_hash]),
+        scenario=first.scenario,
     )
+
+
+def _alone_s(plan: dict[str, Any]) -> float:
+    """Computing of an iteration on one rank: seconds, were there no network."""
+    stage, micro_batches = plan["stages"][0], plan["num_rounds"] * plan["num_micro_batches"]
+    return float(micro_batches * (stage["forward_s"] + stage["backward_s"]) + stage["optimizer_s"])
 
 
 def _predicted_s(run: Run, plans: Iterable[str]) -> float | None:

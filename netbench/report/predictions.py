@@ -22,6 +22,7 @@ from netbench.report.simulated import (
     seconds_text,
 )
 from netbench.report.tables import percent_text, setting_name, spread_text
+from netbench.report.throughput import scaling_markdown
 from netbench.scenario import Scenario, load_scenario
 from netbench.units import format_bytes
 
@@ -52,6 +53,7 @@ nothing fitted on them. Data: [{FOLDER}/]({FOLDER}).
 
 {sweeps}
 {_pipelines(found[PIPELINES])}
+{scaling_markdown(results)}
 ### Point to point under `tc`
 
 The [published transfers](published/README.md) between two machines, in milliseconds, published →

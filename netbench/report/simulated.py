@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FOLDER = "simulated"
 """Of `results`."""
 
-PICTURE = "published.png"
+PICTURE, SCALING_PICTURE = "published.png", "dp-scaling.png"
 REASONS = "reasons.yaml"
 
 TIMES = "iteration_times"
@@ -36,6 +36,7 @@ TRANSFERS = "p2p_under_tc"
 PIPELINES = "gpt3-small"
 COLLECTIVES = "collectives"
 SWEEPS = ("fluidstack2", "fluidstack3")
+SCALING = "dp-scaling"
 COLUMNS = {
     TIMES: (*KEY, "seed", "published_s", "simulated_s", "error"),
     TRANSFERS: (
@@ -44,6 +45,10 @@ COLUMNS = {
     ),
     **dict.fromkeys(SWEEPS, ("system", "layers", "batch", "seed", "simulated_s")),
     PIPELINES: ("network", "system", "micro_batch", "backend", "dtype", "simulated_s"),
+    SCALING: (
+        "scenario", "model", "system", "replicas", "published_throughput", "simulated_throughput",
+        "error", "simulated_scaling",
+    ),
     COLLECTIVES: (
         "op", "nodes", "payload_bytes", "delay_one_way_ms", "bandwidth_gbps", "backend",
         "simulated_ms", "ideal_ms",

@@ -38,6 +38,7 @@ def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
         collective_s=_per_system(form.collective),
         memory_bytes=math.inf if form.memory is None else form.memory,
         source=form.source,
+        throughput={str(model): speed for model, speed in form.throughput.items()},
     )
 
 

@@ -16,11 +16,11 @@ from netbench.scenario.model import (
     Scenario,
     Sweep,
     SweepNetwork,
-    Workload,
 )
 from netbench.scenario.schema import ScenarioForm
 from netbench.scenario.source import Source, read_source
 from netbench.scenario.validate import validate
+from netbench.scenario.workload import build_models, build_workload
 
 T = TypeVar("T")
 
@@ -29,6 +29,9 @@ SUFFIXES = (".yaml", ".yml")
 DEFAULT_VARIANTS = ("dtfm-scheduled", "dtfm-random", "megatron", "zero3")
 DEFAULT_SEEDS = (2022,)
 """What a scenario without a sweep runs; 2022 is the first published seed."""
+
+MODEL_VARIANTS = ("ddp",)
+"""Where its workload names a model, which no other system trains."""
 
 
 def scenarios_dir() -> Path:
@@ -87,7 +90,7 @@ def build_scenario(source: Source, form: ScenarioForm) -> Scenario:
         network=network,
         nodes=nodes,
         devices=_devices(source, form),
-        workload=Workload(**form.workload.model_dump(exclude={"backend"})),
+        workload=build_workload(form),
         sweep=_sweep(source, form),
         backend=form.workload.backend,
     )
@@ -140,14 +143,17 @@ def _devices(source: Source, form: ScenarioForm) -> dict[str, DeviceProfile]:
 
 def _sweep(source: Source, form: ScenarioForm) -> Sweep:
     """All settings and the default slice. A default not given is the first of the sweep's layers,
-    batches, seeds, networks and micro-batches, and all of its variants."""
+    batches, seeds, networks and micro-batches, the last of its replicas, all of its variants and
+    models."""
     whole, default = form.sweep, form.sweep.default
     networks = _sweep_networks(source, form)
     names = tuple(network.name for network in networks)
     micro_batch = _given(whole.micro_batch, ())
-    layers = _given(whole.layers, [form.workload.layers])
-    batch = _given(whole.batch, [form.workload.batch])
-    variants = _given(whole.variants, list(DEFAULT_VARIANTS))
+    workload, models = build_workload(form), build_models(source, form)
+    layers = _given(whole.layers, [workload.layers])
+    batch = _given(whole.batch, [workload.batch])
+    variants = _given(whole.variants, MODEL_VARIANTS if workload.model else DEFAULT_VARIANTS)
+    replicas = _given(whole.replicas, ())
     seeds = _given(whole.seeds, list(DEFAULT_SEEDS))
     return Sweep(
         layers=layers,
@@ -159,24 +165,18 @@ def _sweep(source: Source, form: ScenarioForm) -> Sweep:
         default_variants=_given(default.variants, variants),
         default_seeds=_given(default.seeds, seeds[:1]),
         pipeline=whole.pipeline or 0,
+        pipeline_layers=_pipeline_layers(source, form, layers),
         networks=networks,
         default_networks=_given(default.networks, names[:1]),
         micro_batch=micro_batch,
         default_micro_batch=_given(default.micro_batch, micro_batch[:1]),
+        models=models,
+        replicas=replicas,
+        default_models=_given(default.models, [model.model for model in models]),
+        default_replicas=_given(default.replicas, replicas[-1:]),
     )
 
-        pipeline_layers=_pipeline_layers(source, form, layers),
 
-def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, ...]:
-    """The networks to sweep over; those of the default slice must be among them."""
-    networks: dict[str, SweepNetwork] = {}
-    for i, network in enumerate(form.sweep.networks or []):
-        if network.name in networks:
-            raise source.error(
-                ("sweep", "networks", i), f'"{network.name}" is given twice; keep one of the two'
-            )
-        link = make_link(source, network, ("sweep", "networks", i))
-        networks[network.name] = SweepNetwork(name=network.name, link=link)
 def _pipeline_layers(
     source: Source, form: ScenarioForm, layers: tuple[int, ...]
 ) -> tuple[int, ...]:
@@ -200,6 +200,16 @@ def _pipeline_layers(
     return stages
 
 
+def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, ...]:
+    """The networks to sweep over; those of the default slice must be among them."""
+    networks: dict[str, SweepNetwork] = {}
+    for i, network in enumerate(form.sweep.networks or []):
+        if network.name in networks:
+            raise source.error(
+                ("sweep", "networks", i), f'"{network.name}" is given twice; keep one of the two'
+            )
+        link = make_link(source, network, ("sweep", "networks", i))
+        networks[network.name] = SweepNetwork(name=network.name, link=link)
     for i, name in enumerate(form.sweep.default.networks or []):
         if name not in networks:
             hint = nearest(name, networks) if networks else "add it there"

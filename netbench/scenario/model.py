@@ -201,6 +201,11 @@ class Workload:
     embedding_parameters: int = 0
     model: str = field(default="", metadata=LATER)
 
+    @property
+    def name(self) -> str:
+        """How it is labelled: the model's name, or a GPT's layers, e.g. `L24`."""
+        return self.model or f"L{self.layers}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepNetwork:
@@ -215,12 +220,12 @@ class Sweep:
     """The settings a scenario offers (`--all`), and the slice `netbench run` takes by default.
 
     pipeline: stages of a pipeline; 0 = the largest depth up to 8 that divides devices and layers.
+    pipeline_layers: layers of each stage, where they are not to be as many; empty = evenly.
     networks: empty = the scenario's own network only. default_networks: names of some of them.
     micro_batch: sequences; empty = the workload's only.
     models: workloads that name a model, with the batch of one replica; empty = the workload's only.
     replicas: numbers of devices to train on, the first ones; empty = all. Both where the workload
     names a model.
-    pipeline_layers: layers of each stage, where they are not to be as many; empty = evenly.
     """
 
     layers: tuple[int, ...]
@@ -232,12 +237,12 @@ class Sweep:
     default_variants: tuple[str, ...]
     default_seeds: tuple[int, ...]
     pipeline: int = 0
+    pipeline_layers: tuple[int, ...] = ()
     networks: tuple[SweepNetwork, ...] = ()
     default_networks: tuple[str, ...] = ()
     micro_batch: tuple[int, ...] = ()
     default_micro_batch: tuple[int, ...] = ()
     models: tuple[Workload, ...] = ()
-    pipeline_layers: tuple[int, ...] = ()
     replicas: tuple[int, ...] = ()
     default_models: tuple[str, ...] = ()
     default_replicas: tuple[int, ...] = ()

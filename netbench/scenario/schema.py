@@ -243,14 +243,27 @@ SecondsForm = Annotated[
 ]
 
 
+ModelName = Literal["resnet18", "resnet101", "bert-base"]
+"""`scenario.model.NAMED_MODELS`."""
+
+
 class DeviceForm(Section):
     """A device profile: achieved speeds, for all systems alike or per system."""
 
-    flops: FlopsForm = Field(examples=["55TFLOPS"])
+    flops: FlopsForm = Field(default_factory=dict, examples=["55TFLOPS"])
     optimizer_per_parameter: SecondsForm | None = Field(default=None, examples=["0.5ns"])
     collective: SecondsForm | None = Field(default=None, examples=["20ms"])
     memory: Bytes | None = Field(default=None, examples=["16GB"])
+    throughput: dict[ModelName, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, examples=["{resnet18: 90.2}"]
+    )
     source: str = ""
+
+    @model_validator(mode="after")
+    def has_a_speed(self) -> DeviceForm:
+        if not self.flops and not self.throughput:
+            raise _problem('is missing; write e.g. "flops: 55TFLOPS"', key="flops")
+        return self
 
 
 def _builtin_form(value: Any) -> str:
@@ -278,6 +291,49 @@ class WorkloadForm(Section):
     backend: Literal["nccl", "gloo"] = "nccl"
 
 
+GPT_SIZES = (
+    "layers", "hidden", "heads", "sequence", "recomputation", "embedding_parameters", "batch",
+)  # fmt: skip
+"""Keys of `WorkloadForm` that a named model does not have."""
+
+
+class NamedModelForm(Section):
+    """A model by name, of which every replica has a copy."""
+
+    model: ModelName = Field(examples=["resnet18"])
+    batch_per_replica: Positive = Field(examples=["128"])
+    micro_batch: Positive | None = Field(default=None, examples=["32"])
+    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def has_no_sizes(cls, data: Any) -> Any:
+        for key in GPT_SIZES if isinstance(data, Mapping) else ():
+            if key in data:
+                instead = "batch_per_replica" if key == "batch" else "sizes of its own"
+                raise _problem(f"is for a GPT, and a named model has {instead}; leave it out", key)
+        return data
+
+
+class ModelForm(NamedModelForm):
+    """A named model as a scenario's workload."""
+
+    backend: Literal["nccl", "gloo"] = "nccl"
+
+
+def _workload_form(value: Any) -> str:
+    is_named = isinstance(value, NamedModelForm) or (
+        isinstance(value, Mapping) and "model" in value
+    )
+    return "form:model" if is_named else "form:gpt"
+
+
+WorkloadChoice = Annotated[
+    Annotated[WorkloadForm, Tag("form:gpt")] | Annotated[ModelForm, Tag("form:model")],
+    Discriminator(_workload_form),
+]
+
+
 class SliceForm(Section):
     """Values to sweep over; what is left out has a default."""
 
@@ -286,12 +342,14 @@ class SliceForm(Section):
     variants: list[str] | None = Field(default=None, min_length=1)
     seeds: list[int] | None = Field(default=None, min_length=1)
     micro_batch: list[Positive] | None = Field(default=None, min_length=1)
+    replicas: list[Positive] | None = Field(default=None, min_length=1)
 
 
 class DefaultForm(SliceForm):
-    """The slice that is run by default; networks by name."""
+    """The slice that is run by default; networks and models by name."""
 
     networks: list[str] | None = Field(default=None, min_length=1)
+    models: list[str] | None = Field(default=None, min_length=1)
 
 
 class SweepNetworkForm(LinkForm):
@@ -304,7 +362,11 @@ class SweepForm(SliceForm):
     """All values a scenario offers, and the slice that is run by default."""
 
     pipeline: Positive | None = Field(default=None, examples=["8"])
+    pipeline_layers: list[Positive] | None = Field(
+        default=None, min_length=1, examples=["[4, 3, 3, 2]"]
+    )
     networks: list[SweepNetworkForm] | None = Field(default=None, min_length=1)
+    models: list[NamedModelForm] | None = Field(default=None, min_length=1)
     default: DefaultForm = Field(default=DefaultForm())
 
 
@@ -320,7 +382,7 @@ class ScenarioForm(Section):
     )
     network: NetworkForm = Field(examples=["{inside: {one_way_delay: 1ms, bandwidth: 5Gbit}}"])
     devices: dict[str, DeviceChoice] = Field(default_factory=dict)
-    workload: WorkloadForm = Field(
+    workload: WorkloadChoice = Field(
         examples=["{layers: 24, hidden: 2048, heads: 16, sequence: 2048, batch: 1024}"]
     )
     sweep: SweepForm = Field(default=SweepForm())
@@ -330,6 +392,3 @@ def scenario_json_schema() -> dict[str, Any]:
     """JSON schema of a scenario file, for editors."""
     schema = ScenarioForm.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    pipeline_layers: list[Positive] | None = Field(
-        default=None, min_length=1, examples=["[4, 3, 3, 2]"]
-    )

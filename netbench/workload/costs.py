@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from netbench.errors import PlanError
 from netbench.scenario.model import DeviceProfile, Workload
+from netbench.workload.models import MODELS
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes per element."""
@@ -56,10 +57,13 @@ def backward_factor(workload: Workload) -> int:
 def pflop_per_iteration(workload: Workload) -> float:
     """Work of one iteration in PFLOP: 96 B s L h^2 (1 + s / 6h) / 1e15 with recomputation.
 
-    Embeddings and heads are not counted, as in the published tables.
+    Embeddings and heads are not counted, as in the published tables. Of a named model, what its
+    blocks take.
     """
-    per_sequence = layer_forward_flops(workload) / workload.micro_batch
     passes = 1 + backward_factor(workload)
+    if workload.model:
+        return passes * MODELS[workload.model].forward_flops * workload.batch / 1e15
+    per_sequence = layer_forward_flops(workload) / workload.micro_batch
     return passes * per_sequence * workload.layers * workload.batch / 1e15
 
 
@@ -123,18 +127,18 @@ def stage_costs(
     num_stages: int,
     tensor_parallel: int = 1,
     optimizer_shards: int = 1,
+    stage_layers: Sequence[int] = (),
 ) -> tuple[Stage, ...]:
     """Cost of every pipeline stage, embeddings in the first.
 
     tensor_parallel: ranks that share every layer and the embeddings evenly; the few parameters
-    stage_layers: Sequence[int] = (),
     that Megatron replicates (layer norms, biases after a reduction) are taken as shared too.
     optimizer_shards: ranks that share one stage's update (ZeRO: all of them).
+    stage_layers: of each stage, together the workload's; () = as many each.
     Raises PlanError if the layers do not divide or the profile does not know the system.
     """
     if not stage_layers and workload.layers % num_stages:
         raise PlanError(
-    stage_layers: of each stage, together the workload's; () = as many each.
             f"{workload.layers} layers do not divide into {num_stages} pipeline stages; "
             f"choose a multiple of {num_stages}, or another `pipeline` in the scenario's sweep"
         )
@@ -144,12 +148,12 @@ def stage_costs(
     optimizer_s = update_s.get(system, update_s.get("default", 0.0)) / optimizer_shards
 
     def stage(index: int) -> Stage:
+        num_layers = stage_layers[index]
+        forward_s = num_layers * layer_forward_flops(workload) / flops
         embedding = workload.embedding_parameters if index == 0 else 0
         whole = num_layers * layer_parameters(workload) + embedding
         parameters = math.ceil(whole / tensor_parallel)
         return Stage(
-        num_layers = stage_layers[index]
-        forward_s = num_layers * layer_forward_flops(workload) / flops
             num_layers=num_layers,
             forward_s=forward_s,
             backward_s=forward_s * backward_factor(workload),

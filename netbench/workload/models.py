@@ -1,24 +1,9 @@
-"""Models by name, trained whole: their blocks with parameters and work, as data.
-
-A workload names one (`Workload.model`) or describes a GPT. Blocks are in the order of the forward
-pass; gradients come from the last one on.
-"""
+"""Models by name: their blocks with parameters and work, in the order of the forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from netbench.errors import PlanError
-from netbench.scenario.model import DeviceProfile, Workload
-from netbench.workload.costs import (
-    DTYPE_BYTES,
-    Stage,
-    backward_factor,
-    layer_forward_flops,
-    layer_parameters,
-    model_parameters,
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,9 +95,9 @@ def _resnet_blocks(
 
 def _bert(layers: int, hidden: int) -> NamedModel:
     """Source: Devlin et al. 2019, section 3; a pooler and a classifier on the first word."""
-    like = Workload(layers=layers, hidden=hidden, heads=1, sequence=WORDS, batch=1)
     tables = (VOCABULARY + POSITIONS + 2) * hidden  # words, positions, which of two sentences
-    layer = (layer_parameters(like), layer_forward_flops(like))
+    # Of a transformer layer, as in `costs`: 24 s h^2 (1 + s / 6h) for s words.
+    layer = (12 * hidden**2 + 13 * hidden, 24.0 * WORDS * hidden**2 + 4.0 * WORDS**2 * hidden)
     pooler = (hidden**2 + hidden, 2.0 * hidden**2)
     head = ((hidden + 1) * SENTENCE_CLASSES, 2.0 * hidden * SENTENCE_CLASSES)
     return NamedModel(
@@ -132,52 +117,3 @@ MODELS: dict[str, NamedModel] = {
     "bert-base": _bert(12, 768),
 }
 """By the name that a workload gives (`scenario.model.NAMED_MODELS`)."""
-
-
-def blocks(workload: Workload) -> tuple[Block, ...]:
-    """Of whatever is trained. A GPT's blocks are its embeddings, which cost no work worth counting,
-    and its layers."""
-    if workload.model:
-        return MODELS[workload.model].blocks
-    flops = layer_forward_flops(workload) / workload.micro_batch
-    embeddings = Block(
-        name="embeddings", parameters=workload.embedding_parameters, forward_flops=0.0
-    )
-    layers = (
-        Block(name=f"layer {index}", parameters=layer_parameters(workload), forward_flops=flops)
-        for index in range(workload.layers)
-    )
-    return (embeddings, *layers)
-
-
-def num_parameters(workload: Workload) -> int:
-    """Of the whole model."""
-    if workload.model:
-        return MODELS[workload.model].parameters
-    return model_parameters(workload)
-
-
-def model_stage(workload: Workload, device: DeviceProfile, *, system: str) -> Stage:
-    """A named model on one device, per micro-batch.
-
-    The profile's throughput is of training alone, update included, and shared between the passes as
-    their work is. Raises PlanError where the profile has none for the model.
-    """
-    model = MODELS[workload.model]
-    throughput = device.throughput.get(workload.model)
-    if throughput is None:
-        raise PlanError(
-            f"device {device.name} has no throughput for {workload.model}; it has "
-            f"{sorted(device.throughput)}: add `throughput: {{{workload.model}: ...}}`, "
-            f"{model.unit} per second that one of it trains alone"
-        )
-    both_s = workload.micro_batch * model.units_per_sample / throughput
-    forward_s = both_s / (1 + backward_factor(workload))
-    return Stage(
-        num_layers=workload.layers,
-        forward_s=forward_s,
-        backward_s=both_s - forward_s,
-        optimizer_s=0.0,
-        parameters=model.parameters,
-        gradient_bytes=model.parameters * DTYPE_BYTES[workload.dtype],
-    )

@@ -1,0 +1,89 @@
+"""A picture of scalability over replicas: simulated lines, published points, the ideal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from netbench.errors import RecordError
+from netbench.report.plots import GRID, INK, MUTED, PAPER
+from netbench.report.throughput import PRINTED_MODELS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = dict(zip(PRINTED_MODELS, ("#1f77b4", "#d9480f", "#2b8a3e"), strict=True))
+Style = Literal["-", ":", "-."]
+STYLES: dict[str, Style] = {"ddp": "-", "ddp-central-ps": ":", "ddp-sharded-ps": "-."}
+SIDE = 3.6
+"""Of a panel, inches."""
+
+
+def plot_scaling(table: pd.DataFrame, path: Path) -> None:
+    """Write the picture of a table of `simulated.SCALING` to `path` (.png, .svg, .pdf).
+
+    Raises RecordError if the file cannot be written.
+    """
+    figure = scaling_figure(table)
+    try:
+        figure.savefig(path, dpi=150, metadata={"Software": None})
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: the picture cannot be written: {error}") from error
+
+
+def scaling_figure(table: pd.DataFrame) -> Figure:
+    """The picture, not yet written: a panel per scenario."""
+    from matplotlib.figure import Figure
+
+    scenarios = list(table["scenario"].unique())
+    figure = Figure(figsize=(SIDE * len(scenarios) + 0.4, SIDE + 1.3), facecolor=PAPER)
+    figure.set_layout_engine("constrained", w_pad=0.1)
+    panels = figure.subplots(1, len(scenarios), squeeze=False)[0]
+    for axes, scenario in zip(panels, scenarios, strict=True):
+        _draw(axes, table[table["scenario"] == scenario])
+        axes.set_title(scenario, color=MUTED, fontsize=10)
+    panels[0].set_ylabel("scalability (x)", color=INK)
+    _add_legend(figure, list(table["system"].unique()))
+    return figure
+
+
+def _draw(axes: Axes, rows: pd.DataFrame) -> None:
+    most = int(rows["replicas"].max())
+    axes.plot([0, most], [0, most], color=MUTED, linewidth=0.9, linestyle="--")
+    for (model, system), line in rows.groupby(["model", "system"], sort=False):
+        axes.plot(
+            line["replicas"], line["simulated_scaling"], color=COLORS[model], linewidth=1.4,
+            linestyle=STYLES[system], marker="o", markersize=2.5,
+        )  # fmt: skip
+    for model, cells in rows.drop_duplicates(["model", "replicas"]).groupby("model"):
+        alone = cells.loc[cells["replicas"] == 1, "published_throughput"].iloc[0]
+        axes.scatter(
+            cells["replicas"], cells["published_throughput"] / alone, s=44, facecolor="none",
+            edgecolor=COLORS[model], linewidth=1.6, zorder=3,
+        )  # fmt: skip
+    axes.set(xlim=(0, most + 0.5), ylim=(0, most + 0.5))
+    axes.set_xticks(sorted(rows["replicas"].unique()))
+    axes.set_xlabel("replicas", color=INK)
+    axes.tick_params(color=GRID, labelcolor=INK)
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_color(GRID)
+
+
+def _add_legend(figure: Figure, systems: list[str]) -> None:
+    """Colours of the models, styles of the systems, and what else there is, beneath the panels."""
+    from matplotlib.lines import Line2D
+
+    lines = [
+        *(Line2D([], [], color=color, label=model) for model, color in COLORS.items()),
+        *(Line2D([], [], color=INK, linestyle=STYLES[name], label=name) for name in systems),
+        Line2D([], [], color=MUTED, linestyle="--", linewidth=0.9, label="ideal"),
+        Line2D([], [], linestyle="", marker="o", markersize=7, markerfacecolor="none",
+               markeredgecolor=INK, label="published"),
+    ]  # fmt: skip
+    figure.legend(
+        handles=lines, loc="outside lower center", ncols=4, frameon=False, labelcolor=INK,
+        fontsize=9,
+    )  # fmt: skip

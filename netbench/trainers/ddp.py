@@ -1,0 +1,294 @@
+"""Data parallelism: every rank has the whole model and a share of the batch.
+
+`ring`: gradients are all-reduced in buckets, filled from the last layer on. In the last
+micro-batch's backward pass the all-reduce of a bucket starts when it is full, in a thread beside
+the pass; one bucket at a time, as on a communicator of NCCL's. Layers that compute are in torch's
+DistributedDataParallel, whose communication hook this is (its first iteration, which learns in what
+order gradients come, has one bucket); virtual ones sleep from bucket to bucket. With gloo it is
+gloo's own all-reduce.
+
+A parameter server gets gradients when the backward pass is over: the first rank (`central-ps`:
+reduce, update, broadcast), or every rank for its shard of the parameters (`sharded-ps`: all-to-all,
+update, all-gather).
+
+Every replica computes its share of the mean loss over the batch, so gradients are summed, not
+averaged. Running statistics of normalisations stay each replica's own (`broadcast_buffers=False`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from netbench.plan import Plan
+from netbench.plan.buckets import OVERLAPPED, gradient_buckets
+from netbench.trainers.collectives import Group, count_slices, ring_all_reduce
+from netbench.trainers.dtfm import DATA_PARALLEL
+from netbench.trainers.events import RECORDER
+from netbench.trainers.layers import DTYPES
+from netbench.trainers.links import payload_bytes
+from netbench.trainers.real import RealStage
+from netbench.trainers.stage import Part, Stage, build_stage
+from netbench.trainers.virtual import VirtualStage, compute, sleep_until
+from netbench.trainers.world import World
+
+SERVERS = {
+    "central-ps": DATA_PARALLEL["reduce-broadcast"],
+    "sharded-ps": DATA_PARALLEL["sharded-ps"],
+}
+"""`Plan.data_parallel` -> what brings parameters up to date when the backward pass is over."""
+
+
+class Ddp:
+    """One rank: replica `logical rank`, and that place in the ring."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._plan = plan
+        self._world = world
+        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s)
+        self._replica = build_replica(plan, plan.placement.index(world.rank), self._reducer)
+        (cost,) = plan.stages
+        self._slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
+        self._group = Group.buffered(
+            world, plan.placement, plan, cost.gradient_bytes / num_messages(plan, self._slices)
+        )
+
+    def peers(self) -> set[int]:
+        if self._plan.data_parallel == "sharded-ps":
+            return set(self._group.members)
+        if self._plan.backend == "gloo":  # whose ring is in the order of processes
+            return Group.of(self._world, range(self._world.size)).neighbours
+        return self._group.neighbours
+
+    def arm(self) -> None:
+        """Nothing is posted ahead: a ring posts its receives when a rank comes to it."""
+
+    def take_loss(self) -> float | None:
+        return self._replica.stage.take_loss()
+
+    def iterate(self) -> dict[str, float]:
+        """Micro-batches, what is left of the all-reduces or the parameter server, the update.
+
+        backward_s: until the last bucket is handed over. sync_s: from there, until all are reduced.
+        """
+        forward_s = backward_s = 0.0
+        last = self._plan.num_micro_batches - 1
+        now_s = time.monotonic()
+        for micro_batch in range(last + 1):
+            began_s = now_s
+            self._replica.forward(micro_batch, micro_batch == last)
+            turned_s = time.monotonic()
+            self._replica.backward(micro_batch, micro_batch == last)
+            now_s = time.monotonic()
+            forward_s += turned_s - began_s
+            backward_s += now_s - turned_s
+        computed_s = self._reducer.started_s or now_s
+        optimizer_s = self._synchronise()
+        return {
+            "forward_s": forward_s,
+            "backward_s": backward_s - (now_s - computed_s),
+            "sync_s": time.monotonic() - computed_s - optimizer_s,
+            "optimizer_s": optimizer_s,
+        }
+
+    def _synchronise(self) -> float:
+        """Bring all parameters up to date: seconds this rank spent updating."""
+        if self._plan.data_parallel in SERVERS:
+            compute(self._plan.collective_s)
+            server = SERVERS[self._plan.data_parallel]
+            return server(self._group, self._replica.stage, self._slices)
+        self._reducer.finish()
+        reduced_s = time.monotonic()
+        self._replica.stage.update()
+        return time.monotonic() - reduced_s
+
+
+class Reducer:
+    """All-reduces in a thread of their own, in the order in which they are started.
+
+    collective_s: seconds that each costs beside its bytes. started_s: CLOCK_MONOTONIC when the last
+    one was started since `finish`; None: none was.
+    """
+
+    def __init__(self, reduce: Callable[[torch.Tensor], None], collective_s: float = 0.0) -> None:
+        self._reduce, self._collective_s = reduce, collective_s
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._running: list[Future[torch.Tensor]] = []
+        self.started_s: float | None = None
+
+    def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
+        """Sum `tensor` over all ranks, in place, when those before it are summed."""
+        self.started_s = time.monotonic()
+        self._running.append(self._thread.submit(self._run, tensor))
+        return self._running[-1]
+
+    def finish(self) -> None:
+        """Block until all are done. Raises what one of them raised."""
+        for future in self._running:
+            future.result()
+        self._running.clear()
+        self.started_s = None
+
+    def _run(self, tensor: torch.Tensor) -> torch.Tensor:
+        compute(self._collective_s)
+        self._reduce(tensor)
+        return tensor
+
+
+def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
+    """Sums a tensor over all ranks, in place."""
+
+    def ring(tensor: torch.Tensor) -> None:
+        full_bytes = tensor.nbytes * plan.scale
+        slices = count_slices(full_bytes, plan.transport.chunk_bytes)
+        message_bytes = full_bytes / num_messages(plan, slices)
+        group = Group.buffered(world, plan.placement, plan, message_bytes)
+        ring_all_reduce(group, tensor, slices)
+
+    def gloo(tensor: torch.Tensor) -> None:
+        with RECORDER.span("collective", name="all_reduce"):
+            dist.all_reduce(tensor)
+
+    return gloo if plan.backend == "gloo" else ring
+
+
+def num_messages(plan: Plan, slices: int) -> int:
+    """Messages as which gradients are sent: a ring cuts them into a part per replica first."""
+    return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
+
+
+class Replica(Protocol):
+    """The whole model on one rank. is_last: of the iteration's micro-batches."""
+
+    stage: Stage
+
+    def forward(self, micro_batch: int, is_last: bool) -> None:
+        """One micro-batch."""
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        """One micro-batch; the last one starts all-reduces where they overlap."""
+
+
+def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
+    """Replica `index` on the device that the plan computes on; its buckets go to `reducer`."""
+    if plan.data_parallel in OVERLAPPED and plan.compute == "virtual":
+        return VirtualReplica(plan, reducer)
+    (cost,) = plan.stages
+    slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
+    part = Part(
+        index=0,
+        replica=index,
+        gradient_dtype=DTYPES[plan.workload.dtype],
+        gradient_messages=num_messages(plan, slices),
+        shard=(index, plan.layout.dp) if plan.data_parallel == "sharded-ps" else (0, 1),
+    )
+    stage = build_stage(plan, part)
+    if plan.data_parallel in OVERLAPPED:
+        assert isinstance(stage, RealStage)
+        return RealReplica(plan, stage, reducer)
+    return PlainReplica(stage)
+
+
+class PlainReplica:
+    """Gradients stay here until somebody takes them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def forward(self, micro_batch: int, is_last: bool) -> None:
+        self.stage.forward(micro_batch, None)
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        self.stage.backward(micro_batch, None)
+
+
+class VirtualReplica(PlainReplica):
+    """Sleeps through the backward pass from bucket to bucket, each of true size over the scale."""
+
+    def __init__(self, plan: Plan, reducer: Reducer) -> None:
+        (self._cost,) = plan.stages
+        self._reducer = reducer
+        self._buckets = gradient_buckets(plan)
+        dtype = DTYPES[plan.workload.dtype]
+        sizes = []
+        for bucket in self._buckets:
+            slices = count_slices(bucket.size_bytes, plan.transport.chunk_bytes)
+            messages = num_messages(plan, slices)
+            size_bytes = payload_bytes(bucket.size_bytes, plan.scale, messages)
+            sizes.append(max(1, size_bytes // dtype.itemsize))
+        gradients = torch.zeros(sum(sizes), dtype=dtype)
+        self._tensors = torch.split(gradients, sizes)
+        super().__init__(
+            VirtualStage(
+                forward_s=self._cost.forward_s,
+                backward_s=self._cost.backward_s,
+                optimizer_s=self._cost.optimizer_s,
+                boundary_bytes=0,
+                gradients=gradients,
+            )
+        )
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        if not is_last:
+            super().backward(micro_batch, is_last)
+            return
+        with RECORDER.span("backward", micro_batch=micro_batch, chunk=0):
+            began_s = time.monotonic()
+            for bucket, tensor in zip(self._buckets, self._tensors, strict=True):
+                sleep_until(began_s + bucket.ready_s)
+                self._reducer.start(tensor)
+
+
+class RealReplica(PlainReplica):
+    """In torch's DistributedDataParallel, which fills the buckets."""
+
+    def __init__(self, plan: Plan, stage: RealStage, reducer: Reducer) -> None:
+        super().__init__(stage)
+        bucket_bytes = plan.bucket_bytes or stage.gradients.nbytes
+        self._model = DistributedDataParallel(
+            _Whole(stage),
+            bucket_cap_mb=bucket_bytes / 2**20,
+            broadcast_buffers=False,
+            init_sync=False,  # every rank makes the same weights
+        )
+        # A lambda: torch compares annotations with types, and here they are text.
+        self._model.register_comm_hook(reducer, lambda state, bucket: _start(state, bucket))
+
+    def forward(self, micro_batch: int, is_last: bool) -> None:
+        with nullcontext() if is_last else self._model.no_sync():
+            self._model(micro_batch)
+
+
+class _Whole(nn.Module):
+    """A stage that is the whole model, as a module whose forward pass is one micro-batch."""
+
+    def __init__(self, stage: RealStage) -> None:
+        super().__init__()
+        self.layers = stage.layers
+        self._stage = stage
+
+    def forward(self, micro_batch: int) -> torch.Tensor:
+        return self._stage.forward(micro_batch, None)
+
+
+def _start(reducer: Reducer, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook: the sum of `bucket`, a `dist.GradBucket`, when it is there."""
+    reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+    def pass_on(future: Future[Any]) -> None:
+        error = future.exception()
+        if error is None:
+            reduced.set_result(future.result())
+        else:
+            reduced.set_exception(error)  # type: ignore[arg-type]  # any exception would do
+
+    reducer.start(bucket.buffer()).add_done_callback(pass_on)
+    return reduced
