@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from netbench.plan.model import Plan
 from netbench.plan.tensor import (
     LAYER_ALL_REDUCES,
@@ -45,21 +43,32 @@ def iteration_bytes(plan: Plan) -> float:
         return micro_batches * (dp - 1) * gradients * (2 + regathered)
     crossings = 2 * tp * (pp * plan.num_chunks - 1 if pp > 1 else 0)
     activations = dp * micro_batches * crossings * message_bytes(plan)
-    shared = _all_reduced_bytes(plan, range(pp * dp))
+    shared = num_all_reduces(plan) * _all_reduce_bytes(plan)
     return activations + shared + 2.0 * (dp - 1) * gradients / max(1, plan.local_steps)
 
 
 def network_bytes(plan: Plan) -> float:
     """`iteration_bytes` without what tensor-parallel ranks of one node all-reduce: an emulation
     sleeps for that."""
-    inside = [
-        group for group, devices in enumerate(tensor_groups(plan)) if on_one_node(plan, devices)
-    ]
-    return iteration_bytes(plan) - _all_reduced_bytes(plan, inside)
+    inside = num_all_reduces(plan) - num_network_all_reduces(plan)
+    return iteration_bytes(plan) - inside * _all_reduce_bytes(plan)
 
 
-def num_all_reduces(plan: Plan, group: int) -> int:
-    """All-reduces of one tensor-parallel group (`tensor_groups`) in an iteration."""
+def num_all_reduces(plan: Plan) -> int:
+    """Of boundary tensors by all tensor-parallel groups, in an iteration."""
+    return sum(_num_all_reduces(plan, group) for group in range(plan.layout.pp * plan.layout.dp))
+
+
+def num_network_all_reduces(plan: Plan) -> int:
+    """Those of groups whose ranks are on several nodes."""
+    return sum(
+        _num_all_reduces(plan, group)
+        for group, devices in enumerate(tensor_groups(plan))
+        if not on_one_node(plan, devices)
+    )
+
+
+def _num_all_reduces(plan: Plan, group: int) -> int:
     if plan.layout.tp == 1:
         return 0
     layers = plan.stages[group // plan.layout.dp].num_layers
@@ -67,10 +76,9 @@ def num_all_reduces(plan: Plan, group: int) -> int:
     return micro_batches * layers * num_passes(plan) * LAYER_ALL_REDUCES
 
 
-def _all_reduced_bytes(plan: Plan, groups: Iterable[int]) -> float:
-    """What these tensor-parallel groups send in an iteration to all-reduce boundary tensors."""
-    each = 2.0 * (plan.layout.tp - 1) * plan.activation_bytes
-    return each * sum(num_all_reduces(plan, group) for group in groups)
+def _all_reduce_bytes(plan: Plan) -> float:
+    """What the ranks of a tensor-parallel group send to all-reduce a boundary tensor."""
+    return 2.0 * (plan.layout.tp - 1) * plan.activation_bytes
 
 
 def rank_bytes(plan: Plan) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from netbench.errors import TestbedError
 from netbench.plan import Plan, describe_plan
 from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
+from netbench.plan.traffic import num_network_all_reduces
 from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
 from netbench.testbed.host import Host
@@ -40,12 +41,15 @@ MAX_SESSIONS = 2
 """Guests side by side: a guest uses one core, and up to 3 GB with 64 ranks."""
 
 
+GRADIENT_SLICES = 32
+"""Messages that a stage's gradients are cut into at most (`MAX_SLICES` of the trainers)."""
+
 TRAINED = {
     ("dtfm", "gpipe", "reduce-broadcast"),
     ("megatron", "1f1b", "ring"),
     ("zero3", "none", "shard"),
 }
-"""(system, schedule, data_parallel) that `netbench.trainers` runs, without tensor parallelism."""
+"""(system, schedule, data_parallel) that `netbench.trainers` runs."""
 
 
 class Observer(Protocol):
@@ -143,7 +147,7 @@ def check_emulable(plans: Sequence[Experiment]) -> None:
 
 def has_trainer(plan: Plan) -> bool:
     """Whether the trainers run the plan's layout, schedule and data parallelism."""
-    plain = plan.layout.tp == 1 and plan.num_chunks == 1
+    plain = plan.num_chunks == 1
     return plain and (plan.system, plan.schedule, plan.data_parallel) in TRAINED
 
 
@@ -163,10 +167,12 @@ def host_cost(plan: Experiment) -> float:
     """What an iteration costs the host, in messages: these, not bytes, take its time."""
     if not isinstance(plan, Plan):
         return plan.payload_bytes / plan.scale * plan.num_nodes  # of one kind: only ratios count
-    pp, dp = plan.layout.pp, plan.layout.dp
+    tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
     if plan.data_parallel == "shard":
         return 3.0 * len(plan.units) * dp * dp * plan.num_micro_batches
-    return 2.0 * (pp - 1) * dp * plan.num_rounds * plan.num_micro_batches
+    crossings = 2.0 * (pp - 1) * dp * tp * plan.num_rounds * plan.num_micro_batches
+    all_reduced = 2.0 * tp * (tp - 1) * num_network_all_reduces(plan)
+    return crossings + all_reduced + 2.0 * (dp - 1) * GRADIENT_SLICES * pp * tp
 
 
 def machine_name() -> str:

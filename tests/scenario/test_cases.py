@@ -50,8 +50,8 @@ def test_the_sweep_covers_what_was_published_for_the_systems_that_run(name: str)
     assert set(sweep.batch) == {int(row["batch"]) for row in rows}
     assert set(sweep.seeds) == {int(float(row["seed"])) for row in rows if row["seed"]}
     assert set(sweep.variants) == {row["system"] for row in rows}
-    tensor_parallel = {"megatron-t8", "megatron-p2t4", "megatron-p4t2"}  # cannot be emulated
-    assert not tensor_parallel & set(sweep.default_variants)
+    if name == "case1":  # where tensor-parallel ranks share a node
+        assert set(sweep.default_variants) == set(sweep.variants)
 
 
 @pytest.mark.parametrize(

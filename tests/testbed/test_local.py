@@ -239,13 +239,11 @@ def test_shares_are_balanced_and_keep_every_plan(plans: tuple[Plan, ...]) -> Non
 @pytest.mark.parametrize(
     "variant",
     [
-        "megatron-t2",
         "megatron-p2-zero-bubble",
         "megatron-p2-interleaved2",
         "dtfm-scheduled-1f1b",
         "dtfm-random-allreduce",
         "dtfm-random-sharded-ps",
-        "ddp",
         "ddp-tree",
     ],
 )
@@ -262,7 +260,9 @@ def test_what_no_trainer_runs_is_refused_before_a_session_starts(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("variant", ["megatron-random", "megatron-p2", "zero3-random"])
+@pytest.mark.parametrize(
+    "variant", ["megatron-random", "megatron-p2", "megatron-p2t2-sp", "zero3-random"]
+)
 def test_what_a_trainer_runs_is_not_refused(variant: str) -> None:
     """Other placements and depths are nothing new to them."""
     check_emulable(build_plans(load_scenario("example-two-labs"), [variant], [8], [16], [1], 2, 1))
