@@ -25,7 +25,7 @@ def on_processes(
         store = f"127.0.0.1:{probe.getsockname()[1]}"
     processes, results = [], []
     for rank in range(count):
-        result, child = context.Pipe(duplex=False)
+        result, child = context.Pipe()
         process = context.Process(
             target=_child,
             args=(child, rank, count, store, world_type, work, arguments),
