@@ -74,9 +74,10 @@ class Live:
     def iteration(self, plan: Experiment, record: Record) -> None:
         self._done += 1
         kind = "warm-up" if record.warmup else "iteration"
+        loss = "" if record.loss is None else f", loss {record.loss:.4f}"
         self._say(
             f"{plan.variant:<18} {_setting(plan)} "
-            f"{kind} {record.iteration}: [bold]{record.iteration_s:.3f} s[/bold]"
+            f"{kind} {record.iteration}: [bold]{record.iteration_s:.3f} s[/bold]{loss}"
         )
         if self._progress is not None:
             # Sessions that run iterations have no steps left to show.
