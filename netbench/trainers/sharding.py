@@ -167,8 +167,10 @@ class Collectives:
             )
 
     def _wait(self, collective: Future[None]) -> None:
+        if collective.done():
+            return collective.result()
         with self._waiting(), RECORDER.span("collective", name="wait"):
-            collective.result()
+            return collective.result()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
