@@ -28,6 +28,14 @@ def load_device_profile(name: str) -> DeviceProfile:
     return device_profile(name, form)
 
 
+def read_device_profile(name: str, path: Path) -> DeviceProfile:
+    """The profile in a file, e.g. one that `netbench calibrate` wrote.
+
+    Raises ScenarioError naming file, line and key.
+    """
+    return device_profile(name, validate(read_source(path), DeviceForm))
+
+
 def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
     """The profile a form describes; a single value holds for every system."""
     flops = form.flops
@@ -36,6 +44,7 @@ def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
         flops=flops if isinstance(flops, dict) else {"default": flops},
         optimizer_s_per_parameter=_per_system(form.optimizer_per_parameter),
         collective_s=_per_system(form.collective),
+        layer_s=_per_system(form.layer),
         memory_bytes=math.inf if form.memory is None else form.memory,
         source=form.source,
         throughput={str(model): speed for model, speed in form.throughput.items()},

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from netbench.errors import ScenarioError, nearest
-from netbench.scenario.devices import device_profile, list_device_profiles, load_device_profile
+from netbench.scenario.devices import (
+    device_profile,
+    list_device_profiles,
+    load_device_profile,
+    read_device_profile,
+)
 from netbench.scenario.links import build_links, make_link, region_index
 from netbench.scenario.model import (
     DeviceProfile,
@@ -17,8 +22,8 @@ from netbench.scenario.model import (
     Sweep,
     SweepNetwork,
 )
-from netbench.scenario.schema import ScenarioForm
-from netbench.scenario.source import Source, read_source
+from netbench.scenario.schema import DeviceForm, ScenarioForm
+from netbench.scenario.source import Source, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.scenario.workload import build_models, build_workload
 
@@ -117,12 +122,26 @@ def _nodes(source: Source, form: ScenarioForm) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
+def _device_file(source: Source, name: str, path: str) -> DeviceProfile:
+    """The profile in a file whose path is from the scenario's folder."""
+    found = source.path.parent / path
+    if not found.is_file():
+        raise source.error(
+            ("devices", name),
+            f'is "{path}", and {shown_path(found.parent)} has no such file; give the path from the '
+            "scenario's folder, or write a profile with netbench calibrate",
+        )
+    return read_device_profile(name, found)
+
+
 def _devices(source: Source, form: ScenarioForm) -> dict[str, DeviceProfile]:
     """Profiles of the devices that nodes use; one that is not under `devices` must be built in."""
     profiles: dict[str, DeviceProfile] = {}
     for name, device in form.devices.items():
-        if device != "builtin":
+        if isinstance(device, DeviceForm):
             profiles[name] = device_profile(name, device)
+        elif device != "builtin":
+            profiles[name] = _device_file(source, name, device)
         elif name in list_device_profiles():
             profiles[name] = load_device_profile(name)
         else:

@@ -163,10 +163,12 @@ class Network:
 class DeviceProfile:
     """What a device sustains. Source and residuals of the built-in ones: `workload/profiles/`.
 
-    flops: achieved FLOP/s per system (`dtfm`, `megatron`, `zero3`), or under `default`.
+    flops: achieved FLOP/s per system (`dtfm`, `megatron`, `zero3`), else per dtype, or `default`.
     optimizer_s_per_parameter: seconds per parameter the device updates, per system or `default`.
     collective_s: seconds that a zero3 or ddp collective costs the host beside its bytes (launch,
     the framework's hooks), per system or `default`.
+    layer_s: seconds that a forward pass over a layer takes beside its FLOPs, per dtype or
+    `default`; a backward pass takes 2 or 3 times as much.
     memory_bytes: device memory. source: where the figures come from.
     throughput: of named models, in their unit per second (images, words), training alone.
     """
@@ -175,6 +177,7 @@ class DeviceProfile:
     flops: dict[str, float]
     optimizer_s_per_parameter: dict[str, float] = field(default_factory=dict)
     collective_s: dict[str, float] = field(default_factory=dict)
+    layer_s: dict[str, float] = field(default_factory=dict)
     memory_bytes: float = math.inf
     source: str = ""
     throughput: dict[str, float] = field(default_factory=dict)

@@ -253,6 +253,7 @@ class DeviceForm(Section):
     flops: FlopsForm = Field(default_factory=dict, examples=["55TFLOPS"])
     optimizer_per_parameter: SecondsForm | None = Field(default=None, examples=["0.5ns"])
     collective: SecondsForm | None = Field(default=None, examples=["20ms"])
+    layer: SecondsForm | None = Field(default=None, examples=["0.2ms"])
     memory: Bytes | None = Field(default=None, examples=["16GB"])
     throughput: dict[ModelName, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, examples=["{resnet18: 90.2}"]
@@ -266,14 +267,22 @@ class DeviceForm(Section):
         return self
 
 
-def _builtin_form(value: Any) -> str:
-    return "form:builtin" if isinstance(value, str) else "form:profile"
+PROFILE_SUFFIXES = (".yaml", ".yml")
+
+
+def _device_form(value: Any) -> str:
+    if not isinstance(value, str):
+        return "form:profile"
+    return "form:file" if value.endswith(PROFILE_SUFFIXES) else "form:builtin"
 
 
 DeviceChoice = Annotated[
-    Annotated[Literal["builtin"], Tag("form:builtin")] | Annotated[DeviceForm, Tag("form:profile")],
-    Discriminator(_builtin_form),
+    Annotated[Literal["builtin"], Tag("form:builtin")]
+    | Annotated[str, Tag("form:file")]
+    | Annotated[DeviceForm, Tag("form:profile")],
+    Discriminator(_device_form),
 ]
+"""`builtin`, the path of a profile's file (from the scenario's folder), or the profile itself."""
 
 
 class WorkloadForm(Section):

@@ -143,13 +143,14 @@ def stage_costs(
             f"choose a multiple of {num_stages}, or another `pipeline` in the scenario's sweep"
         )
     stage_layers = stage_layers or [workload.layers // num_stages] * num_stages
-    flops = _flops(profile, system) * tensor_parallel
+    flops = _flops(profile, system, workload.dtype) * tensor_parallel
+    layer_s = profile.layer_s.get(workload.dtype, profile.layer_s.get("default", 0.0))
     update_s = profile.optimizer_s_per_parameter
     optimizer_s = update_s.get(system, update_s.get("default", 0.0)) / optimizer_shards
 
     def stage(index: int) -> Stage:
         num_layers = stage_layers[index]
-        forward_s = num_layers * layer_forward_flops(workload) / flops
+        forward_s = num_layers * (layer_s + layer_forward_flops(workload) / flops)
         embedding = workload.embedding_parameters if index == 0 else 0
         whole = num_layers * layer_parameters(workload) + embedding
         parameters = math.ceil(whole / tensor_parallel)
@@ -165,9 +166,10 @@ def stage_costs(
     return tuple(stage(index) for index in range(num_stages))
 
 
-def _flops(profile: DeviceProfile, system: str) -> float:
-    """Achieved FLOP/s of the device under `system`."""
-    flops = profile.flops.get(system, profile.flops.get("default"))
+def _flops(profile: DeviceProfile, system: str, dtype: str) -> float:
+    """Achieved FLOP/s of the device under `system`, else in `dtype`."""
+    found = (profile.flops.get(key) for key in (system, dtype, "default"))
+    flops = next((value for value in found if value is not None), None)
     if flops is None:
         raise PlanError(
             f"device {profile.name} has no FLOP/s for {system}; it has {sorted(profile.flops)}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,35 @@ def test_a_wrong_profile_is_named(bend: Bend, more: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         load_scenario(path)
     assert str(caught.value).removeprefix(path).startswith(message)
+
+
+def test_a_profile_can_be_a_file_beside_the_scenario(bend: Bend, tmp_path: Path) -> None:
+    """By its path from the scenario's folder, in the form of the built-in ones."""
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(
+        "flops: {fp32: 60GFLOPS, default: 50GFLOPS}\nlayer: {default: 0.5ms}\nmemory: 8GB\n"
+    )
+    profile = load_scenario(bend(more="devices: {V100: profiles/mine.yaml}\n")).devices["V100"]
+    assert profile.name == "V100"
+    assert profile.flops == {"fp32": 60e9, "default": 50e9}
+    assert profile.layer_s == {"default": 0.5e-3}
+    assert profile.memory_bytes == 8e9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, 'devices.V100 is "mine2.yaml", and '),
+        ("memory: 16GB\n", "mine2.yaml:1: flops is missing; write e.g."),
+        ("flops: 3\n", 'mine2.yaml:1: flops "3" has no unit'),
+        ("flops: 3TFLOPS\nlayers: 1ms\n", "mine2.yaml:2: layers is an unknown key"),
+    ],
+)
+def test_a_wrong_file_is_named(bend: Bend, tmp_path: Path, text: str | None, message: str) -> None:
+    """The scenario's line where there is no file, else the file's own."""
+    if text is not None:
+        (tmp_path / "mine2.yaml").write_text(text)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(bend(more="devices: {V100: mine2.yaml}\n"))
+    assert message in str(caught.value)

@@ -1,0 +1,218 @@
+"""From measured passes of a layer to a device profile.
+
+A pass over a layer takes a constant time, for launching it, and what its FLOPs take at a constant
+rate. Both are fitted per dtype; the file that is written is a device profile like the built-in
+ones, with the measurements and what the fit leaves as comments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.scenario.model import Workload
+from netbench.units import format_bytes, format_flops, format_time
+from netbench.workload.costs import layer_forward_flops
+from netbench.workload.memory import layer_bytes
+
+PASSES = {"forward": 1, "backward": 2, "recomputing_backward": 3}
+"""A pass's work over that of a forward pass (`costs.backward_factor`)."""
+
+UNSTABLE = 0.1
+"""Interquartile range over median above which a time is not to be trusted: a tenth is more than
+what separates most settings."""
+
+DIGITS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """What a layer is measured with."""
+
+    hidden: int
+    heads: int
+    sequence: int
+    micro_batch: int
+    dtype: str
+
+    @property
+    def workload(self) -> Workload:
+        """A model of one such layer."""
+        return Workload(
+            layers=1,
+            hidden=self.hidden,
+            heads=self.heads,
+            sequence=self.sequence,
+            batch=self.micro_batch,
+            micro_batch=self.micro_batch,
+            dtype=self.dtype,
+        )
+
+    @property
+    def text(self) -> str:
+        """In short, for a person."""
+        return f"h{self.hidden} s{self.sequence} m{self.micro_batch} {self.dtype}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Time:
+    """Repeated runs of one thing. median_s: seconds. spread: interquartile range over median."""
+
+    median_s: float
+    spread: float
+    num_runs: int
+
+    @property
+    def is_stable(self) -> bool:
+        return self.spread <= UNSTABLE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTimes:
+    """A layer at one point. passes: by name, as in `PASSES`. activation_bytes: kept for the
+    backward pass. peak_bytes: of a forward and a backward pass, beside what was there."""
+
+    point: Point
+    passes: Mapping[str, Time]
+    activation_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """A pass over a layer takes passes x (layer_s + forward FLOPs / flops), seconds."""
+
+    flops: float
+    layer_s: float
+
+    def predict_s(self, point: Point, name: str) -> float:
+        """Of the pass called `name`."""
+        return PASSES[name] * (self.layer_s + layer_forward_flops(point.workload) / self.flops)
+
+    def residual(self, times: LayerTimes, name: str) -> float:
+        """Predicted over measured, less 1."""
+        return self.predict_s(times.point, name) / times.passes[name].median_s - 1
+
+
+def grid(
+    hidden: Sequence[int],
+    sequence: Sequence[int],
+    micro_batch: Sequence[int],
+    dtypes: Sequence[str],
+) -> tuple[Point, ...]:
+    """All middle values but one, which takes all of its own; per dtype, cheapest first.
+
+    One head per 64 of the hidden size, as GPT-2 has, where that divides.
+    """
+    axes = (sorted(set(hidden)), sorted(set(sequence)), sorted(set(micro_batch)))
+    middle = [axis[len(axis) // 2] for axis in axes]
+    chosen = {
+        tuple(value if i == place else middle[i] for i in range(3))
+        for place, axis in enumerate(axes)
+        for value in axis
+    }
+    points = [
+        Point(hidden=h, heads=heads_of(h), sequence=s, micro_batch=m, dtype=dtype)
+        for dtype in dict.fromkeys(dtypes)
+        for h, s, m in chosen
+    ]
+    order = {dtype: place for place, dtype in enumerate(dtypes)}
+    return tuple(
+        sorted(points, key=lambda p: (order[p.dtype], layer_forward_flops(p.workload), p.text))
+    )
+
+
+def heads_of(hidden: int) -> int:
+    """Heads of a layer: 64 wide where that divides."""
+    return hidden // 64 if hidden % 64 == 0 else 1
+
+
+def fit_layer(measured: Sequence[LayerTimes]) -> Fit:
+    """Least squares of the relative error over all passes; neither constant is below 0.
+
+    measured: of one dtype, at least one point.
+    """
+    rows, ones = [], []
+    for times in measured:
+        for name, count in PASSES.items():
+            seconds = times.passes[name].median_s
+            flops = layer_forward_flops(times.point.workload)
+            rows.append((count / seconds, count * flops / seconds))
+            ones.append(1.0)
+    design = np.array(rows)
+    scale = design.max(axis=0)  # columns of like size: FLOPs are 1e9 times a count
+    (layer_s, per_flop), *_ = np.linalg.lstsq(design / scale, np.array(ones), rcond=None)
+    layer_s, per_flop = layer_s / scale[0], per_flop / scale[1]
+    if layer_s < 0 or len({times.point for times in measured}) == 1:
+        column = design[:, 1]
+        layer_s, per_flop = 0.0, float(column.sum() / (column**2).sum())
+    return Fit(flops=1 / float(per_flop), layer_s=float(layer_s))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """All that a profile is written from.
+
+    fits: by dtype, the first of which is also that of other dtypes. optimizer_s: seconds per
+    parameter, by system or `default`. provenance: lines on machine, versions, date, command and
+    the check.
+    """
+
+    device: str
+    measured: tuple[LayerTimes, ...]
+    fits: Mapping[str, Fit]
+    optimizer_s: Mapping[str, float]
+    memory_bytes: int
+    provenance: tuple[str, ...]
+
+    def error(self, dtype: str) -> float:
+        """Mean absolute residual over a dtype's points and passes."""
+        of = [times for times in self.measured if times.point.dtype == dtype]
+        return float(np.mean([abs(self.fits[dtype].residual(t, n)) for t in of for n in PASSES]))
+
+
+def profile_yaml(calibration: Calibration) -> str:
+    """The device profile, as a file that a scenario can name."""
+    first = next(iter(calibration.fits))
+    fits = {**calibration.fits, "default": calibration.fits[first]}
+    lines = [
+        f"# {calibration.device}, measured with GPT layers.",
+        *(f"# {line}" for line in calibration.provenance),
+        "#",
+        *_table(calibration),
+        "flops: # achieved; a forward pass takes `layer` and its FLOPs at this rate",
+        *(f"  {dtype}: {format_flops(fit.flops, DIGITS)}" for dtype, fit in fits.items()),
+        "layer: # of a forward pass over a layer, whatever its size; a backward pass: 2 or 3 times",
+        *(f"  {dtype}: {format_time(_ps(fit.layer_s), DIGITS)}" for dtype, fit in fits.items()),
+        "optimizer_per_parameter:",
+        *(f"  {s}: {format_time(_ps(t), DIGITS)}" for s, t in calibration.optimizer_s.items()),
+        f"memory: {format_bytes(calibration.memory_bytes)}",
+        "source: >-",
+        *(f"  {line}" for line in calibration.provenance),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _ps(seconds: float) -> float:
+    """To the picosecond: less is not written."""
+    return round(seconds, 12)
+
+
+def _table(calibration: Calibration) -> list[str]:
+    """The measurements as comments: medians, spreads, and what the fit makes of them."""
+    lines = ["# median ms (interquartile range), predicted; activations kept, by estimate; peak"]
+    for times in calibration.measured:
+        cells = [
+            f"{name.replace('_', ' ')} {time.median_s * 1e3:.4g} ({time.spread:.0%}) "
+            f"{calibration.fits[times.point.dtype].residual(times, name):+.0%}"
+            for name, time in times.passes.items()
+        ]
+        estimate = layer_bytes(times.point.workload, 1)
+        memory = (
+            f"{times.activation_bytes / 1e6:.3g} MB, {estimate / 1e6:.3g} MB; "
+            f"{times.peak_bytes / 1e6:.3g} MB"
+        )
+        lines.append(f"#   {times.point.text}: {', '.join(cells)}; {memory}")
+    return lines
