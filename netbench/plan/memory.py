@@ -36,6 +36,8 @@ def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
 
 def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
     """One line if a rank of `plan` probably does not fit, about the stage that needs most."""
+    if not plan.stages:
+        return ()  # a script's memory is its own
     device = single_device(scenario)
     needs = [estimate.total_bytes for estimate in plan_memory(plan)]
     too_big = [need for need in needs if need > device.memory_bytes]

@@ -64,8 +64,8 @@ def choose(request: str, host: Host, num_ranks: int, compute: str = VIRTUAL) -> 
 def _real_time(request: str, host: Host, compute: str) -> Choice:
     if request == "local:guest":
         raise UsageError(
-            f"local:guest runs in virtual time, in which what layers compute on {compute} would "
-            "take none; use --testbed local:guest-real, or leave out --compute"
+            f"local:guest runs in virtual time, in which what is computed (by {compute}) would "
+            "take none; use --testbed local:guest-real, or leave out --compute and --command"
         )
     if host.is_root and host.has_netem:
         return _native(host)

@@ -246,15 +246,22 @@ def run(
 
 
 class NamespaceTransport:
-    """Commands in namespaces; ranks forked by one server that imported torch once."""
+    """Commands in namespaces; ranks forked by one server that imported torch once.
 
-    def __init__(self, scratch: Path, environment: dict[str, str]) -> None:
+    trains: whether there will be such ranks, and not scripts.
+    """
+
+    def __init__(self, scratch: Path, environment: dict[str, str], trains: bool = True) -> None:
         self._socket_path = scratch / "ranks.sock"
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "netbench.trainers", "--fork-server", str(self._socket_path)],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment},
-        )
+        self._commands: list[subprocess.Popen[bytes]] = []
+        self._server = None
+        if trains:
+            fork_server = ["--fork-server", str(self._socket_path)]
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "netbench.trainers", *fork_server],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+            )
 
     def run(
         self, node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
@@ -268,7 +275,19 @@ class NamespaceTransport:
         channel.send(json.dumps({"op": "fork", "rank": rank, "netns": netns_path}))
         return channel
 
+    def start_command(self, node: int, rank: int) -> Channel:
+        here, there = socket.socketpair()
+        with netlink.inside(namespace_path(node)), there:
+            command = subprocess.Popen(
+                [sys.executable, "-m", "netbench.trainers", "--command"],
+                stdin=there.fileno(),
+                stdout=there.fileno(),
+            )
+        self._commands.append(command)
+        return SocketChannel(here)
+
     def _connect(self) -> socket.socket:
+        assert self._server is not None
         deadline = time.monotonic() + FORK_SERVER_START_S
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -288,5 +307,8 @@ class NamespaceTransport:
                 return connection
 
     def close(self) -> None:
-        self._server.kill()  # its ranks die with it; SIGTERM would leave one that is stopped
-        self._server.wait(timeout=10.0)
+        started = [*self._commands, *([self._server] if self._server else [])]
+        for process in started:
+            process.kill()  # its ranks die with it; SIGTERM would leave one that is stopped
+        for process in started:
+            process.wait(timeout=10.0)

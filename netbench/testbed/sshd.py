@@ -147,6 +147,10 @@ class SshTransport:
         command = self._command([sys.executable, "-m", "netbench.trainers"])
         return RankChannel(self._hosts.open(node, command))
 
+    def start_command(self, node: int, rank: int) -> Channel:
+        command = self._command([sys.executable, "-m", "netbench.trainers", "--command"])
+        return RankChannel(self._hosts.open(node, command))
+
     def _command(self, argv: Sequence[str]) -> list[str]:
         path = os.pathsep.join(sys.path)
         assignments = [f"{key}={value}" for key, value in sorted(self._environment.items())]

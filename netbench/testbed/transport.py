@@ -49,5 +49,8 @@ class Transport(Protocol):
     def start_rank(self, node: int, rank: int) -> Channel:
         """Start the process of `rank` on `node`."""
 
+    def start_command(self, node: int, rank: int) -> Channel:
+        """Start on `node` what will start the script of `rank` (`netbench.trainers.command`)."""
+
     def close(self) -> None:
         """End whatever the transport itself started."""

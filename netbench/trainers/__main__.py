@@ -1,8 +1,9 @@
-"""`python -m netbench.trainers [--fork-server SOCKET]`."""
+"""`python -m netbench.trainers [--fork-server SOCKET | --command | --calibrate]`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -18,7 +19,22 @@ def main() -> None:
         metavar="SOCKET",
         help="listen on this Unix socket and fork one rank per connection",
     )
+    parser.add_argument(
+        "--command", action="store_true", help="the rank is a script that the controller names"
+    )
+    parser.add_argument(
+        "--calibrate", action="store_true", help="measure a device instead, as the controller says"
+    )
     arguments = parser.parse_args()
+    if arguments.calibrate:
+        from netbench.trainers.calibrate import run_calibration
+
+        sys.exit(run_calibration(Channel.over_standard_streams()))
+    if arguments.command:
+        from netbench.trainers.command import serve as serve_command
+
+        # Not sys.exit: a thread may still wait for orders.
+        os._exit(serve_command(Channel.over_standard_streams()))
     if arguments.fork_server:
         from netbench.trainers.fork_server import serve
 
