@@ -15,6 +15,7 @@ lines with it (`protocol`).
     collectives   chains and rings, sliced, as NCCL moves them
     events        what a rank did and when, recorded where a trace is asked for
     virtual       devices and stages that compute by sleeping
+    tensor        layers that several ranks share, computed (DTensor) or virtual
     pipeline      carries a schedule out on a stage and a communicator
     units         what ZeRO-3 gathers together: layers, virtual or real
     sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap

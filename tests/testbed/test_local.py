@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from netbench.errors import TestbedError
-from netbench.plan import Plan, build_plans, plan_hash, plan_to_json
+from netbench.plan import Plan, build_plan, build_plans, plan_hash, plan_to_json
 from netbench.records import Environment, Record, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.testbed import local
@@ -234,6 +234,17 @@ def test_shares_are_balanced_and_keep_every_plan(plans: tuple[Plan, ...]) -> Non
     cost = [sum(map(host_cost, share)) for share in shares]
     assert max(cost) <= min(cost) + max(map(host_cost, plans))
     assert partition(plans[:1], 2) == [[plans[0]]]
+
+
+def test_all_reduces_cost_the_host_only_between_nodes() -> None:
+    """Counted for case 1: 8 replicas x 128 micro-batches x 24 layers x 3 passes x 2 all-reduces, of
+    14 messages by each of 8 ranks; beside them the gradients' rings."""
+    inside, between = (
+        host_cost(build_plan(load_scenario("case1"), variant, 24, 1024, 1, 2, 1))
+        for variant in ("megatron-t8", "megatron-t8-random")
+    )
+    assert between - inside == 8 * 128 * 24 * 3 * 2 * 14 * 8
+    assert 0 < inside < between / 1000
 
 
 @pytest.mark.parametrize(
