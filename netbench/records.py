@@ -72,7 +72,7 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "verdict": {"plan_hash": _OPTIONAL_TEXT, "trustworthy": bool, "reasons": list},
 }
 _LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "iteration": {"loss": _NUMBER, "sent_bytes": list}
+    "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int}
 }
 """Fields that came after runs were recorded: written only where they have a value."""
 
@@ -106,7 +106,8 @@ class Record:
     iteration: index from 0, warm-ups included. iteration_s: seconds from the common start to the
     last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`. loss: mean
     over the batch, where layers compute. sent_bytes: by node, as the kernel counts them at its
-    interface, so with headers and divided by the scale; empty where nothing was sent.
+    interface, so with headers and divided by the scale; empty where nothing was sent. peers: ranks
+    that took part, where they may go and come; else None.
     """
 
     run_id: str
@@ -124,6 +125,7 @@ class Record:
     source: str
     loss: float | None = None
     sent_bytes: tuple[int, ...] = ()
+    peers: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.iteration_s) and self.iteration_s > 0):

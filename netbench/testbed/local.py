@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from netbench.errors import TestbedError
 from netbench.plan import Plan, describe_plan
 from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
+from netbench.plan.command import COMMAND
 from netbench.plan.traffic import num_network_all_reduces
 from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
@@ -37,6 +38,9 @@ is one zero3 iteration of 64 ranks, 1-2 minutes on two cores."""
 LATE_START_S = 0.05
 """A rank may start an iteration this late before the iteration is not trusted, seconds."""
 
+OUTPUT_BYTES = 64 << 20
+"""What is kept of the output of one script: a loop that prints must not fill the disk."""
+
 MAX_SESSIONS = 2
 """Guests side by side: a guest uses one core, and up to 3 GB with 64 ranks."""
 
@@ -46,8 +50,21 @@ GRADIENT_SLICES = 32
 
 TRAINED = {
     ("dtfm", "gpipe", "reduce-broadcast"),
+    ("dtfm", "gpipe", "ring"),
+    ("dtfm", "gpipe", "sharded-ps"),
+    ("dtfm", "1f1b", "reduce-broadcast"),
+    ("dtfm", "1f1b", "ring"),
+    ("dtfm", "1f1b", "sharded-ps"),
     ("megatron", "1f1b", "ring"),
+    ("megatron", "interleaved", "ring"),
+    ("megatron", "zero-bubble", "ring"),
     ("zero3", "none", "shard"),
+    ("ddp", "none", "ring"),
+    ("ddp", "none", "central-ps"),
+    ("ddp", "none", "sharded-ps"),
+    ("hivemind", "none", "butterfly"),
+    ("diloco", "none", "ring"),
+    (COMMAND, "none", "none"),
 }
 """(system, schedule, data_parallel) that `netbench.trainers` runs."""
 
@@ -127,15 +144,16 @@ def run_plans(
 
 
 def by_network(plans: Sequence[Experiment]) -> list[list[Experiment]]:
-    """Plans that one session can run, together; in the order in which their networks come first."""
-    groups: dict[Network, list[Experiment]] = {}
+    """Plans that one session can run, together: of one network, with the same devices on its nodes;
+    in the order in which these come first."""
+    groups: dict[tuple[Network, tuple[int, ...]], list[Experiment]] = {}
     for plan in plans:
-        groups.setdefault(plan.network, []).append(plan)
+        groups.setdefault((plan.network, plan.device_nodes), []).append(plan)
     return list(groups.values())
 
 
 def check_emulable(plans: Sequence[Experiment]) -> None:
-    """Raises TestbedError listing the plans that no trainer runs."""
+    """Raises TestbedError listing the plans that no trainer runs, or for half a round."""
     trained = [plan for plan in plans if isinstance(plan, Plan)]
     unknown = [plan for plan in trained if not has_trainer(plan)]
     if unknown:
@@ -143,12 +161,24 @@ def check_emulable(plans: Sequence[Experiment]) -> None:
             "no trainer runs these plans; --testbed sim can, or leave them out with --systems:\n"
             + "\n".join(f"  {describe_plan(plan)}" for plan in unknown)
         )
+    for plan in trained:
+        _check_rounds(plan)
+
+
+def _check_rounds(plan: Plan) -> None:
+    """A mean over iterations of which some are longer is one only over whole rounds."""
+    timed = plan.iterations - plan.warmup_iterations
+    if plan.local_steps and timed % plan.local_steps:
+        raise TestbedError(
+            f"{plan.variant} synchronises every {plan.local_steps} iterations, and {timed} are no "
+            f"whole rounds: choose --iterations {plan.local_steps} or a multiple, or fewer local "
+            f"steps (diloco-h{timed})"
+        )
 
 
 def has_trainer(plan: Plan) -> bool:
-    """Whether the trainers run the plan's layout, schedule and data parallelism."""
-    plain = plan.num_chunks == 1
-    return plain and (plan.system, plan.schedule, plan.data_parallel) in TRAINED
+    """Whether the trainers run the plan's system, schedule and data parallelism."""
+    return (plan.system, plan.schedule, plan.data_parallel) in TRAINED
 
 
 def partition(plans: Sequence[Experiment], parts: int) -> list[list[Experiment]]:
@@ -169,8 +199,12 @@ def host_cost(plan: Experiment) -> float:
         return plan.payload_bytes / plan.scale * plan.num_nodes  # of one kind: only ratios count
     tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
     if plan.data_parallel == "shard":
-        return 3.0 * len(plan.units) * dp * dp * plan.num_micro_batches
-    crossings = 2.0 * (pp - 1) * dp * tp * plan.num_rounds * plan.num_micro_batches
+        ring, steps = plan.shard_ranks or dp, plan.num_micro_batches
+        scatters = 1 if plan.accumulation == "keep" else steps
+        messages = ring * (2 * steps + scatters) + 2 * (dp // ring - 1)
+        return float(len(plan.units) * dp * messages)
+    boundaries = pp * plan.num_chunks - 1 if pp > 1 else 0
+    crossings = 2.0 * boundaries * dp * tp * plan.num_rounds * plan.num_micro_batches
     all_reduced = 2.0 * tp * (tp - 1) * num_network_all_reduces(plan)
     return crossings + all_reduced + 2.0 * (dp - 1) * GRADIENT_SLICES * pp * tp
 
@@ -242,7 +276,7 @@ class _Controller:
         if event is None or event["event"] == "error":
             what = event["message"] if event else f"the {self._mode} session ended unexpectedly"
             tail = self._running[index].console_tail()
-            raise TestbedError(f"{what}; last console lines:\n{tail}{self._kept()}")
+            raise TestbedError(f"{what}\nlast console lines:\n{tail}{self._kept()}")
         if event["event"] == "done":
             self._running.pop(index).close()
         else:
@@ -258,6 +292,8 @@ class _Controller:
             self._probe(event)
         elif kind == "iteration":
             self._iteration(event)
+        elif kind == "output":
+            self._keep_output(event)
         elif kind == "drops" and event["packets"]:
             self._distrust([f"the shaped queues dropped {event['packets']} packets"])
 
@@ -299,10 +335,18 @@ class _Controller:
             source="measured" if training and training.compute != "virtual" else "emulated",
             loss=event.get("loss"),
             sent_bytes=tuple(event.get("sent_bytes", ())),
+            peers=event.get("peers"),
         )
         self._store.append_iteration(record)
         if training and event.get("trace"):
             keep_trace(self._store.path.parent, training, record.iteration_s, event["trace"])
+        if event.get("gone"):
+            self._distrust(
+                [
+                    f"{plan.variant} iteration {record.iteration}: {record.peers} of "
+                    f"{len(plan.device_nodes)} peers ended it; {'; '.join(event['gone'])}"
+                ]
+            )
         if event["late_start_s"] > LATE_START_S:
             self._distrust(
                 [
@@ -311,6 +355,16 @@ class _Controller:
                 ]
             )
         self._observer.iteration(plan, record)
+
+    def _keep_output(self, event: dict[str, Any]) -> None:
+        """A line that a script has printed: one file per plan and rank, beside the records."""
+        assert self._store is not None
+        folder = self._store.path.parent / "output"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{event['plan_hash']}-rank-{event['rank']}.log"
+        with path.open("a", encoding="utf-8") as output:
+            if output.tell() < OUTPUT_BYTES:
+                output.write(event["text"] + "\n")
 
     def _distrust(self, reasons: Sequence[str]) -> None:
         self._reasons += [reason for reason in reasons if reason not in self._reasons]

@@ -48,6 +48,7 @@ class Ranks:
         self._rank_nodes = tuple(rank_nodes)
         self._read_sample = read
         self._channels: list[Channel] = []
+        self._present: set[int] = set()
         self._pids: list[int] = []
         self._inbox: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
         self._oom_kills = count_oom_kills()
@@ -63,16 +64,21 @@ class Ranks:
     ) -> list[Message]:
         """Start every rank with `start(node, rank)` and wait until each said `started`."""
         for rank, node in enumerate(self._rank_nodes):
-            channel = start(node, rank)
-            self._channels.append(channel)
-            threading.Thread(target=self._read, args=(rank, channel), daemon=True).start()
+            self._channels.append(start(node, rank))
+            self._follow(rank)
         started = self._collect("started", "the start of the ranks", on_ready)
         self._pids = [message.get("pid", 0) for message in started]
         return started
 
+    def _follow(self, rank: int) -> None:
+        """Take in what a rank says from now on."""
+        self._present.add(rank)
+        arguments = (rank, self._channels[rank])
+        threading.Thread(target=self._read, args=arguments, daemon=True).start()
+
     def _order(self, **message: Any) -> None:
         """Send the same to every rank."""
-        for rank in range(len(self._channels)):
+        for rank in sorted(self._present):
             self._send(rank, **message)
 
     def _send(self, rank: int, /, **message: Any) -> None:
@@ -96,7 +102,7 @@ class Ranks:
     ) -> list[Message]:
         """One `event` from every rank, in rank order."""
         answers: dict[int, Message] = {}
-        everyone, watch = range(len(self._channels)), self._watch(allowed_s)
+        everyone, watch = sorted(self._present), self._watch(allowed_s)
         while len(answers) < len(everyone):
             missing = [rank for rank in everyone if rank not in answers]
             rank, message = self._next(missing, doing, watch)
@@ -122,28 +128,42 @@ class Ranks:
     ) -> tuple[int, Message]:
         """The next message, and whose. Raises TestbedError once a rank dies, complains or hangs."""
         while True:
+            rank, message = self._hear(missing, doing, watch)
+            if complaint := self._complaint(rank, message):
+                raise TestbedError(self._explain(complaint, doing))
+            if message is not None:
+                return rank, message
+
+    def _complaint(self, rank: int, message: Message | None) -> Complaint | None:
+        """What a message complains of, if anything."""
+        return complaint_of(rank, message)
+
+    def _details(self, rank: int) -> str:
+        """What else is known of a rank that went wrong."""
+        return ""
+
+    def _hear(
+        self, missing: Sequence[int], doing: str, watch: Callable[[], Watch]
+    ) -> tuple[int, Message | None]:
+        """Whatever comes next. Raises TestbedError once a rank hangs."""
+        while True:
             try:
-                rank, message = self._inbox.get(timeout=WATCH_S)
+                return self._inbox.get(timeout=WATCH_S)
             except queue.Empty:
                 if why := watch().look(missing):
                     raise TestbedError(f"{why}, in {doing}") from None
-                continue
-            complaint = complaint_of(rank, message)
-            if complaint is not None:
-                raise TestbedError(self._explain(complaint, doing))
-            assert message is not None
-            return rank, message
 
     def _explain(self, first: Complaint, doing: str) -> str:
         complaints = [first, *self._further_complaints()]
         num_oom_kills = count_oom_kills() - self._oom_kills
-        return explain(complaints, self._name, doing, num_oom_kills)
+        text, cause = explain(complaints, self._name, doing, num_oom_kills)
+        return text + self._details(cause)
 
     def _further_complaints(self) -> Iterable[Complaint]:
         end_s = time.monotonic() + SETTLE_S
         with suppress(queue.Empty):
             while (left_s := end_s - time.monotonic()) > 0:
-                if complaint := complaint_of(*self._inbox.get(timeout=left_s)):
+                if complaint := self._complaint(*self._inbox.get(timeout=left_s)):
                     yield complaint
 
     def _name(self, rank: int) -> str:
@@ -183,11 +203,11 @@ class RankPool(Ranks):
             )
         return self._collect("ready", "connecting")
 
-    def prepare(self, plan: Experiment) -> None:
+    def prepare(self, plan: Experiment) -> list[Message]:
         """Build what `plan` needs on every rank and warm the connections it uses."""
         self._plans[experiment_hash(plan)] = plan
         self._order(op="prepare", plan=experiment_to_json(plan))
-        self._collect("prepared", f"the preparation of {plan.variant}")
+        return self._collect("prepared", f"the preparation of {plan.variant}")
 
     def run(
         self, plan_hash: str, iteration: int, start_at_s: float, trace: bool = False
@@ -200,14 +220,19 @@ class RankPool(Ranks):
         order = {"plan_hash": plan_hash, "iteration": iteration, "start_at": start_at_s}
         self._order(op="run", **order, trace=trace)
         doing = f"iteration {iteration} of {plan.variant} (plan {plan_hash})"
-        return self._collect("iteration", doing, allowed_s=SLEEP_MARGIN * compute_s(plan))
+        return self._collect("iteration", doing, allowed_s=allowance_s(plan))
+
+
+def allowance_s(plan: Experiment) -> float:
+    """For how long the ranks of `plan` may be silent because their devices sleep, seconds."""
+    return SLEEP_MARGIN * compute_s(plan)
 
 
 def compute_s(plan: Experiment) -> float:
     """What all stages of one replica compute in an iteration, one after the other, seconds."""
     if not isinstance(plan, Plan):
         return 0.0
-    passes = plan.num_rounds * plan.num_micro_batches * max(1, plan.local_steps)
+    passes = plan.num_rounds * plan.num_micro_batches
     return sum(
         passes * (stage.forward_s + stage.backward_s) + stage.optimizer_s for stage in plan.stages
     )

@@ -7,7 +7,9 @@ one JSON event per line:
     hello      kernel, versions
     phase      name, done, total: what is going on, for progress
     probe      the network verification
-    iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null
+    iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
+               peers: ranks that ended it, where they may go (else null), gone: those that went
+    output     plan_hash, rank, text: a line that a script has printed
     drops      packets that full queues dropped: the limits were too short
     done | error (message)
 
@@ -16,6 +18,7 @@ The controller (`netbench.testbed.local`) keeps the records; a session writes no
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import math
 import os
@@ -28,10 +31,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from netbench.errors import TestbedError
+from netbench.plan import Plan, plan_hash, plan_to_json
 from netbench.plan.collective import Experiment, experiment_from_json, experiment_hash
+from netbench.plan.command import COMMAND
 from netbench.testbed import namespaces
+from netbench.testbed.command import ScriptPool, script_environment
 from netbench.testbed.job import Job, carry_out
-from netbench.testbed.ranks import Message, RankPool
+from netbench.testbed.peers import ELASTIC, PeerPool
+from netbench.testbed.ranks import Message
 from netbench.testbed.shaping import dropped_packets, shape, tune, verify
 from netbench.testbed.transport import NodeAddress, Transport
 
@@ -63,15 +70,25 @@ class Session(Job):
         self.phase("nodes", len(nodes), len(nodes))
         with self._transport(nodes) as transport:
             tune(transport.run, nodes, network, scale)
-            pool = RankPool(nodes, first.device_nodes)
-            self._start_ranks(pool, transport)
-            self._prepare(pool)
-            self._shape(transport, nodes)
-            for plan in self._plans:
-                self._run_plan(pool, plan)
+            if isinstance(first, Plan) and first.script:
+                self._shape(transport, nodes)
+                for number, plan in enumerate(self._plans):
+                    assert isinstance(plan, Plan)
+                    self._run_script(transport, nodes, plan, STORE_PORT + number)
+            else:
+                self._train(transport, nodes)
             self.emit("drops", packets=dropped_packets(transport.run, nodes, network, scale))
-            pool.stop()
         self.emit("done")
+
+    def _train(self, transport: Transport, nodes: Sequence[NodeAddress]) -> None:
+        """All plans, each on the same ranks."""
+        pool = PeerPool(nodes, self._plans[0].device_nodes)
+        self._start_ranks(pool, transport)
+        self._prepare(pool)
+        self._shape(transport, nodes)
+        for plan in self._plans:
+            self._run_plan(pool, plan)
+        pool.stop()
 
     @contextmanager
     def _transport(self, nodes: Sequence[NodeAddress]) -> Iterator[Transport]:
@@ -84,13 +101,17 @@ class Session(Job):
 
             transport = SshTransport(nodes, scratch, self._job["rank_environment"])
         else:
-            transport = namespaces.NamespaceTransport(scratch, self._job["rank_environment"])
+            transport = namespaces.NamespaceTransport(
+                scratch,
+                self._job["rank_environment"],
+                trains=self._plans[0].system != COMMAND,
+            )
         try:
             yield transport
         finally:
             transport.close()
 
-    def _start_ranks(self, pool: RankPool, transport: Transport) -> None:
+    def _start_ranks(self, pool: PeerPool, transport: Transport) -> None:
         total = len(self._plans[0].device_nodes)
         self.phase("ranks", 0, total)
         started = pool.start(transport, lambda done: self.phase("ranks", done, total))
@@ -100,7 +121,7 @@ class Session(Job):
         pool.connect(STORE_PORT)
         self.phase("connect", 1, 1)
 
-    def _prepare(self, pool: RankPool) -> None:
+    def _prepare(self, pool: PeerPool) -> None:
         # Before shaping: connections are set up at full speed, not at 1/scale of it.
         for done, plan in enumerate(self._plans):
             self.phase("prepare", done, len(self._plans))
@@ -119,27 +140,78 @@ class Session(Job):
         self.phase("verify", 1, 1)
         self.emit("probe", probe=probe)
 
-    def _run_plan(self, pool: RankPool, plan: Experiment) -> None:
+    def _run_script(
+        self, transport: Transport, nodes: Sequence[NodeAddress], plan: Plan, store_port: int
+    ) -> None:
+        """Start a plan's script on every rank and pass on what it reports, until that is enough."""
+        key = plan_hash(plan)
+        finished = set(self._job["finished"].get(key, ()))
+        wanted = [i for i in range(plan.iterations) if i not in finished]
+        # Resumed: it starts from the beginning, and is cold again.
+        again = plan.warmup_iterations if wanted and wanted[0] >= plan.warmup_iterations else 0
+        indices = [None] * again + wanted
+        plan_file = Path(f"/run/netbench/{key}.json")
+        plan_file.write_text(plan_to_json(plan))
+        pool = ScriptPool(nodes, plan, functools.partial(self._print, key))
+        try:
+            self.phase("ranks", 0, len(plan.placement))
+            pool.start(transport, lambda done: self.phase("ranks", done, len(plan.placement)))
+            pool.launch(
+                Path.cwd(),
+                lambda rank: script_environment(
+                    plan, rank, nodes, store_port, plan_file, os.environ
+                ),
+            )
+            for index, iteration in zip(indices, pool.iterations(), strict=False):
+                if index is not None:
+                    self.emit(
+                        "iteration",
+                        plan_hash=key,
+                        iteration=index,
+                        iteration_s=iteration.iteration_s,
+                        phases=dict(iteration.phases),
+                        loss=iteration.loss,
+                        late_start_s=0.0,
+                    )
+                    wanted.remove(index)
+        finally:
+            pool.stop()
+        if wanted:
+            raise TestbedError(
+                f"the scripts of plan {key} ended well after {len(indices) - len(wanted)} of "
+                f"{len(indices)} iterations; let them do NETBENCH_ITERATIONS of them, and report "
+                "each (docs/own-trainer.md)"
+            )
+
+    def _print(self, plan_hash: str, rank: int, text: str) -> None:
+        self.emit("output", plan_hash=plan_hash, rank=rank, text=text)
+
+    def _run_plan(self, pool: PeerPool, plan: Experiment) -> None:
         key = experiment_hash(plan)
         finished = set(self._job["finished"].get(key, ()))
         wanted = [i for i in range(plan.iterations) if i not in finished]
         if wanted and wanted[0] >= plan.warmup_iterations:
-            # Resumed: these connections are cold again, and a cold iteration is not comparable.
-            for index in range(plan.warmup_iterations):
+            # Resumed: these connections are cold again, and a cold iteration is not comparable;
+            # and ranks that synchronise now and then are to do so in the same iterations.
+            local_steps = plan.local_steps if isinstance(plan, Plan) else 0
+            into_round = (wanted[0] - plan.warmup_iterations) % max(1, local_steps)
+            for index in range(plan.warmup_iterations + into_round):
                 self._iterate(pool, key, index)
         for index in wanted:
             trace = self._job.get("trace", False) and index == wanted[-1]
             measured = self._iterate(pool, key, index, trace)
             self.emit("iteration", plan_hash=key, iteration=index, **measured)
 
-    def _iterate(
-        self, pool: RankPool, plan_hash: str, index: int, trace: bool = False
-    ) -> Message:
+    def _iterate(self, pool: PeerPool, plan_hash: str, index: int, trace: bool = False) -> Message:
         """One iteration: from the absolute common start to the last rank's end, seconds.
 
         It starts on a whole second: TCP's timers tick every 10 ms, and where between two ticks an
         iteration starts would decide when an acknowledgement goes out.
         """
+        elastic = pool.plan(plan_hash).system in ELASTIC
+        if elastic:
+            for rank, pid in pool.readmit().items():
+                self._pids[self._plans[0].device_nodes[rank]] = pid
         start_at_s = float(math.ceil(time.monotonic() + START_MARGIN_S[self._job["mode"]]))
         before = self._sent_bytes()
         ended = pool.run(plan_hash, index, start_at_s, trace)
@@ -153,7 +225,9 @@ class Session(Job):
             "late_start_s": late_s,
             "loss": sum(shares) if shares else None,
             "trace": [answer["events"] for answer in ended] if trace else None,
-            "sent_bytes": [now - then for now, then in zip(after, before, strict=True)],
+            "sent_bytes": [max(0, now - then) for now, then in zip(after, before, strict=True)],
+            "peers": len(ended) if elastic else None,
+            "gone": pool.take_gone(),
         }
 
     def _sent_bytes(self) -> list[int]:
@@ -162,8 +236,13 @@ class Session(Job):
 
 
 def sent_bytes(pid: int) -> int:
-    """Bytes that the node of process `pid` has sent over its shaped interface, headers included."""
-    for line in Path(f"/proc/{pid}/net/dev").read_text().splitlines():
+    """Bytes that the node of process `pid` has sent over its shaped interface, headers included; 0
+    once the process has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return 0
+    for line in lines:
         name, _, counts = line.partition(":")
         if name.strip() == namespaces.INTERFACE:
             return int(counts.split()[8])  # after eight of what was received

@@ -16,6 +16,7 @@ from netbench.plan.tensor import message_bytes, num_passes
 from netbench.trainers.collectives import Group
 from netbench.trainers.layers import DTYPES
 from netbench.trainers.links import payload_bytes
+from netbench.trainers.named import NamedStage
 from netbench.trainers.real import OPTIMIZERS, RealStage, adam
 from netbench.trainers.tensor import SharedCompute
 from netbench.trainers.virtual import VirtualOptimizer, VirtualStage
@@ -101,7 +102,7 @@ class Optimizer(Protocol):
 def build_stage(plan: Plan, part: Part) -> Stage:
     """The layers of `part`, on the device that the plan computes on (`Plan.compute`)."""
     if plan.compute != "virtual":
-        return RealStage(plan, part)
+        return NamedStage(plan, part) if plan.workload.model else RealStage(plan, part)
     cost = plan.stages[part.index % plan.layout.pp]
     num_bytes = payload_bytes(
         cost.gradient_bytes / plan.num_chunks, plan.scale, part.gradient_messages
