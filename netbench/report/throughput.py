@@ -47,8 +47,8 @@ def unit_name(model: str) -> str:
 
 
 def throughput_text(value: float | None) -> str:
-    """Two decimals, as printed."""
-    return "-" if value is None else f"{value:.2f}"
+    """Two decimals, as printed; one where a simulated figure has no more (`number_text`)."""
+    return "-" if value is None else f"{value:.{1 if value >= 10_000 else 2}f}"
 
 
 def scaling_text(value: float) -> str:
@@ -149,7 +149,8 @@ def _with_scaling(throughput: float, scaling: float) -> str:
 
 def _simulated(cell: Any) -> str:
     text = _with_scaling(cell.simulated_throughput, cell.simulated_scaling)
-    return text if cell.error != cell.error else f"{text} {percent_text(cell.error)}"
+    is_predicted = cell.replicas > 1 and cell.error == cell.error
+    return f"{text} {percent_text(cell.error)}" if is_predicted else text
 
 
 def _findings(table: pd.DataFrame) -> str:
@@ -177,10 +178,13 @@ def odd_speedups() -> Iterator[str]:
             if abs(row.throughput / alone - float(row.printed_scaling.rstrip("x"))) > 0.01
         ]
         if wrong:
-            texts = (f"{number}: {scale} printed, {ratio:.2f}x" for number, scale, ratio in wrong)
+            texts = (
+                f"{scale} of {number} replicas where {scaling_text(ratio)} follows"
+                for number, scale, ratio in wrong
+            )
             yield (
-                f"{testbed}, {model}: printed speed-ups do not follow from the printed throughputs "
-                f"({', '.join(texts)})."
+                f"{testbed}, {model}: printed speed-ups do not follow from the throughputs: "
+                f"{', '.join(texts)}."
             )
 
 

@@ -59,13 +59,21 @@ class Batches:
 
     def tokens(self, iteration: int, micro_batch: int) -> torch.Tensor:
         """(b, s + 1) int64. Sample i of iteration t is sequence t * batch + i of the data."""
+        return torch.stack([self._data.sample(i) for i in self.numbers(iteration, micro_batch)])
+
+    def numbers(self, iteration: int, micro_batch: int) -> range:
+        """Which samples of the data a micro-batch has."""
         first = iteration * self._batch + self._offset + micro_batch * self._micro_batch
-        samples = [self._data.sample(first + i) for i in range(self._micro_batch)]
-        return torch.stack(samples)
+        return range(first, first + self._micro_batch)
 
 
 def build_layers(plan: Plan, part: int) -> list[nn.Module]:
-    """The layers of the part-th of the model's parts: stages x chunks, in order."""
+    """The layers of the part-th of the model's parts: stages x chunks, in order. A named model is
+    one of each."""
+    if plan.workload.model:
+        from netbench.trainers.named import build_named  # which needs this module
+
+        return [build_named(plan)]
     parts = [plan.stages[i % plan.layout.pp].num_layers for i in range(num_parts(plan))]
     parts = [layers // plan.num_chunks for layers in parts]
     first = 1 + sum(parts[:part])
