@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from netbench.errors import RecordError
+from netbench.plan.command import COMMAND
 from netbench.records import Environment, Record, Run
 from netbench.report.grid import Grid, csv_text, markdown, rich_table
 from netbench.report.published import PUBLISHED_MODEL, Sample, sample
@@ -181,6 +182,8 @@ def caption(run: Run) -> list[str]:
     elif _has_other_model(run):
         lines.append("published: nothing to compare with; this workload is not the published one.")
     lines += run_caption(rows)
+    if any(record.system == COMMAND for record in run.records):
+        lines.append("PFLOPS are of the planned workload, whatever the scripts trained.")
     if any(row.simulated_s is not None for row in rows):
         lines.append("simulated: before the run, at full size; mean over the same seeds.")
     lines += dict.fromkeys(_place(session.environment) for session in run.sessions)

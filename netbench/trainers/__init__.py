@@ -8,6 +8,7 @@ lines with it (`protocol`).
     protocol      the messages, and the channel they travel on
     fork_server   one parent, many ranks, each in its own network namespace
     rank          the main loop of one rank
+    command       one rank that is a script of somebody's own
     world         the ranks as one gloo process group
     schedules     what a pipeline stage does, in order: GPipe, 1F1B (pure)
     links         what the plan's network allows between two processes (pure)
@@ -16,8 +17,10 @@ lines with it (`protocol`).
     events        what a rank did and when, recorded where a trace is asked for
     virtual       devices and stages that compute by sleeping
     tensor        layers that several ranks share, computed (DTensor) or virtual
+    named         models by name, computed: built by transformers
     pipeline      carries a schedule out on a stage and a communicator
     units         what ZeRO-3 gathers together: layers, virtual or real
     sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap
-    systems       the training systems by name: `dtfm`, `megatron`, `zero3`
+    ddp           the whole model on every rank: buckets beside the backward pass, servers after it
+    systems       the training systems by name: `ddp`, `dtfm`, `megatron`, `zero3`, ...
 """

@@ -124,6 +124,21 @@ def test_the_example_of_the_docs_trains_on_four_ranks(start: Callable[..., Run])
     assert losses[0] == pytest.approx(1 / 3, rel=0.3)
 
 
+def test_the_docs_show_the_example_as_it_is() -> None:
+    """From where it meets to its end."""
+    text = EXAMPLE.read_text()
+    shown = (EXAMPLE.parents[1] / "own-trainer.md").read_text()
+    assert text[text.index("dist.init_process_group") :] in shown
+
+
+def test_the_docs_name_every_variable() -> None:
+    """Of the environment that a script is given."""
+    shown = (EXAMPLE.parents[1] / "own-trainer.md").read_text()
+    plan = build_command_plan(load_scenario("case1"), "command", ["a"], 24, 64, 1, 2, 1)
+    names = script_environment(plan, 0, node_addresses(plan.node_names), 1, Path("p"), os.environ)
+    assert [name for name in names if f"`{name}`" not in shown] == []
+
+
 def test_a_script_knows_who_and_where_it_is(start: Callable[..., Run]) -> None:
     """Each rank prints its environment; torchrun's meaning of it, by hand for four nodes."""
     run = start(*python("import json, os; print(json.dumps(dict(os.environ)))" + REPORTS))
