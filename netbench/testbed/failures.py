@@ -45,8 +45,8 @@ def describe_status(status: int) -> str:
 
 def explain(
     complaints: Sequence[Complaint], name: Callable[[int], str], doing: str, num_oom_kills: int
-) -> str:
-    """One message: who was first and why, and how many only followed.
+) -> tuple[str, int]:
+    """One message, who was first and why, and how many only followed; and the rank that was first.
 
     complaints: in the order in which they came, at least one; what a rank says first is its reason.
     name: of a rank, with its node. doing: what all were at. num_oom_kills: processes that the
@@ -64,8 +64,8 @@ def explain(
     if killed and num_oom_kills:
         memory = f" (out of memory: the kernel killed {num_oom_kills} since the ranks were started)"
     num_followers = len(first) - len(causes)
-    others = f"; {num_followers} of the others then lost a connection" if num_followers else ""
-    return f"{'; '.join(shown)}{memory}, in {doing}{others}"
+    others = f"; {num_followers} others lost a connection by it" if num_followers else ""
+    return f"{'; '.join(shown)}{memory}, in {doing}{others}", causes[0].rank
 
 
 def count_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:

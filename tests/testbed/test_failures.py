@@ -22,7 +22,7 @@ def name(rank: int) -> str:
 
 
 def said(*complaints: Complaint, num_oom_kills: int = 0) -> str:
-    return explain(complaints, name, "iteration 3", num_oom_kills)
+    return explain(complaints, name, "iteration 3", num_oom_kills)[0]
 
 
 LOST = Complaint(rank=0, what="Connection closed by peer", follows=True)
@@ -32,7 +32,7 @@ KILLED = Complaint(rank=5, what="was killed by SIGKILL")
 def test_the_cause_is_named_even_if_it_comes_last() -> None:
     """Who only lost a connection is counted."""
     assert said(LOST, KILLED) == (
-        "rank 5 on ohio-5: was killed by SIGKILL, in iteration 3; 1 of the others then lost a connection"
+        "rank 5 on ohio-5: was killed by SIGKILL, in iteration 3; 1 others lost a connection by it"
     )
 
 

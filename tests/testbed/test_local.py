@@ -298,3 +298,24 @@ def test_every_network_has_a_session_of_its_own(
     assert jobs == [[name, name] for name in names]
     assert len(recorder.records) == len(read_run(outcome.path).records) == 12
     assert FakeSession.closed - before == 3
+
+
+def test_what_scripts_print_is_kept_per_rank_up_to_a_limit(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the records, in the order printed; a loop that prints does not fill the disk."""
+    monkeypatch.setattr(local, "OUTPUT_BYTES", 10)
+    key = plan_hash(plans[0])
+
+    def prints(job: Mapping[str, Any]) -> list[Event | None]:
+        lines = [(0, "one"), (1, "other"), (0, "two: longer"), (0, "three")]
+        output = [
+            {"event": "output", "plan_hash": key, "rank": rank, "text": text}
+            for rank, text in lines
+        ]
+        return [HELLO, *output, {"event": "done"}]
+
+    outcome, _ = run(plans[:1], tmp_path, monkeypatch, prints)
+    folder = outcome.path.parent / "output"
+    assert (folder / f"{key}-rank-0.log").read_text() == "one\ntwo: longer\n"
+    assert (folder / f"{key}-rank-1.log").read_text() == "other\n"

@@ -148,7 +148,7 @@ def test_those_who_lost_a_peer_are_not_the_cause() -> None:
     with pytest.raises(TestbedError) as caught:
         pool.connect(store_port=1)
     assert str(caught.value) == (
-        "rank 2 on ohio-1: was killed by SIGKILL, in connecting; 2 of the others then lost a connection"
+        "rank 2 on ohio-1: was killed by SIGKILL, in connecting; 2 others lost a connection by it"
     )
 
 

@@ -113,7 +113,7 @@ def test_a_killed_rank_is_the_cause_and_its_peers_are_not(
     threading.Timer(0.5, pool.hit, (2, number, signal.SIGCONT)).start()
     said = caught_in(pool)
     assert said.startswith(f"rank 2 on lab-2: was killed by {number.name}, in iteration 1 of dtfm")
-    assert said.endswith("; 3 of the others then lost a connection")
+    assert said.endswith("; 3 others lost a connection by it")
 
 
 def test_ranks_that_lost_a_peer_end_too(start_pool: Callable[..., Pool]) -> None:
