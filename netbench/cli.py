@@ -29,6 +29,7 @@ LAZY: Commands = {
     "table": ("netbench.commands.table", "table", "Print a run's table again."),
     "scenario": ("netbench.commands.scenario", "scenario", "List, show and check scenarios."),
     "reproduce": ("netbench.commands.table", "reproduce", "Regenerate results/README.md."),
+    "calibrate": ("netbench.commands.calibrate", "command", "Measure a device of this machine."),
     "net": ("netbench.commands.net", "net", "Shape a network, prove it, get the old one back."),
     "kernel": ("netbench.commands.kernel", "kernel", "Build the guest kernel, or say how it is."),
     "doctor": ("netbench.commands.doctor", "doctor", "Say what this machine can run, and why not."),

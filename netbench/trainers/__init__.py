@@ -14,6 +14,7 @@ lines with it (`protocol`).
     links         what the plan's network allows between two processes (pure)
     communicator  point-to-point transfers with the semantics of one NCCL communicator
     collectives   chains and rings, sliced, as NCCL moves them
+    calibrate     the loop of a process that measures a device instead
     events        what a rank did and when, recorded where a trace is asked for
     virtual       devices and stages that compute by sleeping
     tensor        layers that several ranks share, computed (DTensor) or virtual

@@ -1,0 +1,303 @@
+"""Measures this machine's device: `python -m netbench.trainers --calibrate`.
+
+It speaks JSON lines like a rank (`protocol`). Orders, each answered once:
+
+    {"op": "open", "device": "cpu" or "cuda", "threads": n}
+        {"event": "opened", "name": .., "memory_bytes": .., "versions": {..}}
+    {"op": "layer", "hidden": h, "heads": a, "sequence": s, "micro_batch": b, "dtype": d,
+     "budget_s": t}
+        {"event": "layer", "times": {"forward": T, "backward": T, "recomputing_backward": T},
+         "activation_bytes": .., "peak_bytes": ..}
+    {"op": "optimizer", "system": s, "parameters": n, "dtype": d, "budget_s": t}
+        {"event": "optimizer", "times": {"update": T}}
+    {"op": "iterate", "plan": text of `plan_to_json`, "budget_s": t}
+        {"event": "iterated", "times": {"iteration": T}}
+    {"op": "stop"}
+
+T is {"median_s": .., "spread": interquartile range / median, "num_runs": ..}. Runs before the
+warm-up is over do not count; they are repeated until the median is known well, or the budget, in
+seconds, is spent. Any but the first order may be answered {"event": "skipped", "reason": ..}. An
+error ends the process: {"event": "error", "message": ..}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from netbench.errors import NetbenchError, TestbedError
+from netbench.plan import plan_from_json
+from netbench.plan.model import Plan
+from netbench.trainers.layers import DTYPES, GPTBlock
+from netbench.trainers.protocol import Channel, ChannelClosed, Message
+from netbench.trainers.real import OPTIMIZERS, adam
+from netbench.trainers.stage import Part, Stage, build_stage
+
+T = TypeVar("T")
+Stopwatch = Callable[[Callable[[], T]], tuple[T, float]]
+"""Does some work: its result, and the seconds that the device took for it."""
+
+WARM_UP_RUNS, WARM_UP_SHARE = 2, 0.1
+"""Runs that do not count: so many, and such a share of the budget."""
+
+MIN_RUNS, LEAST_RUNS, MAX_RUNS = 5, 3, 400
+"""Runs that count: as many, where the budget is spent, and at most."""
+
+STEADY = 0.005
+"""Repeat until the standard error of the median is this share of it: far less than a model of the
+device is off."""
+
+
+def run_calibration(channel: Channel) -> int:
+    """Serve orders until told to stop or the controller goes: the exit status."""
+    try:
+        bench = _open(channel.receive())
+        channel.send(event="opened", **bench.about())
+        while (order := channel.receive())["op"] != "stop":
+            channel.send(**bench.serve(order))
+    except ChannelClosed:
+        return 0
+    except Exception as error:
+        if not isinstance(error, NetbenchError):
+            traceback.print_exc()
+        with contextlib.suppress(ChannelClosed):
+            channel.send(event="error", message=str(error) or type(error).__name__)
+        return 1
+    return 0
+
+
+class TooSlow(Exception):
+    """One run takes more than there is time for."""
+
+
+def _open(order: Message) -> Bench:
+    if order["device"] == "cuda":
+        if not torch.cuda.is_available():
+            raise TestbedError("torch sees no CUDA device here; calibrate --device cpu")
+        return Bench(torch.device("cuda"), cuda_stopwatch)
+    torch.set_num_threads(order["threads"])
+    return Bench(torch.device("cpu"), core_stopwatch if order["threads"] == 1 else cpu_stopwatch)
+
+
+def core_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
+    """Time of the one core that works: what else the machine does meanwhile is not in it."""
+    started_s = time.process_time()
+    result = work()
+    return result, time.process_time() - started_s
+
+
+def cpu_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
+    """Wall time, where several cores work at once."""
+    started_s = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - started_s
+
+
+def cuda_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
+    """Between two events of the GPU's stream, which is empty before: `work` returns as soon as its
+    kernels are queued."""
+    before, after = (_event() for _ in range(2))
+    torch.cuda.synchronize()
+    before.record()
+    result = work()
+    after.record()
+    after.synchronize()
+    return result, before.elapsed_time(after) / 1e3
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def repeat(
+    run: Callable[[], Mapping[str, float]],
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, dict[str, float]]:
+    """Times of a run's parts, by name: median_s, spread, num_runs. Warm-ups do not count.
+
+    Raises TooSlow where the budget is spent before any counts.
+    """
+    started_s = clock()
+    for _ in range(WARM_UP_RUNS):
+        run()
+        spent_s = clock() - started_s
+        if spent_s > budget_s:
+            raise TooSlow(f"one run takes {spent_s:.3g} s, and there are {budget_s:.3g} s for it")
+        if spent_s > WARM_UP_SHARE * budget_s:
+            break
+    runs: list[Mapping[str, float]] = []
+    while len(runs) < MAX_RUNS:
+        runs.append(run())
+        if len(runs) >= LEAST_RUNS and clock() - started_s > budget_s:
+            break
+        if len(runs) >= MIN_RUNS and all(_known(column) for column in _columns(runs).values()):
+            break
+    return {
+        name: {
+            "median_s": statistics.median(column),
+            "spread": _spread(column),
+            "num_runs": len(column),
+        }
+        for name, column in _columns(runs).items()
+    }
+
+
+def _columns(runs: list[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {name: [run[name] for run in runs] for name in runs[0]}
+
+
+def _spread(seconds: list[float]) -> float:
+    """Interquartile range over median: what half of the runs stay within."""
+    low, middle, high = statistics.quantiles(seconds, n=4)
+    return (high - low) / middle
+
+
+def _known(seconds: list[float]) -> bool:
+    """Standard error of the median, normal runs taken: 1.2533 sigma / sqrt(n), where the quartiles
+    are 1.349 sigma apart."""
+    return 1.2533 / 1.349 * _spread(seconds) / math.sqrt(len(seconds)) <= STEADY
+
+
+class Bench:
+    """One device, and what is measured on it."""
+
+    def __init__(self, device: torch.device, stopwatch: Stopwatch[Any]) -> None:
+        self._device = device
+        self._stopwatch = stopwatch
+
+    def about(self) -> dict[str, Any]:
+        """Name, memory and versions of what is measured."""
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        if self._device.type == "cuda":
+            found = torch.cuda.get_device_properties(self._device)
+            versions["cuda"] = str(torch.version.cuda)
+            return {"name": found.name, "memory_bytes": found.total_memory, "versions": versions}
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        total_kib = next(int(line.split()[1]) for line in lines if line.startswith("MemTotal"))
+        return {"name": "", "memory_bytes": total_kib * 1024, "versions": versions}
+
+    def serve(self, order: Message) -> Message:
+        """The answer to one order."""
+        orders = {"layer": self._layer, "optimizer": self._optimizer, "iterate": self._iterate}
+        if order["op"] not in orders:
+            raise TestbedError(f"unknown op {order['op']!r}; expected {', '.join(orders)} or stop")
+        try:
+            return orders[order["op"]](order)
+        except torch.OutOfMemoryError:
+            return {"event": "skipped", "reason": "out of memory"}
+        except TooSlow as error:
+            return {"event": "skipped", "reason": str(error)}
+        finally:
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _layer(self, order: Message) -> Message:
+        dtype = DTYPES[order["dtype"]]
+        layer = GPTBlock(order["hidden"], order["heads"]).to(self._device, dtype)
+        shape = (order["micro_batch"], order["sequence"], order["hidden"])
+        x = torch.randn(shape, dtype=dtype, device=self._device, requires_grad=True)
+        gradient = torch.randn_like(x)
+
+        def run() -> dict[str, float]:
+            y, forward_s = self._stopwatch(lambda: layer(x))
+            _, backward_s = self._stopwatch(lambda: y.backward(gradient))
+            y = checkpoint(layer, x, use_reentrant=False)
+            _, recomputing_s = self._stopwatch(lambda: y.backward(gradient))
+            return {
+                "forward": forward_s,
+                "backward": backward_s,
+                "recomputing_backward": recomputing_s,
+            }
+
+        times = repeat(run, order["budget_s"])
+        return {
+            "event": "layer",
+            "times": times,
+            "activation_bytes": activation_bytes(layer, x),
+            "peak_bytes": self._peak_bytes(lambda: layer(x).backward(gradient)),
+        }
+
+    def _optimizer(self, order: Message) -> Message:
+        """As `RealStage.update` does: step on a flat tensor, zero its gradients."""
+        dtype, count = DTYPES[order["dtype"]], order["parameters"]
+        weights = torch.randn(count, dtype=dtype, device=self._device)
+        weights.grad = torch.randn_like(weights)
+        optimizer = OPTIMIZERS.get(order["system"], adam)([weights])
+
+        def run() -> dict[str, float]:
+            def update() -> None:
+                optimizer.step()
+                assert weights.grad is not None
+                weights.grad.zero_()
+
+            return {"update": self._stopwatch(update)[1]}
+
+        return {"event": "optimizer", "times": repeat(run, order["budget_s"])}
+
+    def _iterate(self, order: Message) -> Message:
+        """All of a plan of one stage, as a rank would run it."""
+        plan = plan_from_json(order["plan"])
+        part = Part(index=0, replica=0, gradient_dtype=DTYPES[plan.workload.dtype],
+                    gradient_messages=1)  # fmt: skip
+        stage = build_stage(plan, part)
+
+        def run() -> dict[str, float]:
+            return {"iteration": self._stopwatch(lambda: iterate(plan, stage))[1]}
+
+        return {"event": "iterated", "times": repeat(run, order["budget_s"])}
+
+    def _peak_bytes(self, work: Callable[[], object]) -> int:
+        """What `work` takes at its peak beside what is there before. CPU: resident pages, so what
+        the allocator has kept from before is missing."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            work()
+            torch.cuda.synchronize()
+            return torch.cuda.max_memory_allocated() - before
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS: proc(5)
+        before = _status_bytes("VmRSS")
+        work()
+        return _status_bytes("VmHWM") - before
+
+
+def iterate(plan: Plan, stage: Stage) -> None:
+    """Every micro-batch forward and backward, then the update."""
+    for micro_batch in range(plan.num_micro_batches):
+        stage.forward(micro_batch, None)
+        stage.backward(micro_batch, None)
+    stage.update()
+
+
+def activation_bytes(layer: torch.nn.Module, x: torch.Tensor) -> int:
+    """What autograd keeps of a forward pass for the backward pass, its weights aside."""
+    weights = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        y = layer(x)  # held, so that no storage is used twice
+    del y
+    return sum(kept.values())
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
