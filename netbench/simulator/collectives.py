@@ -142,6 +142,11 @@ def sharded_ps(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> 
     return ring_all_gather(graph, members, size_bytes, exchanged)
 
 
+def butterfly(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
+    """hivemind's: each member gets its part of every vector, averages it, and sends it to all."""
+    return all_to_all(graph, members, size_bytes, all_to_all(graph, members, size_bytes, gate))
+
+
 def gloo_p2p(graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
     """members[0] sends to members[1] once it has heard that the receiver is ready."""
     source, target = members[:, 0], members[:, 1]

@@ -20,7 +20,7 @@ from netbench.plan.buckets import gradient_buckets
 from netbench.plan.model import Plan
 from netbench.plan.schedules import build_programs
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
-from netbench.simulator import collectives
+from netbench.simulator import collectives, local_steps
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
 from netbench.simulator.pipeline import Lanes, Wiring, add_pipelines, wire
@@ -89,6 +89,8 @@ def simulate(
         return _zero3(plan, transport)
     if plan.system == "ddp":
         return _ddp(plan, transport)
+    if plan.system in local_steps.SYSTEMS:
+        return _local_steps(plan, transport)
     raise PlanError(f"no simulation for schedule {plan.schedule!r} of system {plan.system!r}")
 
 
@@ -470,4 +472,26 @@ def _ddp(plan: Plan, transport: TransportProfile) -> Simulation:
         "sync_s": ends_s[1] - stage.forward_s - stage.backward_s - stage.optimizer_s,
         "optimizer_s": stage.optimizer_s,
     }
+    return Simulation(plan=plan, parts=parts, phases=phases, fabric=fabric)
+
+
+def _local_steps(plan: Plan, transport: TransportProfile) -> Simulation:
+    """Those of `local_steps`; an iteration is the mean over a whole round."""
+    fabric, ring = _fabric(plan, transport), np.arange(plan.layout.num_ranks)[None]
+
+    def alone_s(collective: collectives.Collective, size_bytes: float) -> float:
+        return _alone_s(fabric, ring, size_bytes, collective)
+
+    parts = tuple(
+        Part(
+            name=stretch.name,
+            timeline=stretch.timeline,
+            from_s=0.0,
+            to_s=float(stretch.timeline.end_s.max()),
+            repeat=stretch.repeat,
+        )
+        for stretch in local_steps.SYSTEMS[plan.system](plan, fabric, alone_s)
+    )
+    iteration_s = sum(part.total_s for part in parts)
+    phases = local_steps.phases(plan, iteration_s)
     return Simulation(plan=plan, parts=parts, phases=phases, fabric=fabric)

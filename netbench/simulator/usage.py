@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.plan.model import Plan
-from netbench.simulator import collectives, kernel
+from netbench.simulator import collectives, kernel, local_steps
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind, Timeline
 from netbench.simulator.simulate import Simulation
@@ -112,6 +112,10 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
         size = float(plan.stages[0].gradient_bytes)
         algorithm = collectives.data_parallel(plan.data_parallel, plan.backend)
         found.append((algorithm, ranks[None], size, 1.0))
+    elif plan.system in local_steps.SYSTEMS:
+        size = float(plan.stages[0].gradient_bytes)
+        algorithm = local_steps.COLLECTIVES[plan.system]
+        found.append((algorithm, ranks[None], size, 1 / max(1, plan.local_steps)))
     elif plan.layout.tp > 1:
         passes = 3 if plan.workload.recomputation else 2
         stages = ranks.reshape(plan.layout.pp, -1, plan.layout.tp)
