@@ -240,10 +240,14 @@ def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: st
         found=_pool(list(by_plan.values())) if by_plan else None,
         simulated_s=_predicted_s(run, {record.plan_hash for record in records}),
         model=workload.model,
-        replicas=run.plans[first.plan_hash]["layout"]["dp"],
-        alone_s=_alone_s(run.plans[first.plan_hash]),
+        replicas=_replicas(run.plans[first.plan_hash]) if workload.model else 1,
+        alone_s=_alone_s(run.plans[first.plan_hash]) if workload.model else 0.0,
         scenario=first.scenario,
     )
+
+
+def _replicas(plan: dict[str, Any]) -> int:
+    return int(plan["layout"]["dp"])
 
 
 def _alone_s(plan: dict[str, Any]) -> float:

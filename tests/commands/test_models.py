@@ -1,0 +1,63 @@
+"""`netbench run` of models by name: what is chosen, and what is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.records import find_run, read_run
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def test_a_simulated_run_prints_throughput_and_scalability(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Of every model on all devices, and no PFLOPS: what was published is in the same units."""
+    assert run(["run", "dp-scaling", "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "PFLOPS" not in printed
+    for text in ("resnet18, images/s", "resnet101, images/s", "bert-base, words/s", "1191.73"):
+        assert text in printed
+    path = find_run(tmp_path, "dp-scaling")
+    assert path is not None
+    assert [record.batch for record in read_run(path).records] == [2048, 2048, 128]
+
+
+def test_models_and_replicas_are_chosen(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """In the order given; each is a plan of its own."""
+    arguments = ["--models", "bert-base,resnet18", "--replicas", "1,4", "--dry-run"]
+    assert run(["run", "dp-scaling-1gbit", *arguments]) == 0
+    plans = capsys.readouterr().out.splitlines()
+    assert [plan.split()[3:5] for plan in plans] == [
+        ["bert-base", "B8:"],
+        ["bert-base", "B32:"],
+        ["resnet18", "B128:"],
+        ["resnet18", "B512:"],
+    ]
+
+
+def test_the_whole_sweep_is_all_of_them(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Three models, three numbers of replicas, three systems."""
+    assert run(["run", "dp-scaling", "--all", "--testbed", "sim", "--dry-run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 27
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dp-scaling", "--layers", "24"], "trains models by name; their sizes and batches are"),
+        (["dp-scaling", "--batch", "24"], "choose by --models and --replicas"),
+        (["dp-scaling", "--models", "vgg"], "has no model 'vgg'"),
+        (["dp-scaling", "--replicas", "17"], "17 replicas; expected 1 to 16"),
+        (["case3", "--replicas", "4"], "case3 trains a GPT on all its devices"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    arguments: list[str], message: str, capsys: CaptureFixture
+) -> None:
+    """And nothing is run."""
+    assert run(["run", *arguments, "--dry-run"]) in (1, 2)
+    assert message in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""Throughput and scalability: of runs, and simulated beside published."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+
+from netbench.errors import RecordError
+from netbench.plan import build_plans, plan_hash, plan_to_json
+from netbench.records import Record, Run, RunStore, read_run
+from netbench.report.emulated import caption, comparison_grid, run_csv
+from netbench.report.published import load
+from netbench.report.scaling_plot import plot_scaling, scaling_figure
+from netbench.report.simulated import SCALING, read_table
+from netbench.report.throughput import (
+    PRINTED_MODELS,
+    TESTBEDS,
+    odd_speedups,
+    published_throughput,
+    scaling,
+    scaling_markdown,
+)
+from netbench.scenario import load_scenario
+from netbench.workload.models import MODELS
+from tests.report.runs import ENVIRONMENT
+from tests.report.simulations import write
+
+RESULTS = Path("results")
+
+
+def run_of(tmp_path: Path, scenario: str, iteration_s: float) -> Run:
+    """Of Bert on all devices: a warm-up, and two iterations that take as long as given."""
+    (plan,) = build_plans(load_scenario(scenario), ["ddp"], (), (), [1], 3, 1, models=["bert-base"])
+    with RunStore.create(
+        tmp_path, scenario=scenario, created=datetime(2026, 1, 2), command=[],
+        environment=ENVIRONMENT,
+    ) as store:  # fmt: skip
+        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+        for iteration in range(3):
+            store.append_iteration(
+                Record(
+                    run_id=store.run_id,
+                    plan_hash=plan_hash(plan),
+                    scenario=scenario,
+                    variant="ddp",
+                    system="ddp",
+                    layers=12,
+                    batch=plan.workload.batch,
+                    seed=1,
+                    iteration=iteration,
+                    warmup=not iteration,
+                    iteration_s=iteration_s,
+                    source="emulated",
+                )
+            )
+        store.append_verdict(trustworthy=True)
+    return read_run(store.path)
+
+
+def test_a_run_of_models_shows_throughput_beside_the_published_one(tmp_path: Path) -> None:
+    """16 x 8 sequences of 128 words in 0.5 s are 32768 words/s, 22.3% more than published; and
+    16 x 0.4512 / 0.5 times that of one replica, which takes 8 x 128 / 2269.57 s."""
+    grid = comparison_grid(run_of(tmp_path, "dp-scaling", 0.5))
+    assert grid.head == (
+        "Model", "Replicas", "System", "published", "emulated", "n", "error", "scalability",
+    )  # fmt: skip
+    assert grid.rows == (
+        ("bert-base, words/s", "16", "ddp", "26798.0", "32768.0", "2", "+22.3%", "14.44x"),
+    )
+
+
+def test_where_nothing_was_published_no_column_says_so(tmp_path: Path) -> None:
+    """12 x 8 x 128 words in 6 s are 2048 words/s; a replica alone has 1798.73."""
+    run = run_of(tmp_path, "dp-scaling-1gbit", 6.0)
+    grid = comparison_grid(run)
+    assert grid.rows == (("bert-base, words/s", "12", "ddp", "2048.00", "2", "1.14x"),)
+    assert "published" not in " ".join(caption(run))
+
+
+def test_the_caption_says_what_is_compared(tmp_path: Path) -> None:
+    """With what scalability is over."""
+    text = " ".join(caption(run_of(tmp_path, "dp-scaling", 0.5)))
+    assert "scalability: over one replica alone, as its device profile has it" in text
+    assert "how gradients were summed is not documented" in text
+
+
+def test_csv_names_model_and_replicas(tmp_path: Path) -> None:
+    """Seconds, from which throughput follows."""
+    (row,) = csv.DictReader(io.StringIO(run_csv(run_of(tmp_path, "dp-scaling", 0.5))))
+    assert (row["model"], row["replicas"], row["mean_s"]) == ("bert-base", "16", "0.5")
+    assert float(row["alone_s"]) == pytest.approx(8 * 128 / 2269.57)
+
+
+def test_every_published_row_of_a_scenarios_testbed_is_found() -> None:
+    """As printed; speeds of one replica are those of the scenario's device."""
+    rows = load("dp_scaling")
+    names = {printed: model for model, printed in PRINTED_MODELS.items()}
+    for scenario, testbed in TESTBEDS.items():
+        (device,) = load_scenario(scenario).devices.values()
+        found = rows[rows["testbed"] == testbed]
+        assert len(found) >= 3
+        for row in found.itertuples():
+            model = names[row.model]
+            assert published_throughput(scenario, model, row.replicas) == row.throughput
+            assert MODELS[model].unit == row.unit.removesuffix("/s")
+            if row.replicas == 1:
+                assert device.throughput[model] == row.throughput
+                batch = {w.model: w.batch for w in load_scenario(scenario).sweep.models}[model]
+                assert batch == row.batch_per_replica
+    assert published_throughput("dp-scaling", "resnet18", 8) is None
+    assert published_throughput("case3", "resnet18", 1) is None
+
+
+def test_printed_speed_ups_that_do_not_follow_are_named() -> None:
+    """Of ResNet101 and Bert; by hand, 20479.66 / 2269.57 = 9.02. ResNet18's do follow."""
+    lines = list(odd_speedups())
+    assert [line.split(":")[0] for line in lines] == ["AWS, ResNet101", "AWS, Bert-base (len 128)"]
+    assert "9.08x of 12 replicas where 9.02x follows" in lines[1]
+
+
+def test_simulated_figures_stand_beside_published_ones() -> None:
+    """The committed ones: of the errors none is left out, and one replica is as published."""
+    table = read_table(RESULTS, SCALING)
+    assert table is not None
+    grid = scaling(table[table["scenario"] == "dp-scaling"])
+    assert grid.head == (
+        "Model", "Replicas", "published", "ddp", "ddp-central-ps", "ddp-sharded-ps",
+    )  # fmt: skip
+    assert len(grid.rows) == 9
+    for model, replicas, published, *found in grid.rows:
+        assert "x)" in published, model
+        assert all(text.endswith("%") for text in found) == (replicas != "1")
+        if replicas == "1":
+            assert set(found) == {published}
+    errors = table["simulated_throughput"] / table["published_throughput"] - 1
+    assert np.allclose(errors.dropna(), table["error"].dropna(), atol=6e-5)
+    text = scaling_markdown(RESULTS)
+    assert all(f"#### {scenario}: " in text for scenario in TESTBEDS)
+    assert f"+{several_errors(text):.0f}%" in text
+
+
+def several_errors(text: str) -> float:
+    """The largest error of ddp, computed from the committed table."""
+    table = read_table(RESULTS, SCALING)
+    assert table is not None
+    rows = table[(table["system"] == "ddp") & (table["replicas"] > 1)]
+    assert f"+{rows['error'].min() * 100:.0f}% to +{rows['error'].max() * 100:.0f}% (ddp)" in text
+    return float(rows["error"].max() * 100)
+
+
+def test_without_simulations_there_is_no_section(tmp_path: Path) -> None:
+    """And no figure is made up."""
+    assert scaling_markdown(tmp_path) == ""
+
+
+def test_the_picture_has_a_panel_per_scenario_with_the_ideal_line(tmp_path: Path) -> None:
+    """A line per model and system, and a point where something was published."""
+    table = read_table(write(tmp_path), SCALING)
+    assert table is not None
+    panels = scaling_figure(table).axes
+    assert [panel.get_title() for panel in panels] == list(TESTBEDS)
+    for panel, (scenario, rows) in zip(panels, table.groupby("scenario", sort=False), strict=True):
+        ideal, *lines = panel.get_lines()
+        assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [0, rows["replicas"].max()]
+        assert len(lines) == 9
+        points = [c for c in panel.collections if isinstance(c, PathCollection)]
+        shown = np.concatenate([np.asarray(c.get_offsets()) for c in points])
+        known = rows.drop_duplicates(["model", "replicas"])["published_throughput"].notna().sum()
+        assert np.isfinite(shown[:, 1]).sum() == known, scenario
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Naming the file."""
+    table = read_table(write(tmp_path), SCALING)
+    with pytest.raises(RecordError, match=r"no/such\.png: the picture cannot be written"):
+        plot_scaling(table, tmp_path / "no" / "such.png")
