@@ -215,6 +215,7 @@ def test_nothing_is_said_of_links_that_only_delay(tmp_path: Path, capsys: Captur
         (["--ssh"], "leave out --ssh"),
         (["--scale", "10"], "simulates at full size"),
         (["--trace", "nowhere/x.json"], "no folder nowhere"),
+        (["--trace"], "--trace needs a file with --testbed sim"),
     ],
 )
 def test_a_wrong_request_is_a_usage_error(
@@ -231,6 +232,15 @@ def test_pictures_are_of_simulations(tmp_path: Path, capsys: CaptureFixture) -> 
     """A local run has none to show."""
     assert run(["run", "case3", "--plot", str(tmp_path / "x.png")]) == 2
     assert "add --testbed sim" in capsys.readouterr().err
+
+
+def test_traces_of_emulated_iterations_are_kept_in_the_run(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """So a file's name is refused, before anything starts."""
+    assert run(["run", "case3", "--trace", "x.json", "--results", str(tmp_path)]) == 2
+    assert "--trace x.json: traces of emulated iterations are kept" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture) -> None:
