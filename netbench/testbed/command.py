@@ -110,14 +110,17 @@ class ScriptPool(Ranks):
         """Start who will start a script, on every rank's node; `on_ready(count)` as they come."""
         self._start(transport.start_command, on_ready)
 
-    def launch(self, directory: Path, environment_of: Callable[[int], Mapping[str, str]]) -> None:
-        """Start the script on every rank."""
+    def launch(self, directory: Path, plan_file: Path, store_port: int) -> None:
+        """Start the script on every rank, in `directory`."""
         for rank in range(len(self._channels)):
+            environment = script_environment(
+                self._plan, rank, self._nodes, store_port, plan_file, os.environ
+            )
             self._send(
                 rank,
                 op="start",
                 argv=list(self._plan.script),
-                environment=dict(environment_of(rank)),
+                environment=environment,
                 directory=str(directory),
             )
 

@@ -27,6 +27,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,7 +36,7 @@ from netbench.plan import Plan, plan_hash, plan_to_json
 from netbench.plan.collective import Experiment, experiment_from_json, experiment_hash
 from netbench.plan.command import COMMAND
 from netbench.testbed import namespaces
-from netbench.testbed.command import ScriptPool, script_environment
+from netbench.testbed.command import ScriptPool
 from netbench.testbed.job import Job, carry_out
 from netbench.testbed.peers import ELASTIC, PeerPool
 from netbench.testbed.ranks import Message
@@ -144,43 +145,31 @@ class Session(Job):
         self, transport: Transport, nodes: Sequence[NodeAddress], plan: Plan, store_port: int
     ) -> None:
         """Start a plan's script on every rank and pass on what it reports, until that is enough."""
-        key = plan_hash(plan)
+        key, num_ranks = plan_hash(plan), len(plan.placement)
         finished = set(self._job["finished"].get(key, ()))
         wanted = [i for i in range(plan.iterations) if i not in finished]
         # Resumed: it starts from the beginning, and is cold again.
         again = plan.warmup_iterations if wanted and wanted[0] >= plan.warmup_iterations else 0
-        indices = [None] * again + wanted
+        order, num_reported = [*[None] * again, *wanted], 0
         plan_file = Path(f"/run/netbench/{key}.json")
         plan_file.write_text(plan_to_json(plan))
         pool = ScriptPool(nodes, plan, functools.partial(self._print, key))
+        self.phase("ranks", 0, num_ranks)
         try:
-            self.phase("ranks", 0, len(plan.placement))
-            pool.start(transport, lambda done: self.phase("ranks", done, len(plan.placement)))
-            pool.launch(
-                Path.cwd(),
-                lambda rank: script_environment(
-                    plan, rank, nodes, store_port, plan_file, os.environ
-                ),
-            )
-            for index, iteration in zip(indices, pool.iterations(), strict=False):
+            pool.start(transport, lambda done: self.phase("ranks", done, num_ranks))
+            pool.launch(Path.cwd(), plan_file, store_port)
+            for index, iteration in zip(order, pool.iterations(), strict=False):
+                num_reported += 1
                 if index is not None:
-                    self.emit(
-                        "iteration",
-                        plan_hash=key,
-                        iteration=index,
-                        iteration_s=iteration.iteration_s,
-                        phases=dict(iteration.phases),
-                        loss=iteration.loss,
-                        late_start_s=0.0,
-                    )
-                    wanted.remove(index)
+                    measured = {**asdict(iteration), "late_start_s": 0.0}
+                    self.emit("iteration", plan_hash=key, iteration=index, **measured)
         finally:
             pool.stop()
-        if wanted:
+        if num_reported < len(order):
             raise TestbedError(
-                f"the scripts of plan {key} ended well after {len(indices) - len(wanted)} of "
-                f"{len(indices)} iterations; let them do NETBENCH_ITERATIONS of them, and report "
-                "each (docs/own-trainer.md)"
+                f"the scripts of plan {key} ended well after reporting {num_reported} of "
+                f"{len(order)} iterations; let them do NETBENCH_ITERATIONS, and report each "
+                "(docs/own-trainer.md)"
             )
 
     def _print(self, plan_hash: str, rank: int, text: str) -> None:

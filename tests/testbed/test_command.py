@@ -74,12 +74,7 @@ class Run:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        self.pool.launch(
-            folder,
-            lambda rank: script_environment(
-                plan, rank, nodes, port, folder / "plan.json", os.environ
-            ),
-        )
+        self.pool.launch(folder, folder / "plan.json", port)
 
     def _read(self) -> Sample:
         """Only processes: what else this machine does on loopback is not theirs."""
