@@ -45,7 +45,7 @@ class Inbox:
         self._world, self._process, self._tag = world, process, tag
         self._num_ahead = num_ahead
         # One more than can be under way, for the message in use.
-        self._buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(num_ahead + 2)]
+        self._buffers = [torch.empty(size, dtype=torch.uint8) for _ in range(num_ahead + 2)]
         self._works: deque[Work] = deque()
         self._count = self._turn = self._posted = self._taken = 0
         self._started_s: deque[float] = deque()

@@ -122,7 +122,8 @@ def build_stage(plan: Plan, part: Part) -> Stage:
         backward_s=cost.backward_s / plan.num_chunks,
         optimizer_s=cost.optimizer_s * part.updating / plan.num_chunks / part.shard[1],
         boundary_bytes=boundary_bytes(plan),
-        gradients=torch.zeros(elements, dtype=dtype),
+        # Nobody reads the values, and without replicas nobody touches the pages.
+        gradients=torch.empty(elements, dtype=dtype),
         **sharing,
     )
     stage.chunk = part.index // plan.layout.pp
