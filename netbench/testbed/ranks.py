@@ -30,6 +30,10 @@ SETTLE_S = 2.0
 """After the first complaint, wait so long for others, by the session's clock: those who lost a
 connection are often faster than the news that a rank has died."""
 
+START_S = 600.0
+"""Ranks may take this much longer to start: 64 that import torch on two cores send nothing, and
+which processes they are is not known yet."""
+
 SLEEP_MARGIN = 2.0
 """Virtual devices may sleep for this many times what the plan computes before they are taken for
 hung: a placement may put several stages on one device."""
@@ -66,7 +70,7 @@ class Ranks:
         for rank, node in enumerate(self._rank_nodes):
             self._channels.append(start(node, rank))
             self._follow(rank)
-        started = self._collect("started", "the start of the ranks", on_ready)
+        started = self._collect("started", "the start of the ranks", on_ready, START_S)
         self._pids = [message.get("pid", 0) for message in started]
         return started
 

@@ -92,8 +92,16 @@ def test_a_script_trains_over_the_shaped_links(options: tuple[str, ...], tmp_pat
     assert "command" in output
 
 
+@pytest.mark.parametrize(
+    ("act", "cause"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", ""),
+        # Piece by piece: what is more than all memory would be refused at once.
+        ("hoard = [bytearray(1 << 26) for _ in range(1 << 10)]", " (out of memory: the kernel k"),
+    ],
+)
 def test_a_script_that_dies_leaves_its_iterations_its_output_and_nothing_else(
-    tmp_path: Path,
+    act: str, cause: str, tmp_path: Path
 ) -> None:
     """Status 1; one message with rank, node, cause and its last words; no guest lives on."""
     script = tmp_path / "train.py"
@@ -103,13 +111,13 @@ def test_a_script_that_dies_leaves_its_iterations_its_output_and_nothing_else(
         "    print(json.dumps({'netbench': 'iteration', 'iteration_s': 1.25, 'loss': 1.0}))\n"
         "    if os.environ['RANK'] == '3' and iteration == 1:\n"
         "        print('about to die')\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"        {act}\n"
         "    if iteration == 1:\n"
         "        time.sleep(1000)\n"
     )
     status, output, found = run(tmp_path / "results", f"{sys.executable} {script}")
     assert status == 1
-    assert "rank 3 on node3: was killed by SIGKILL, in command" in output
+    assert f"rank 3 on node3: was killed by SIGKILL{cause}" in output
     assert "  | about to die" in output
     assert "--resume" in output
     assert [record.iteration_s for record in found.records] == [1.25, 1.25]
