@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import queue
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,6 +236,7 @@ class _Controller:
         self._observer = observer
         self._store: RunStore | None = None
         self._reasons: list[str] = []
+        self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
         self._running: dict[int, SessionProcess] = {}
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
 
@@ -268,8 +269,10 @@ class _Controller:
             index, event = self._events.get(timeout=STALL_S)
         except queue.Empty:
             tails = "\n".join(session.console_tail() for session in self._running.values())
+            last = "; ".join(f"session {i + 1} after {self._last[i]}" for i in self._running)
             raise TestbedError(
-                f"no sign of life for {STALL_S:g} s; last console lines:\n{tails}{self._kept()}"
+                f"no sign of life for {STALL_S:g} s, {last}: a rank hangs, or computes for ever"
+                f"\nlast console lines:\n{tails}{self._kept()}"
             ) from None
         if index not in self._running:
             return
@@ -284,6 +287,11 @@ class _Controller:
 
     def _handle(self, session: int, event: dict[str, Any]) -> None:
         kind = event["event"]
+        if kind == "phase":
+            self._last[session] = f"step {event['name']}"
+        elif kind == "iteration":
+            variant = self._plans[event["plan_hash"]].variant
+            self._last[session] = f"iteration {event['iteration']} of {variant}"
         if kind == "hello":
             self._open(event)
         elif kind == "phase":

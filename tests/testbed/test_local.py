@@ -221,10 +221,16 @@ def test_a_session_that_fails_leaves_what_it_finished(
 def test_silence_is_reported_with_the_console(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guest that hangs says nothing for longer than the limit."""
+    """A guest that hangs says nothing for longer than the limit; where it was is said."""
     monkeypatch.setattr(local, "STALL_S", 0.01)
-    with pytest.raises(TestbedError, match=r"(?s)no sign of life.*Kernel panic"):
-        run(plans[:1], tmp_path, monkeypatch, lambda job: [HELLO])
+    said = r"(?s)no sign of life.*session 1 after iteration 0 of dtfm-scheduled.*Kernel panic"
+    with pytest.raises(TestbedError, match=said):
+        run(
+            plans[:1],
+            tmp_path,
+            monkeypatch,
+            lambda job: [HELLO, iteration(plan_hash(plans[0]), 0)],
+        )
 
 
 def test_shares_are_balanced_and_keep_every_plan(plans: tuple[Plan, ...]) -> None:
