@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -63,6 +64,10 @@ def one_process(plan: Plan, batches: Sequence[Sequence[int]], staleness: int = 0
 
 
 ALL = range(8)
+
+NOTICED_S = 5.0
+"""From the end of a peer to the end of the round that is done again, on loopback, on a machine that
+has other things to do. Measured: 0.04 to 0.07 s."""
 
 
 def test_one_process_is_the_reference_of_the_others() -> None:
@@ -192,15 +197,24 @@ def test_peers_that_go_take_their_samples_of_one_batch_along(
 def test_a_peer_that_goes_inside_a_round_is_noticed(
     start_pool: Callable[[Plan], Pool], staleness: int
 ) -> None:
-    """It stands still until the others wait for it, and never goes on."""
+    """It stands still until the others wait for it, and never goes on. They do the round again
+    within 5 s."""
     pool = start_pool(peers_plan(staleness=staleness))
-    before = [pool.run(), pool.run()]
+    found = [pool.run(), pool.run()]
     os.kill(pool.pids[1], signal.SIGSTOP)
-    timer = threading.Timer(0.5, pool.kill, (1,))
+    killed_s = []
+
+    def kill() -> None:
+        killed_s.append(time.monotonic())
+        pool.kill(1)
+
+    timer = threading.Timer(0.5, kill)
     timer.start()
-    found = [pool.run() for _ in range(2)]
+    found.append(pool.run())
     timer.join()
-    assert [peers for _, peers in before + found] == [4, 4, 3, 3]
+    assert 0 < time.monotonic() - killed_s[0] < NOTICED_S
+    found.append(pool.run())
+    assert [peers for _, peers in found] == [4, 4, 3, 3]
     assert all(0 < loss < 6 for loss, _ in found)
 
 
