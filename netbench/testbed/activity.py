@@ -17,22 +17,21 @@ from pathlib import Path
 from netbench.testbed.failures import NAMED_RANKS
 
 QUIET_S = 120.0
-"""After so long without bytes or computing ranks are taken for hung, by the session's clock. TCP
-gives up a silence sooner: it probes a full receiver every 120 s at most."""
+"""After so long without bytes or computing ranks are taken for hung, by the session's clock. A TCP
+connection that still has something to send tries at least as often (TCP_RTO_MAX)."""
 
 BUSY_S = 600.0
 """The same where some compute all the time but nothing is sent: real layers may take minutes."""
 
 WATCH_S = 30.0
-"""Between two looks, by the session's clock. Each ends a sleep, which costs nothing in virtual
-time but a read of one file."""
+"""Between two looks, by the session's clock. A look takes no virtual time."""
 
 QUIET_BYTES, QUIET_BYTES_PER_RANK = 2000, 300
 """Fewer bytes in `QUIET_S` are nothing: one or two probes of 66 bytes with their answers per
-connection that is stuck. The slowest link that is shaped, 1 kbit/s, would carry 15,000."""
+connection that is stuck. A link of 1 kbit/s would carry 15,000."""
 
 COMPUTING = 0.2
-"""Share of a core above which a process computes. gloo's polling takes up to 0.05 in a guest."""
+"""Share of a core above which a process computes; those who wait only poll, every 10 ms in gloo."""
 
 STOPPED = ("T", "t")
 """States of a process that was stopped by a signal or a debugger. Source: proc(5)."""
