@@ -4,7 +4,8 @@ A plan is pure data: what is simulated, emulated on one machine or run on a clus
 JSON, and its hash is the provenance of every record.
 
 `variants` reads the names of systems, `model` is the data, `build` makes it, `serial` writes, reads
-and hashes it; `traffic` and `memory` say what it asks of the network and the devices.
+and hashes it; `traffic` and `memory` say what it asks of the network and the devices. `schedules`
+has what each stage of a pipeline does, which the simulator times and the trainers carry out.
 """
 
 from netbench.plan.build import build_plan, build_plans, describe_plan

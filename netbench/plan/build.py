@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
@@ -14,8 +15,11 @@ from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
 from netbench.plan.variants import VARIANTS as VARIANTS  # where it was: benchmarks read it here
 from netbench.plan.variants import Variant, find_variant
+from netbench.plan.zero3 import ZERO3_LIVE_PARAMETERS as ZERO3_LIVE_PARAMETERS
+from netbench.plan.zero3 import ZERO3_MICRO_BATCH as ZERO3_MICRO_BATCH
+from netbench.plan.zero3 import zero3_micro_batch, zero3_shard_ranks, zero3_units
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
-from netbench.workload.costs import activation_bytes, live_layers, stage_costs
+from netbench.workload.costs import activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
 
 MAX_PIPELINE = 8
@@ -23,13 +27,6 @@ MAX_PIPELINE = 8
 
 GPIPE_ROUND = 64
 """Micro-batches of one GPipe round per pipeline. Source: DT-FM's release, B = 512 x rounds."""
-
-ZERO3_MICRO_BATCH = 4
-"""Sequences per GPU and micro-step under zero3. The published value is not documented and cannot
-have been 1: the parameters would cross the network 16 times an iteration at B1024."""
-
-ZERO3_LIVE_PARAMETERS = 1_000_000_000
-"""DeepSpeed's documented default of `stage3_max_live_parameters`."""
 
 DDP_BUCKET_BYTES = 25 * 2**20
 """PyTorch's documented default, `bucket_cap_mb=25` of DistributedDataParallel (MiB)."""
@@ -71,10 +68,13 @@ def build_plan(
         scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
     )
     layout = _layout(scenario, variant, layers)
+    shard_ranks = 0
     if chosen.system == "zero3":
         workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
+        shard_ranks = zero3_shard_ranks(scenario, variant, chosen)
     micro_batches = _micro_batches(workload, layout.dp)
-    _check_chunks(variant, layout.pp, layers, micro_batches)
+    stage_layers = _stage_layers(scenario, variant, layers)
+    _check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
     device = single_device(scenario)
     stages = model_stages(workload, device) or stage_costs(
@@ -83,7 +83,8 @@ def build_plan(
         system=chosen.system,
         num_stages=layout.pp,
         tensor_parallel=layout.tp,
-        optimizer_shards=layout.dp if chosen.system == "zero3" else 1,
+        optimizer_shards=shard_ranks or layout.dp if chosen.system == "zero3" else 1,
+        stage_layers=stage_layers,
     )
     plan = Plan(
         scenario=scenario.name,
@@ -107,19 +108,23 @@ def build_plan(
         iterations=iterations,
         warmup_iterations=warmup_iterations,
         scale=1.0,
-        units=zero3_units(workload) if chosen.system == "zero3" else (),
+        units=zero3_units(workload, chosen.prefetch_units) if chosen.system == "zero3" else (),
         live_parameters=ZERO3_LIVE_PARAMETERS if chosen.system == "zero3" else 0,
         num_chunks=chosen.num_chunks,
         sequence_parallel=chosen.sequence_parallel,
         local_steps=chosen.local_steps,
         staleness=chosen.staleness,
         compression=chosen.compression,
+        shard_ranks=shard_ranks,
+        prefetch_units=chosen.prefetch_units,
+        accumulation=chosen.accumulation,
         bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
         collective_s=_collective_s(device, chosen.system),
         backend=scenario.backend,
         network_name=network,
         compute=compute,
         token_file=token_file,
+        master_weights=_master_weights(chosen.system, workload.dtype, compute),
     )
     if compute != VIRTUAL:
         return plan
@@ -185,36 +190,14 @@ def build_plans(
 
 
 def pipeline_depth(scenario: Scenario, layers: int) -> int:
-    """Stages of a pipeline: `sweep.pipeline` of the scenario, or the largest depth up to 8 that
-    divides both the devices and the layers."""
+    """Stages of a pipeline: those of the scenario's `sweep.pipeline_layers`, `sweep.pipeline`, or
+    the largest depth up to 8 that divides both the devices and the layers."""
+    if scenario.sweep.pipeline_layers:
+        return len(scenario.sweep.pipeline_layers)
     if scenario.sweep.pipeline:
         return scenario.sweep.pipeline
     common = math.gcd(scenario.num_devices, layers)
     return max(depth for depth in range(1, MAX_PIPELINE + 1) if common % depth == 0)
-
-
-def zero3_micro_batch(workload: Workload, num_ranks: int) -> int:
-    """Sequences per rank and micro-step: the largest divisor of a rank's share of the batch up to
-    4, or up to the workload's micro-batch where that is larger."""
-    if workload.batch % num_ranks:
-        raise PlanError(
-            f"batch {workload.batch} does not divide among {num_ranks} zero3 ranks; "
-            f"choose a multiple of {num_ranks}"
-        )
-    share = workload.batch // num_ranks
-    limit = max(ZERO3_MICRO_BATCH, workload.micro_batch)
-    return max(size for size in range(1, limit + 1) if share % size == 0)
-
-
-def zero3_units(workload: Workload) -> tuple[int, ...]:
-    """Layers of each unit that zero3 gathers together: those that stay gathered between forward and
-    backward under the live limit, embeddings first, and the rest.
-
-    As few as the rule allows. DeepSpeed gathers layer by layer and far ahead, so what counts is the
-    bytes, which are the same; each unit costs 64 emulated ranks 63 messages per collective.
-    """
-    live = live_layers(workload, ZERO3_LIVE_PARAMETERS)
-    return tuple(layers for layers in (live, workload.layers - live) if layers)
 
 
 def describe_plan(plan: Plan) -> str:
@@ -225,15 +208,32 @@ def describe_plan(plan: Plan) -> str:
     network = f" on {plan.network_name}" if plan.network_name else ""
     tensor = f"t{plan.layout.tp}" if plan.layout.tp > 1 else ""
     chunks = f" of {plan.num_chunks} chunks" if plan.num_chunks > 1 else ""
+    layers = [stage.num_layers for stage in plan.stages]
+    uneven = f" of {'+'.join(map(str, layers))} layers" if len(set(layers)) > 1 else ""
+    if plan.script:
+        return (
+            f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} {plan.workload.name} "
+            f"B{plan.workload.batch}: {plan.layout.num_ranks} ranks, {plan.scheduler} placement"
+            f"{seed}, {plan.warmup_iterations} + {plan.iterations - plan.warmup_iterations} "
+            f"iterations of: {shlex.join(plan.script)}"
+        )
     return (
         f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} {plan.workload.name} "
-        f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{chunks}, "
+        f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{uneven}{chunks}, "
         f"{plan.scheduler} placement"
         f"{seed}, {schedule}{rounds}{plan.num_micro_batches} micro-batches of "
-        f"{plan.workload.micro_batch}, {plan.data_parallel}, "
+        f"{plan.workload.micro_batch}, {plan.data_parallel}{_sharding(plan)}, "
         f"{plan.warmup_iterations} + {plan.iterations - plan.warmup_iterations} iterations, "
         + (f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}")
     )
+
+
+def _sharding(plan: Plan) -> str:
+    """What tells zero3's variants from each other."""
+    groups = f" among {plan.shard_ranks}" if plan.shard_ranks else ""
+    ahead = f", {plan.prefetch_units} of {len(plan.units)} units ahead"
+    kept = ", gradients kept" if plan.accumulation == "keep" else ""
+    return f"{groups}{ahead if plan.prefetch_units else ''}{kept}"
 
 
 def single_device(scenario: Scenario) -> DeviceProfile:
@@ -339,7 +339,28 @@ def _check_tensor(workload: Workload, chosen: Variant) -> None:
             )
 
 
-def _check_chunks(variant: str, depth: int, layers: int, micro_batches: int) -> None:
+def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, ...]:
+    """`sweep.pipeline_layers`, for a variant that leaves the depth to the scenario; () = evenly."""
+    stages = scenario.sweep.pipeline_layers
+    if not stages or find_variant(variant).pipeline:
+        return ()
+    if sum(stages) != layers:
+        raise PlanError(
+            f"`pipeline_layers` of scenario {scenario.name} comes to {sum(stages)} layers, not "
+            f"{layers}; choose {sum(stages)} layers, or write stages that come to {layers}"
+        )
+    return stages
+
+
+def _master_weights(system: str, dtype: str, compute: str) -> str:
+    """dtfm's layers of 16 bits are updated as fp32 on the CPU, where there are any."""
+    half = dtype in ("fp16", "bf16")
+    return "cpu" if system == "dtfm" and half and compute != VIRTUAL else ""
+
+
+def _check_chunks(
+    variant: str, depth: int, layers: int, stage_layers: Sequence[int], micro_batches: int
+) -> None:
     """What the interleaved schedule asks for. Source: Narayanan et al. 2021, section 2.2."""
     chunks = find_variant(variant).num_chunks
     if chunks == 1:
@@ -348,7 +369,12 @@ def _check_chunks(variant: str, depth: int, layers: int, micro_batches: int) -> 
         raise PlanError(
             f"{variant} has one pipeline stage; interleaving needs at least 2: add -p<P>"
         )
-    if layers % (depth * chunks):
+    if any(count % chunks for count in stage_layers):
+        raise PlanError(
+            f"stages of {', '.join(map(str, stage_layers))} layers (`pipeline_layers`) do not all "
+            f"divide into the {chunks} chunks of {variant}; choose multiples of {chunks}"
+        )
+    if not stage_layers and layers % (depth * chunks):
         raise PlanError(
             f"{layers} layers do not divide into {depth} stages x {chunks} chunks of {variant}; "
             f"choose a multiple of {depth * chunks}, or fewer chunks"

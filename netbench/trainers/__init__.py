@@ -10,7 +10,6 @@ lines with it (`protocol`).
     rank          the main loop of one rank
     command       one rank that is a script of somebody's own
     world         the ranks as one gloo process group
-    schedules     what a pipeline stage does, in order: GPipe, 1F1B (pure)
     links         what the plan's network allows between two processes (pure)
     communicator  point-to-point transfers with the semantics of one NCCL communicator
     collectives   chains and rings, sliced, as NCCL moves them
@@ -19,7 +18,7 @@ lines with it (`protocol`).
     virtual       devices and stages that compute by sleeping
     tensor        layers that several ranks share, computed (DTensor) or virtual
     named         models by name, computed: built by transformers
-    pipeline      carries a schedule out on a stage and a communicator
+    pipeline      carries a schedule (`plan.schedules`) out on model chunks and a communicator
     units         what ZeRO-3 gathers together: layers, virtual or real
     sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap
     ddp           the whole model on every rank: buckets beside the backward pass, servers after it

@@ -12,9 +12,11 @@ from netbench.trainers.collectives import (
     MAX_SLICES,
     Barrier,
     Group,
+    all_to_all_sum,
     chain_broadcast,
     chain_reduce,
     count_slices,
+    equal_chunks,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
@@ -62,6 +64,8 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
             start, stop = chunks[group.index]
             result["scattered"] = torch.empty(stop - start, dtype=mine.dtype)
             ring_reduce_scatter(group, result["scattered"], mine, chunks, num_slices)
+            result["exchanged"] = mine.clone()
+            all_to_all_sum(group, result["exchanged"][start:stop], result["exchanged"], chunks)
             result["gathered"] = torch.full_like(mine, -1)
             result["gathered"][start:stop] = mine[start:stop]
             ring_all_gather(group, result["gathered"], chunks, num_slices)
@@ -91,10 +95,14 @@ def test_collectives_give_what_torch_computes(size: int) -> None:
                 "broadcast": tensors[0],
                 "all_reduce": total,
                 "scattered": total[start:stop],
+                "exchanged": torch.cat(
+                    [tensors[index][:start], total[start:stop], tensors[index][stop:]]
+                ),
                 "gathered": torch.cat([t[a:b] for t, (a, b) in zip(tensors, chunks, strict=True)]),
             }
             for name, tensor in expected.items():
                 assert result[name] == tensor.tolist(), (name, length, index)
+            assert chunks == equal_chunks(length, size)
 
 
 def pass_barriers(world: World) -> list[tuple[float, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,35 @@ def test_an_iteration_lasts_at_least_its_critical_path_of_compute(
         assert max(seconds) >= floor_s
         for answer, second in zip(ended, seconds, strict=True):
             assert sum(answer["phases"].values()) == pytest.approx(second, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_chunks", "bubble"),
+    [("interleaved", 2, 1 / 2), ("zero-bubble", 1, 3 / 4)],
+)
+def test_other_schedules_last_at_least_what_is_left_of_the_bubble(
+    start_ranks: Callable[[int], Any],
+    plan_of: Callable[..., Any],
+    schedule: str,
+    num_chunks: int,
+    bubble: float,
+) -> None:
+    """Over two stages a bubble of F + B becomes (F + B) / v with v chunks a stage, and F + B - W
+    with gradients of weights (W = F) computed last. B is 3 F. That they last no longer is seen in
+    virtual time, where the machine has no say (tests/testbed/test_guest_pipelines.py)."""
+    ranks = start_ranks(2)
+    ranks.connect()
+    plan = plan_of(system="megatron", dp=1, num_micro_batches=6, forward_s=0.02)
+    plan = replace(plan, schedule=schedule, num_chunks=num_chunks)
+    plan_hash = ranks.prepare(plan)
+    for iteration in range(2):
+        ended = ranks.run(plan_hash, iteration)
+        slowest_s = max(answer["end_s"] - answer["start_s"] for answer in ended)
+        floor_s = (6 + bubble) * (0.02 + 0.06) + 0.002
+        assert slowest_s >= floor_s
+        for answer in ended:
+            lasted_s = answer["end_s"] - answer["start_s"]
+            assert sum(answer["phases"].values()) == pytest.approx(lasted_s, abs=0.002)
 
 
 def test_one_world_serves_plans_of_different_systems_and_placements(

@@ -1,0 +1,111 @@
+"""Pipelines in virtual time on four equal nodes, without data parallelism, against closed forms
+written here and against the simulator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from netbench.plan import Plan, plan_from_json
+from netbench.records import find_run, read_run
+from netbench.simulator import simulate
+
+pytestmark = pytest.mark.guest
+
+P = 4
+RATE_BPS, DELAY_S = 1e9, 0.001
+VARIANTS = ("dtfm-scheduled", "megatron", "megatron-interleaved2", "megatron-zero-bubble")
+SCENARIO = """\
+regions: [Here]
+nodes: [{region: Here, count: 4, device: Slow}]
+network: {inside: {one_way_delay: 1ms, bandwidth: 1Gbit}}
+devices: {Slow: {flops: 0.1745TFLOPS}}
+workload: {layers: 8, hidden: 512, heads: 8, sequence: 256, batch: 16, dtype: fp16}
+sweep: {pipeline: 4, variants: [VARIANTS]}
+"""
+RUN_TIMEOUT_S = 500.0
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, float]]:
+    """One boot: by variant, the plan and the seconds of the iteration after the warm-up."""
+    folder = tmp_path_factory.mktemp("pipelines")
+    scenario = folder / "uniform.yaml"
+    scenario.write_text(SCENARIO.replace("VARIANTS", ", ".join(VARIANTS)))
+    options = ("--iterations", "1", "--scale", "1", "--results", str(folder))
+    done = subprocess.run(
+        [sys.executable, "-m", "netbench.cli", "run", str(scenario), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    path = find_run(folder, "uniform")
+    assert path is not None
+    run = read_run(path)
+    found = {
+        record.variant: (
+            plan_from_json(json.dumps(run.plans[record.plan_hash])),
+            record.iteration_s,
+        )
+        for record in run.records
+        if not record.warmup
+    }
+    assert found.keys() == set(VARIANTS)
+    return found
+
+
+def parts_s(plan: Plan) -> tuple[int, float, float]:
+    """Micro-batches, seconds of computing one in a stage, seconds of a message between stages."""
+    stage = plan.stages[0]
+    assert plan.layout.pp == P
+    assert {(s.forward_s, s.backward_s) for s in plan.stages} == {
+        (stage.forward_s, stage.backward_s)
+    }
+    message_s = plan.activation_bytes * 8 / RATE_BPS * (1500 + 14) / (1500 - 52) + DELAY_S
+    return plan.num_micro_batches, stage.forward_s + stage.backward_s, message_s
+
+
+def test_gpipe_takes_its_computations_and_the_messages_of_one_micro_batch(
+    measured: dict[str, tuple[Plan, float]],
+) -> None:
+    """(m + p - 1) (F + B), and 2 (p - 1) messages that nothing hides; at most 3% more."""
+    plan, iteration_s = measured["dtfm-scheduled"]
+    m, compute_s, message_s = parts_s(plan)
+    bound_s = (m + P - 1) * compute_s + 2 * (P - 1) * message_s
+    assert bound_s <= iteration_s <= 1.03 * bound_s
+
+
+def test_1f1b_takes_its_computations_and_the_messages_of_every_pth_micro_batch(
+    measured: dict[str, tuple[Plan, float]],
+) -> None:
+    """(m + p - 1) (F + B), and a round of 2 (p - 1) messages for every p micro-batches, since a
+    stage has no more than p under way; at most 3% more."""
+    plan, iteration_s = measured["megatron"]
+    m, compute_s, message_s = parts_s(plan)
+    bound_s = (m + P - 1) * compute_s + 2 * (P - 1) * (m / P) * message_s
+    assert bound_s <= iteration_s <= 1.03 * bound_s
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_simulator_tells_what_every_schedule_takes(
+    measured: dict[str, tuple[Plan, float]], variant: str
+) -> None:
+    """Within 2%."""
+    plan, iteration_s = measured[variant]
+    assert simulate(plan).iteration_s == pytest.approx(iteration_s, rel=0.02)
+
+
+@pytest.mark.parametrize("variant", ["megatron-interleaved2", "megatron-zero-bubble"])
+def test_schedules_with_smaller_bubbles_are_faster(
+    measured: dict[str, tuple[Plan, float]], variant: str
+) -> None:
+    """Than 1F1B, and no faster than a pipeline without a bubble."""
+    plan, iteration_s = measured[variant]
+    m, compute_s, _ = parts_s(plan)
+    assert m * compute_s < iteration_s < measured["megatron"][1]
