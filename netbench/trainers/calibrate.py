@@ -23,6 +23,7 @@ error ends the process: {"event": "error", "message": ..}.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import platform
 import statistics
@@ -258,8 +259,7 @@ class Bench:
         return {"event": "iterated", "times": repeat(run, order["budget_s"])}
 
     def _peak_bytes(self, work: Callable[[], object]) -> int:
-        """What `work` takes at its peak beside what is there before. CPU: resident pages, so what
-        the allocator has kept from before is missing."""
+        """What `work` takes at its peak beside what is there before; on a CPU, resident pages."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -267,6 +267,7 @@ class Bench:
             work()
             torch.cuda.synchronize()
             return torch.cuda.max_memory_allocated() - before
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not there any more
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS: proc(5)
         before = _status_bytes("VmRSS")
         work()
