@@ -12,18 +12,16 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from pyroute2 import IPRoute, netns
 
-from netbench.network import netlink
 from netbench.network.apply import apply, clear, read_back
 from netbench.network.command import Run
 from netbench.network.program import HANDLE, HtbClass, Leaf, Program, compile_programs
-from netbench.network.readback import Found
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Network
 from netbench.testbed.namespaces import build, namespace_path, node_addresses, run
+from netbench.testbed.shaping import read
 
 TRIES = 3
 NUM_TIMED_TC = 2
@@ -78,10 +76,6 @@ def first_and_second(programs: Sequence[Program], run: Run) -> tuple[float, floa
         seconds_ += [seconds(again) for _ in range(TRIES)]
         clear(programs, run)
     return min(firsts), min(seconds_)
-
-
-def read(program: Program) -> Found:
-    return netlink.read(Path(namespace_path(program.node)), program.interface)
 
 
 def rule_by_rule(programs: Sequence[Program]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from netbench.errors import NetworkError
 from netbench.network.program import HANDLE
-from netbench.network.readback import Found, found_from
+from netbench.network.readback import Found, Rule, found_from, rule
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNET = 0x40000000  # CLONE_NEWNET
@@ -36,6 +36,7 @@ _SEED = _ATTRIBUTE.pack(12, 14)
 _STATS = struct.Struct("=QIIIIIII")  # struct tc_stats
 _COUNTERS = ("bytes", "packets", "drops", "overlimits", "bps", "pps", "qlen", "backlog")
 _NO_STATS = bytes(_STATS.size)
+_MAX_ANSWER_BYTES = 1 << 15  # of one recv: netlink_recvmsg() in af_netlink.c; more would be mapped
 _TIMEOUT_S = 10.0
 _TICK_S = 64e-9
 _ROOT = 0xFFFFFFFF  # the parent of the root
@@ -53,12 +54,12 @@ def read(namespace: Path, interface: str) -> Found:
         qdiscs = [_qdisc(*message) for message in _dump(connection, _GET_QDISC, index)]
         root = next((q for q in qdiscs if q.get("root")), {})
         classes: dict[str, dict[str, float | str]] = {}
-        filters: list[dict[str, Any]] = []
+        rules: list[Rule] = []
         if root.get("handle") == HANDLE:
             dump = _dump(connection, _GET_CLASS, index)
             classes = {_name(handle): _class(parent, a[2]) for handle, parent, _, a in dump}
-            filters = [_filter(*message) for message in _dump(connection, _GET_FILTER, index)]
-    return found_from(qdiscs, filters, classes, max_segments)
+            rules = [_rule(*message) for message in _dump(connection, _GET_FILTER, index)]
+    return found_from(qdiscs, rules, classes, max_segments)
 
 
 def read_leaves(namespace: Path, interface: str) -> dict[str, dict[str, int]]:
@@ -127,7 +128,7 @@ def _dump(
 def _answers(connection: socket.socket, what: int, flags: int, body: bytes) -> Iterator[bytes]:
     connection.send(_HEADER.pack(_HEADER.size + len(body), what, flags, 1, 0) + body)
     while True:
-        data, at = connection.recv(1 << 18), 0
+        data, at = connection.recv(_MAX_ANSWER_BYTES), 0
         while at < len(data):
             size, kind, flags_there, _, _ = _HEADER.unpack_from(data, at)
             message = data[at + _HEADER.size : at + size]
@@ -157,6 +158,7 @@ def _number(data: bytes) -> int:
     return int.from_bytes(data[:8], "little")
 
 
+@lru_cache(maxsize=1 << 12)
 def _name(handle: int) -> str:
     return f"{handle >> 16:x}:{handle & 0xFFFF:x}" if handle & 0xFFFF else f"{handle >> 16:x}:"
 
@@ -244,37 +246,38 @@ def _class(parent: int, data: bytes) -> dict[str, float | str]:
     return found if level else found | {"quantum": float(quantum)}
 
 
-def _filter(handle: int, _parent: int, info: int, attributes: dict[int, bytes]) -> dict[str, Any]:
-    protocol = socket.ntohs(info & 0xFFFF)
-    found: dict[str, Any] = {
-        "protocol": _PROTOCOLS.get(protocol, f"[{protocol}]"),
-        "pref": info >> 16,
-        "kind": attributes[1].rstrip(b"\0").decode(),
-    }
-    if found["kind"] != "u32":
+def _rule(handle: int, _parent: int, info: int, attributes: dict[int, bytes]) -> Rule:
+    return _known_rule(handle, info, attributes[1], attributes.get(2, b""))
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_rule(handle: int, info: int, kind: bytes, data: bytes) -> Rule:
+    """Nodes of one network have nearly the same."""
+    protocol, words = socket.ntohs(info & 0xFFFF), kind.rstrip(b"\0").decode()
+    if words != "u32":
         raise NetworkError(
-            f"the root qdisc {HANDLE} has a {found['kind']} filter, which netbench never makes; "
+            f"the root qdisc {HANDLE} has a {words} filter, which netbench never makes; "
             "remove it, or the qdisc"
         )
-    if not handle:
-        return found
+    entry = {"protocol": _PROTOCOLS.get(protocol, f"[{protocol}]"), "pref": info >> 16}
+    return rule(entry | {"options": _u32(handle, _attributes(data))} if handle else entry)
+
+
+def _u32(handle: int, more: dict[int, bytes]) -> dict[str, Any]:
     table, bucket, node = handle >> 20, handle >> 12 & 0xFF, handle & 0xFFF
-    more = _attributes(attributes[2])
     options: dict[str, Any] = {
         "fh": f"{table:x}:{f'{bucket:x}' * bool(bucket)}{f':{node:x}' * bool(node)}"
     }
     if not node:
-        options["ht_divisor"] = _number(more[4])
-        return found | {"options": options}
+        return options | {"ht_divisor": _number(more[4])}
     options |= {"key_ht": f"{table:x}", "bkt": f"{bucket:x}", **_selector(more[5])}
     if 1 in more:
         options["flowid"] = _name(_number(more[1]))
     if 3 in more:
         options["link"] = f"{_number(more[3]) >> 20:x}:"
-    return found | {"options": options}
+    return options
 
 
-@lru_cache(maxsize=8192)
 def _selector(data: bytes) -> dict[str, Any]:
     """What a u32 filter matches, and by which bytes it picks the bucket of a table."""
     num_words = data[2]

@@ -12,8 +12,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -82,6 +82,24 @@ class Filter:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """An entry of the kernel's list of u32 filters. filter: None = it sends nothing anywhere.
+
+    table, bucket: where it is. is_hashed: it is itself that table, of more than one bucket.
+    leads_to: (table, mask, offset) of the hash by which it leads every packet to a table.
+    last_byte, last_at: of what it matches, and the offset of its word: what such a hash goes by.
+    """
+
+    filter: Filter | None
+    table: str
+    bucket: int
+    is_hashed: bool
+    leads_to: tuple[str, str, int] | None
+    last_byte: int
+    last_at: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """What an interface holds, in the terms of a program. `leaves`: by HTB class, e.g. `6e62:2`.
 
@@ -122,24 +140,25 @@ def parse(tables: str, classes: str, link: str = "[]") -> Found:
     qdiscs, filters = arrays
     found = dict(_parse_class(line) for line in classes.splitlines() if " htb " in line)
     segments = max((int(x.get("gso_max_segs", 0)) for x in _arrays(link)[0]), default=0)
-    return found_from(qdiscs, filters, found, segments)
+    return found_from(qdiscs, [rule(entry) for entry in filters], found, segments)
 
 
 def found_from(
     qdiscs: list[dict[str, Any]],
-    filters: list[dict[str, Any]],
+    rules: Sequence[Rule],
     classes: dict[str, dict[str, float | str]],
     max_segments: int,
 ) -> Found:
-    """From qdiscs and filters in the words of `tc -j`."""
-    hashed, linked = _hash_tables(filters)
+    """From qdiscs in the words of `tc -j`, and rules in the order the kernel has them."""
+    hashed = {rule.table for rule in rules if rule.is_hashed}
+    linked = {rule.leads_to for rule in rules if rule.leads_to}
     root: dict[str, Any] = next((q for q in qdiscs if q.get("root")), {})
     return Found(
         root=(str(root.get("kind", "none")), str(root.get("handle", "0:"))),
         default_class=str(root.get("options", {}).get("default", "0")).removeprefix("0x"),
         classes=classes,
         leaves={str(q.get("parent")): q for q in qdiscs if not q.get("root")},
-        filters=tuple(_filters(filters, hashed, linked)),
+        filters=tuple(_placed(rule, hashed, linked) for rule in rules if rule.filter),
         tables=tuple(sorted(hashed)),
         led_to=tuple(sorted(hashed & {table for table, mask, _ in linked if mask == "ff"})),
         max_segments=max_segments,
@@ -321,39 +340,47 @@ def _keep_matches(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _hash_tables(entries: list[dict[str, Any]]) -> tuple[set[str], set[tuple[str, Any, Any]]]:
-    """Tables with more than one bucket; (table, mask, offset) of the rules that lead to them."""
-    options = [entry.get("options", {}) for entry in entries]
-    hashed = {o["fh"].rstrip(":") for o in options if int(o.get("ht_divisor", 1)) > 1}
-    linked = {
-        (str(o["link"]).rstrip(":"), o.get("hash_mask"), o.get("hash_off"))
-        for o in options
-        if "link" in o and all(word["mask"] == "0" for word in o.get("match", []))
-    }
-    return hashed, linked
+def rule(entry: dict[str, Any]) -> Rule:
+    """From what `tc -j` prints of a filter."""
+    options = entry.get("options", {})
+    words = sorted(options.get("match", []), key=lambda word: int(word["off"]))
+    leads_to = None
+    if "link" in options and all(word["mask"] == "0" for word in words):
+        table = str(options["link"]).rstrip(":")
+        leads_to = (table, str(options.get("hash_mask")), int(options.get("hash_off", 0)))
+    return Rule(
+        filter=_filter(entry, words),
+        table=str(options.get("key_ht", options.get("fh"))).rstrip(":"),
+        bucket=int(str(options.get("bkt", 0)), 16),
+        is_hashed=int(options.get("ht_divisor", 1)) > 1,
+        leads_to=leads_to,
+        last_byte=int(words[-1]["value"], 16) & 0xFF if words else 0,
+        last_at=int(words[-1]["off"]) if words else 0,
+    )
 
 
-def _filters(
-    entries: list[dict[str, Any]], hashed: set[str], linked: set[tuple[str, Any, Any]]
-) -> Iterator[Filter]:
-    """Those that send packets somewhere; tables and the rules that lead to them only count where
-    they are missing."""
-    for entry in entries:
-        o = entry.get("options", {})
-        target = o.get("flowid") or o.get("classid")
-        if not target:
-            continue
-        words = sorted(o.get("match", []), key=lambda word: int(word["off"]))
-        match, table = _match(words), str(o.get("key_ht"))
-        if table in hashed and not _is_found(words, table, str(o.get("bkt")), linked):
-            match += f" (in bucket {o.get('bkt')} of table {table}, where nothing looks for it)"
-        yield Filter(
-            protocol=str(entry.get("protocol")),
-            priority=int(entry.get("pref", 0)),
-            handle=str(o["fh"]),
-            match=match,
-            target=str(target),
-        )
+def _filter(entry: dict[str, Any], words: list[dict[str, Any]]) -> Filter | None:
+    options = entry.get("options", {})
+    target = options.get("flowid") or options.get("classid")
+    if not target:
+        return None
+    return Filter(
+        protocol=str(entry.get("protocol")),
+        priority=int(entry.get("pref", 0)),
+        handle=str(options["fh"]),
+        match=_match(words),
+        target=str(target),
+    )
+
+
+def _placed(rule: Rule, hashed: set[str], linked: set[tuple[str, str, int]]) -> Filter:
+    """The filter of a rule; one that is where no packet is led to says so."""
+    assert rule.filter is not None
+    is_led_to = (rule.table, "ff", rule.last_at) in linked and rule.last_byte == rule.bucket
+    if rule.table not in hashed or is_led_to:
+        return rule.filter
+    where = f"in bucket {rule.bucket:x} of table {rule.table}, where nothing looks for it"
+    return replace(rule.filter, match=f"{rule.filter.match} ({where})")
 
 
 def _match(words: list[dict[str, Any]]) -> str:
@@ -377,15 +404,6 @@ def _match(words: list[dict[str, Any]]) -> str:
 def _address(words: tuple[int, ...]) -> str:
     packed = b"".join(word.to_bytes(4, "big") for word in words)
     return str(ipaddress.ip_address(packed))
-
-
-def _is_found(
-    words: list[dict[str, Any]], table: str, bucket: str, linked: set[tuple[str, Any, Any]]
-) -> bool:
-    """Whether packets to a destination are led to the bucket that its rule is in."""
-    last = words[-1]
-    leads_here = (table, "ff", int(last["off"])) in linked
-    return leads_here and int(last["value"], 16) & 0xFF == int(bucket, 16)
 
 
 def _parse_class(line: str) -> tuple[str, dict[str, float | str]]:

@@ -19,14 +19,12 @@ from typing import Any
 from netbench.errors import NetbenchError
 from netbench.network import agent, netlink
 from netbench.network.apply import apply
-from netbench.network.program import Program
-from netbench.network.readback import Found
 from netbench.network.trace import Change, Replay, compile_replays
 from netbench.plan.serial import network_from_json, network_to_json
 from netbench.scenario.model import Network
 from netbench.testbed import namespaces
 from netbench.testbed.hold_session import held_addresses
-from netbench.testbed.shaping import programs, tune
+from netbench.testbed.shaping import programs, read, tune
 from netbench.testbed.transport import NodeAddress
 
 
@@ -79,11 +77,6 @@ def start_in(node: NodeAddress) -> subprocess.Popen[bytes]:
     """A `tc -batch` in a node."""
     with netlink.inside(namespaces.namespace_path(node.index)):
         return agent.start_batch()
-
-
-def read(program: Program) -> Found:
-    """What a node holds."""
-    return netlink.read(namespaces.namespace_path(program.node), program.interface)
 
 
 def _say(answer: Mapping[str, Any]) -> None:

@@ -10,13 +10,16 @@ from functools import partial
 from typing import Any
 
 from netbench.errors import NetworkError
+from netbench.network import netlink
 from netbench.network.apply import apply, read_back
 from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
 from netbench.network.measure import measure
 from netbench.network.program import Program, compile_programs, num_routers
+from netbench.network.readback import Found
 from netbench.network.trace import Change, replay_sysctls
 from netbench.network.verify import evaluate, sample_links
 from netbench.scenario.model import Network
+from netbench.testbed.namespaces import namespace_path
 from netbench.testbed.transport import NodeAddress
 
 FIRST_PORT, LAST_PORT = 10_000, 60_000
@@ -98,16 +101,21 @@ def shape(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float
     Raises NetworkError that lists every node that failed, or holds something else.
     """
     wanted = programs(nodes, network, scale)
-    apply(wanted, run)
-    wrong = [found for found in read_back(wanted, run) if found.problems]
+    apply(wanted, run, read=read)
+    wrong = [found for found in read_back(wanted, run, read=read) if found.problems]
     if wrong:
         lines = [f"  {nodes[w.node].name}: {'; '.join(w.problems)}" for w in wrong]
         raise NetworkError("\n".join(["the kernel holds something else than the plan:", *lines]))
 
 
+def read(program: Program) -> Found:
+    """What a node of this session holds. Its kernel is this one, however commands get there."""
+    return netlink.read(namespace_path(program.node), program.interface)
+
+
 def dropped_packets(run: Run, nodes: Sequence[NodeAddress], network: Network, scale: float) -> int:
     """Packets the shaped queues dropped since `shape`, beside the loss that was asked for."""
-    found = read_back(programs(nodes, network, scale), run)
+    found = read_back(programs(nodes, network, scale), run, read=read)
     return sum(node.dropped_packets for node in found)
 
 

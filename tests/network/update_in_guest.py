@@ -6,6 +6,7 @@ what was wrong, or with 0. Examples are the same every time.
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import sys
@@ -35,6 +36,7 @@ NUM_UPDATES = 50
 PACKET_S = 0.005
 EARLY_S = 2e-6
 """netem keeps times in ticks of 64 ns."""
+COUNTERS = ("bytes", "packets", "drops", "overlimits", "backlog", "qlen")
 
 loaded: list[Program] = []
 updates: list[str] = []
@@ -184,13 +186,32 @@ def check_gap() -> Iterator[str]:
     clear([program], run)
 
 
+def check_counters() -> Iterator[str]:
+    """As tc prints them: of five packets at once three wait, and two do not fit."""
+    program = slow(1.0, queue_packets=3)
+    apply([program], run, read=read)
+    with _udp_socket(0) as sender:
+        for _ in range(5):
+            sender.sendto(bytes(100), (ADDRESSES[1][0], 9000))
+    printed = json.loads(run(0, ("tc", "-s", "-j", "qdisc", "show", "dev", "eth0"), "")[1])
+    found = netlink.read_leaves(Path("/run/netns/n0"), program.interface)
+    for leaf in (qdisc for qdisc in printed if "parent" in qdisc):
+        counted = {name: found[leaf["parent"]][name] for name in COUNTERS}
+        if counted != {name: leaf[name] for name in COUNTERS}:
+            yield f"{leaf['parent']} has counted {counted}, and tc printed {leaf}"
+    waiting = found["6e62:2"]
+    if (waiting["qlen"], waiting["drops"]) != (3, 2) or len(found) != len(program.leaves):
+        yield f"five packets to a queue of three: {found}"
+    clear([program], run)
+
+
 def main() -> int:
     """Run all checks; print what failed."""
     build(4)
     random_updates()
     print(f"random: {len(loaded)} programs, {len(updates)} updates, "
           f"{sum(map(len, map(str.splitlines, updates)))} lines")  # fmt: skip
-    problems = [*check_streams(), *check_gap()]
+    problems = [*check_streams(), *check_gap(), *check_counters()]
     for problem in problems:
         print(f"FAILED: {problem}")
     print("all as planned" if not problems else f"{len(problems)} problems")
