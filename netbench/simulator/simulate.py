@@ -377,7 +377,7 @@ def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
         graph.edge(reduced, turn)
         graph.edge(update, turn[:, 0])
         return collectives.chain_broadcast(graph, members, gradients, turn)
-    at_once = np.ones(members.shape)
+    at_once = np.ones(members.shape, np.int64)
     if plan.system == "dtfm":
         at_once = graph.fabric.num_beside(members.ravel()).reshape(members.shape)
     if plan.data_parallel == "sharded-ps":
