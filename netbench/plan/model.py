@@ -57,7 +57,7 @@ class Plan:
     activation_bytes: one micro-batch's boundary tensor. scale: bytes and bandwidths are divided
     by it. iterations includes the first `warmup_iterations`.
 
-    zero3 only: `workload.micro_batch` is its own (see `build.zero3_micro_batch`), `stages` holds
+    zero3 only: `workload.micro_batch` is its own (see `zero3.zero3_micro_batch`), `stages` holds
     the whole model, and num_micro_batches counts the micro-steps of a rank. units: layers of
     each unit that is gathered together. live_parameters: that may stay gathered between uses.
 
@@ -67,15 +67,16 @@ class Plan:
     hooks). backend: the library whose semantics hold, nccl or gloo. network_name: of the scenario's
     `sweep.networks`, "" = the scenario's own network.
 
-    compute: where layers compute: `virtual` sleeps for what `stages` says; or `cpu`, `cuda`.
+    compute: where layers compute: `virtual` sleeps for what `stages` says; or `cpu`, `cuda`, or
+    where a `script` chooses.
     token_file: what those train on, "" = synthetic tokens. master_weights: "cpu" = dtfm updates an
     fp32 copy there. sequence_parallel: tensor-parallel ranks split what they would all hold alike.
     shard_ranks: zero3 ranks, neighbours in the order of ranks, that hold one copy; 0 = all.
     prefetch_units: units zero3 gathers ahead. accumulation: zero3 gradients of micro-steps are
-    `` scattered each, `keep` kept whole until the last. local_steps: diloco's iterations between two
-    averagings. staleness: hivemind's iterations from gradients to the update they make.
-    compression: dtype of what hivemind sends, "" = the gradients' own. script: the command a
-    `command` system starts on every rank.
+    `` scattered each, `keep` kept whole until the last, with the live parameters. local_steps:
+    diloco's iterations between two averagings. staleness: hivemind's iterations from gradients to
+    the update they make. compression: dtype of what hivemind sends, "" = the gradients' own.
+    script: the command a `command` system starts on every rank.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION

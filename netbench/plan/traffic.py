@@ -30,21 +30,32 @@ SCALES = (10.0, 100.0, 1000.0)
 def iteration_bytes(plan: Plan) -> float:
     """Bytes that all ranks together send in one iteration at full size, loopback included.
 
-    First-order: every way to all-reduce sends 2 (n - 1) times the tensor in all; zero3 gathers once
-    or, beyond the live limit, twice, and scatters gradients, every micro-step. diloco sends nothing
-    in most iterations; this is the mean.
+    First-order: every way to all-reduce sends 2 (n - 1) times the tensor in all. diloco sends
+    nothing in most iterations; this is the mean.
     """
     tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
     micro_batches = plan.num_rounds * plan.num_micro_batches
     gradients = tp * sum(stage.gradient_bytes for stage in plan.stages)
     if plan.data_parallel == "shard":
-        parameters = model_parameters(plan.workload)
-        regathered = max(0, parameters - plan.live_parameters) / parameters
-        return micro_batches * (dp - 1) * gradients * (2 + regathered)
+        return _sharded_bytes(plan)
     crossings = 2 * tp * (pp * plan.num_chunks - 1 if pp > 1 else 0)
     activations = dp * micro_batches * crossings * message_bytes(plan)
     shared = num_all_reduces(plan) * _all_reduce_bytes(plan)
     return activations + shared + 2.0 * (dp - 1) * gradients / max(1, plan.local_steps)
+
+
+def _sharded_bytes(plan: Plan) -> float:
+    """zero3 gathers once or, beyond the live limit, twice, and scatters gradients, every
+    micro-step; where gradients are kept, the live parameters are gathered and gradients scattered
+    once. Groups of ranks with a copy each all-reduce their gradients once."""
+    parameters, steps = model_parameters(plan.workload), plan.num_micro_batches
+    once = 1 if plan.accumulation == "keep" else steps
+    regathered = max(0, parameters - plan.live_parameters) / parameters
+    passes = once * (1 - regathered) + 2 * steps * regathered + once
+    num_copies = plan.layout.dp // (plan.shard_ranks or plan.layout.dp)
+    inside = (plan.layout.dp - num_copies) * passes
+    across = 2 * (num_copies - 1)
+    return float(plan.stages[0].gradient_bytes * (inside + across))
 
 
 def network_bytes(plan: Plan) -> float:
@@ -82,10 +93,15 @@ def _all_reduce_bytes(plan: Plan) -> float:
 
 
 def rank_bytes(plan: Plan) -> int:
-    """The largest tensors that one rank holds at full size: gradients; under zero3 those of the
-    whole model, and beside them the parameters it has gathered."""
+    """The largest tensors that one rank touches at full size: gradients, where there are replicas
+    to sum them with; under zero3 those of the whole model, beside them the parameters it has
+    gathered, and the gradients it keeps whole."""
+    if plan.layout.dp == 1:
+        return 0
     largest = max(stage.gradient_bytes for stage in plan.stages)
-    return 2 * largest if plan.data_parallel == "shard" else largest
+    if plan.data_parallel == "shard":
+        return 3 * largest if plan.accumulation == "keep" else 2 * largest
+    return largest
 
 
 def choose_scale(plan: Plan) -> float:
