@@ -22,5 +22,8 @@ lines with it (`protocol`).
     units         what ZeRO-3 gathers together: layers, virtual or real
     sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap
     ddp           the whole model on every rank: buckets beside the backward pass, servers after it
+    diloco        local steps, then an outer step together
+    peers         connections between peers that may go, over TCP
+    hivemind      peers that average compressed gradients, an iteration late
     systems       the training systems by name: `ddp`, `dtfm`, `megatron`, `zero3`, ...
 """

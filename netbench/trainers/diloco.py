@@ -21,7 +21,7 @@ import torch
 from netbench.plan import Plan
 from netbench.trainers.collectives import Group, count_slices, ring_all_reduce
 from netbench.trainers.layers import DTYPES
-from netbench.trainers.stage import Part, build_stage
+from netbench.trainers.stage import Part, build_stage, run_micro_batches
 from netbench.trainers.world import World
 
 
@@ -77,26 +77,19 @@ class Diloco:
         return self._stage.take_loss()
 
     def iterate(self) -> dict[str, float]:
-        forward_s = backward_s = 0.0
-        marks = [time.monotonic()]
-        for index in range(self._plan.num_micro_batches):
-            self._stage.forward(index, None)
-            marks.append(time.monotonic())
-            self._stage.backward(index, None)
-            marks.append(time.monotonic())
-            forward_s += marks[-2] - marks[-3]
-            backward_s += marks[-1] - marks[-2]
+        forward_s, backward_s = run_micro_batches(self._stage, self._plan.num_micro_batches)
+        computed_s = time.monotonic()
         # They are this replica's share of the batch's mean; it steps on the mean of its own part.
         self._stage.gradients.mul_(self._plan.layout.dp)
         self._stage.update()
-        optimizer_s = time.monotonic() - marks[-1]
+        optimizer_s = time.monotonic() - computed_s
         self._num_steps += 1
         if self._num_steps % self._plan.local_steps == 0:
             self._step_together()
         return {
             "forward_s": forward_s,
             "backward_s": backward_s,
-            "sync_s": time.monotonic() - marks[-1] - optimizer_s,
+            "sync_s": time.monotonic() - computed_s - optimizer_s,
             "optimizer_s": optimizer_s,
         }
 

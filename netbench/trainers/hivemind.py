@@ -34,7 +34,7 @@ from netbench.plan import Plan
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers import DTYPES
 from netbench.trainers.peers import PeerLost, Peers, share
-from netbench.trainers.stage import Part, build_optimizer, build_stage
+from netbench.trainers.stage import Part, build_optimizer, build_stage, run_micro_batches
 from netbench.trainers.world import World
 
 
@@ -123,7 +123,7 @@ class Hivemind:
         averaging: Future[float] | None = None
         if self._delayed and self._pending is not None:
             averaging = self._background.submit(self._update, self._pending)
-        forward_s, backward_s, accumulated = self._accumulate(members)
+        forward_s, accumulated = self._accumulate(members)
         accumulated_s = time.monotonic()
         optimizer_s = 0.0
         if not self._delayed:
@@ -135,32 +135,24 @@ class Hivemind:
         self._num_iterations += 1
         gone = set(members) - set(self._members)
         self._missing = sum(share(self._total, members, peer)[1] for peer in gone) / self._total
-        overhead_s = accumulated_s - started_s - forward_s - backward_s
         return {
             "forward_s": forward_s,
-            "backward_s": backward_s + overhead_s,
+            "backward_s": accumulated_s - started_s - forward_s,
             "sync_s": time.monotonic() - accumulated_s - optimizer_s,
             "optimizer_s": optimizer_s,
         }
 
-    def _accumulate(self, members: Sequence[int]) -> tuple[float, float, Accumulated]:
-        """Seconds forward, seconds backward, and what came of them."""
+    def _accumulate(self, members: Sequence[int]) -> tuple[float, Accumulated]:
+        """This peer's share of the batch: seconds forward, and the gradient."""
         first, count = share(self._total, members, self._rank)
         self._stage.skip(first)
-        forward_s = backward_s = 0.0
-        for index in range(count):
-            marks = [time.monotonic()]
-            self._stage.forward(index, None)
-            marks.append(time.monotonic())
-            self._stage.backward(index, None)
-            forward_s += marks[1] - marks[0]
-            backward_s += time.monotonic() - marks[1]
+        forward_s, _ = run_micro_batches(self._stage, count)
         weight = count / self._total
         gradient = self._stage.gradients.to("cpu", copy=True)
         if weight:
             gradient /= weight  # it was this peer's share of the batch's mean
         self._stage.zero_gradients()
-        return forward_s, backward_s, Accumulated(gradient=gradient, weight=weight)
+        return forward_s, Accumulated(gradient=gradient, weight=weight)
 
     def _update(self, mine: Accumulated) -> float:
         """Average and step: seconds of the step. Peers that go on the way are left out."""
@@ -173,26 +165,28 @@ class Hivemind:
         return time.monotonic() - started_s
 
     def _agreed_average(self, mine: Accumulated) -> torch.Tensor:
-        again: Verdict | None = None
-        while True:
-            average = None
-            try:
-                if again is not None:
-                    self._peers.connect(again.members, again.epoch)
-                average = self._average(mine)
-            except PeerLost as error:
-                self._peers.close()
-                if self.decide is None:
-                    raise TestbedError(f"a peer was lost: {error}") from error
-            if self.decide is None:
-                assert average is not None
-                return average
+        """That of the round which the controller lets count."""
+        average = self._attempt(mine)
+        while self.decide is not None:
             verdict = self.decide(average is not None)
             self._members = tuple(sorted(verdict.members))
             if not verdict.again:
-                assert average is not None
-                return average
-            again = verdict
+                break
+            average = self._attempt(mine, verdict)
+        assert average is not None
+        return average
+
+    def _attempt(self, mine: Accumulated, anew: Verdict | None = None) -> torch.Tensor | None:
+        """The average, over new connections with `anew`; None where a peer was lost."""
+        try:
+            if anew is not None:
+                self._peers.connect(anew.members, anew.epoch)
+            return self._average(mine)
+        except PeerLost as error:
+            self._peers.close()  # so that all others notice
+            if self.decide is None:
+                raise TestbedError(f"a peer was lost: {error}") from error
+            return None
 
     def _average(self, mine: Accumulated) -> torch.Tensor:
         """(elements,), the same on all members. Raises PeerLost."""

@@ -6,6 +6,7 @@ over as 1-D uint8: (boundary_bytes,).
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,6 +129,19 @@ def build_stage(plan: Plan, part: Part) -> Stage:
     )
     stage.chunk = part.index // plan.layout.pp
     return stage
+
+
+def run_micro_batches(stage: Stage, count: int) -> tuple[float, float]:
+    """So many through the whole model, one by one: seconds forward, seconds backward."""
+    forward_s = backward_s = 0.0
+    for index in range(count):
+        started_s = time.monotonic()
+        stage.forward(index, None)
+        turned_s = time.monotonic()
+        stage.backward(index, None)
+        forward_s += turned_s - started_s
+        backward_s += time.monotonic() - turned_s
+    return forward_s, backward_s
 
 
 def build_optimizer(plan: Plan, parameters: torch.Tensor) -> Optimizer:
