@@ -32,6 +32,7 @@ import ipaddress
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from netbench.errors import NetworkError
 from netbench.scenario.model import NO_BURSTS, BurstLoss, Link, Network
@@ -607,5 +608,6 @@ def ip_version(address: str) -> int:
     return 6 if ":" in address else 4
 
 
+@lru_cache(maxsize=1 << 14)
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(address)
