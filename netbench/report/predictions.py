@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from netbench.report.grid import Grid, markdown
 from netbench.report.published import Sample
+from netbench.report.scaling import scaling_markdown
 from netbench.report.simulated import (
     COLLECTIVES,
     FOLDER,
@@ -22,7 +23,6 @@ from netbench.report.simulated import (
     seconds_text,
 )
 from netbench.report.tables import percent_text, setting_name, spread_text
-from netbench.report.throughput import scaling_markdown
 from netbench.scenario import Scenario, load_scenario
 from netbench.units import format_bytes
 

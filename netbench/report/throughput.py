@@ -1,22 +1,17 @@
-"""Throughput and scalability of models that every replica holds whole: tables of a run, and the
-simulated ones beside what was published (`results/published/dp_scaling.csv`)."""
+"""Throughput and scalability of models that every replica holds whole: a run, beside what was
+published (`results/published/dp_scaling.csv`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from netbench.report.grid import Grid, markdown
+from netbench.report.grid import Grid
 from netbench.report.published import load
-from netbench.report.simulated import FOLDER, SCALING, SCALING_PICTURE, bullet, read_table
 from netbench.report.tables import percent_text
-from netbench.scenario import load_scenario
 from netbench.workload.models import MODELS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from netbench.report.emulated import Comparison
 
 TESTBEDS = {"dp-scaling": "AWS", "dp-scaling-1gbit": "lm1", "dp-scaling-node": "lm6"}
@@ -96,97 +91,3 @@ def _rate(row: Comparison, iteration_s: float) -> float:
 
 def _published(row: Comparison) -> float | None:
     return published_throughput(row.scenario, row.model, row.replicas)
-
-
-def scaling_markdown(results: Path) -> str:
-    """The section on data parallel scaling; empty where it has not been simulated."""
-    table = read_table(results, SCALING)
-    if table is None:
-        return ""
-    parts = "\n\n".join(_scenario(str(name), rows) for name, rows in _by(table, "scenario"))
-    return f"""\
-### Data parallel scaling
-
-Throughput and, in brackets, scalability: how many times that of one replica alone. Speeds of a
-device are the published ones of one replica, so those rows agree as they must; nothing is fitted on
-the others. Where there is a published figure, the error of the simulated one is behind it.
-
-{parts}
-
-{_findings(table)}
-
-![Scalability over replicas, with the ideal line]({FOLDER}/{SCALING_PICTURE})
-"""
-
-
-def _scenario(name: str, rows: pd.DataFrame) -> str:
-    scenario = load_scenario(name)
-    return f"""\
-#### {name}: {scenario.title}
-
-{bullet(scenario.notes)}
-
-{markdown(scaling(rows))}"""
-
-
-def scaling(table: pd.DataFrame) -> Grid:
-    """Of one scenario: a row per model and number of replicas, a column per system."""
-    systems = list(table["system"].unique())
-    rows = []
-    for (model, replicas), cells in _by(table, ["model", "replicas"]):
-        first = cells.iloc[0]
-        alone = float(first["simulated_throughput"] / first["simulated_scaling"])
-        printed = first["published_throughput"]
-        published = "-" if printed != printed else _with_scaling(printed, printed / alone)
-        texts = [_simulated(cell) for cell in cells.itertuples()]
-        rows.append((unit_name(str(model)), str(replicas), published, *texts))
-    return Grid(head=("Model", "Replicas", "published", *systems), rows=tuple(rows), num_labels=2)
-
-
-def _with_scaling(throughput: float, scaling: float) -> str:
-    return f"{throughput_text(throughput)} ({scaling_text(scaling)})"
-
-
-def _simulated(cell: Any) -> str:
-    text = _with_scaling(cell.simulated_throughput, cell.simulated_scaling)
-    is_predicted = cell.replicas > 1 and cell.error == cell.error
-    return f"{text} {percent_text(cell.error)}" if is_predicted else text
-
-
-def _findings(table: pd.DataFrame) -> str:
-    """How far the predictions are out, and what of the printed speed-ups does not follow."""
-    several = table[table["error"].notna() & (table["replicas"] > 1)]
-    errors = {
-        str(system): f"{percent_text(rows['error'].min())} to {percent_text(rows['error'].max())}"
-        for system, rows in several.groupby("system", sort=False)
-    }
-    ranges = ", ".join(f"{error} ({system})" for system, error in errors.items())
-    lines = [f"Predictions of several replicas are out by {ranges}.", *odd_speedups()]
-    return "\n".join(bullet(line) for line in lines)
-
-
-def odd_speedups() -> Iterator[str]:
-    """Printed speed-ups that do not follow from the printed throughputs, one line per testbed and
-    model."""
-    rows = load("dp_scaling")
-    for (testbed, model), found in rows.groupby(["testbed", "model"], sort=False):
-        alone = float(found.loc[found["replicas"] == 1, "throughput"].iloc[0])
-        printed = found[found["printed_scaling"].notna()]
-        wrong = [
-            (row.replicas, row.printed_scaling, row.throughput / alone)
-            for row in printed.itertuples()
-            if abs(row.throughput / alone - float(row.printed_scaling.rstrip("x"))) > 0.01
-        ]
-        if wrong:
-            texts = (
-                f"{scale} of {number} replicas where {scaling_text(ratio)} follows"
-                for number, scale, ratio in wrong
-            )
-            yield (
-                f"{testbed}, {model}: printed speed-ups do not follow from the throughputs: "
-                f"{', '.join(texts)}."
-            )
-
-
-def _by(table: pd.DataFrame, keys: str | list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    return iter(table.groupby(keys, sort=False))
