@@ -88,8 +88,8 @@ def read_sample() -> Sample:
 class Watch:
     """Looks now and then at ranks that are waited for; says when they hang, and who.
 
-    pids: process of every rank, and of all in its session where it leads one. name: of a rank, with
-    its node. allowed_s: for how long ranks may sleep: virtual devices do while they compute.
+    pids: process of every rank, and of all in its session where it leads one; 0: not known yet.
+    name: of a rank, with its node. allowed_s: for how long ranks may sleep: virtual devices do while they compute.
     """
 
     def __init__(
@@ -138,6 +138,8 @@ class Watch:
 
     def _of(self, rank: int, sample: Sample) -> list[Process]:
         pid = self._pids[rank]
+        if not pid:  # not known yet; 0 is the session of the kernel's own threads
+            return []
         return [p for found, p in sample.processes.items() if pid in (found, p.session)]
 
 
