@@ -178,9 +178,7 @@ def profile_yaml(calibration: Calibration) -> str:
     first = next(iter(calibration.fits))
     fits = {**calibration.fits, "default": calibration.fits[first]}
     lines = [
-        f"# {calibration.device}, measured with GPT layers.",
-        *(f"# {line}" for line in calibration.provenance),
-        "#",
+        f"# {calibration.device}: measured with GPT layers, see `source`.",
         *_table(calibration),
         "flops: # achieved; a forward pass takes `layer` and its FLOPs at this rate",
         *(f"  {dtype}: {format_flops(fit.flops, DIGITS)}" for dtype, fit in fits.items()),
@@ -188,7 +186,7 @@ def profile_yaml(calibration: Calibration) -> str:
         *(f"  {dtype}: {format_time(_ps(fit.layer_s), DIGITS)}" for dtype, fit in fits.items()),
         "optimizer_per_parameter:",
         *(f"  {s}: {format_time(_ps(t), DIGITS)}" for s, t in calibration.optimizer_s.items()),
-        f"memory: {format_bytes(calibration.memory_bytes)}",
+        f"memory: {format_bytes(calibration.memory_bytes, DIGITS)}",
         "source: >-",
         *(f"  {line}" for line in calibration.provenance),
     ]

@@ -13,6 +13,7 @@ import pytest
 
 from netbench.errors import TestbedError
 from netbench.plan import Plan, build_plan, build_plans, plan_hash, plan_to_json
+from netbench.plan.timeline import read_timeline, trace_path
 from netbench.records import Environment, Record, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.testbed import local
@@ -153,6 +154,33 @@ def test_every_iteration_is_on_disk_with_its_warm_ups_flagged(
     assert {record.source for record in found.records} == {"emulated"}
 
 
+def test_what_ranks_recorded_is_kept_beside_the_records(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One trace for each plan whose events came, by logical rank; none where none came."""
+    chosen = plans[1]
+    events = [[["forward", 0.25, 0.5 + process, {"micro_batch": 3}]] for process in range(4)]
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        return [
+            event | {"trace": events}
+            if event and event.get("plan_hash") == plan_hash(chosen) and event["iteration"] == 1
+            else event
+            for event in obedient(job)
+        ]
+
+    outcome, _ = run(plans, tmp_path, monkeypatch, script)
+    folder = outcome.path.parent
+    assert [path.name for path in (folder / "traces").iterdir()] == [
+        trace_path(folder, plan_hash(chosen)).name
+    ]
+    found = read_timeline(trace_path(folder, plan_hash(chosen)))
+    assert found.iteration_s == 2.5
+    assert {(piece.rank, piece.end_s) for piece in found.slices} == {
+        (rank, 0.5 + process) for rank, process in enumerate(chosen.placement)
+    }
+
+
 def test_finished_iterations_are_not_run_again(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +210,36 @@ def test_dropped_packets_are_a_reason_not_to_trust(
         plans, tmp_path, monkeypatch, lambda job: [*obedient(job)[:-2], drops, {"event": "done"}]
     )
     assert "dropped 3 packets" in outcome.reasons[0]
+
+
+def test_a_peer_that_went_is_recorded_and_a_reason_not_to_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The iteration keeps how many ended it; those of other systems keep nothing."""
+    (plan,) = build_plans(load_scenario("example-two-labs"), ["hivemind"], [8], [16], [1], 2, 1)
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        first, second = (iteration(plan_hash(plan), index) for index in range(2))
+        second |= {"peers": 3, "gone": ["rank 2 on node2 was killed by SIGKILL"]}
+        return [HELLO, GOOD_PROBE, first, second, {"event": "done"}, None]
+
+    outcome, _ = run((plan,), tmp_path, monkeypatch, script)
+    assert outcome.reasons == (
+        "hivemind iteration 1: 3 of 4 peers ended it; rank 2 on node2 was killed by SIGKILL",
+    )
+    assert [record.peers for record in read_run(outcome.path).records] == [None, 3]
+
+
+@pytest.mark.parametrize(("timed", "refused"), [(8, False), (4, False), (6, True), (1, True)])
+def test_local_steps_are_timed_over_whole_rounds(timed: int, refused: bool) -> None:
+    """Whatever the warm-up: any four iterations in a row have one outer step."""
+    scenario = load_scenario("example-two-labs")
+    plans = build_plans(scenario, ["diloco-h4"], [8], [16], [1], timed + 3, 3)
+    if not refused:
+        check_emulable(plans)
+        return
+    with pytest.raises(TestbedError, match="--iterations 4 or a multiple"):
+        check_emulable(plans)
 
 
 def test_a_rank_that_starts_late_is_a_reason_not_to_trust(
