@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from netbench.errors import PlanError
 from netbench.plan import Plan
+from netbench.plan.model import VIRTUAL
 from netbench.plan.zero3 import unit_parameters
 from netbench.trainers.layers import DTYPES, build_layer
 from netbench.trainers.links import payload_bytes
@@ -21,7 +22,7 @@ from netbench.trainers.virtual import compute
 
 def build_unit(plan: Plan, index: int) -> nn.Module:
     """The index-th of the plan's units, whole; virtual ones are without data yet."""
-    if plan.compute == "virtual":
+    if plan.compute == VIRTUAL:
         return _virtual_unit(plan, index)
     if plan.compute != "cpu":
         raise PlanError(
@@ -33,7 +34,7 @@ def build_unit(plan: Plan, index: int) -> nn.Module:
 
 def build_model(plan: Plan, units: Sequence[nn.Module], rank: int) -> VirtualModel | RealModel:
     """The model that the sharded units make up, on logical rank `rank`'s share of the batch."""
-    if plan.compute == "virtual":
+    if plan.compute == VIRTUAL:
         return VirtualModel(units, plan.stages[0].optimizer_s)
     return RealModel(units, plan, rank)
 
