@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from rich.table import Table
 from netbench.plan import build_plans
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
-from netbench.scenario.model import Link, Sweep
+from netbench.scenario.model import DeviceProfile, Link, Sweep
 from netbench.units import (
     format_bandwidth,
     format_bytes,
@@ -20,6 +21,7 @@ from netbench.units import (
     format_flops,
     format_time,
 )
+from netbench.workload.models import MODELS
 
 NAME_OR_FILE = click.argument("name_or_file", metavar="NAME|FILE")
 
@@ -91,6 +93,8 @@ def validate(files: tuple[str, ...]) -> None:
             0,
             networks=[network.name for network in sweep.networks],
             micro_batch=sweep.micro_batch,
+            models=[model.model for model in sweep.models],
+            replicas=sweep.replicas,
         )
         click.echo(
             f"{file}: good (nodes: {len(found.nodes)}, devices: {found.num_devices}, "
@@ -172,20 +176,23 @@ def _settings_table(found: Scenario) -> Table:
     table.add_column(style="bold")
     table.add_column()
     for profile in found.devices.values():
-        speeds = ", ".join(f"{k} {format_flops(v, 4)}" for k, v in profile.flops.items())
-        table.add_row("device", f"{profile.name}: {speeds}; {format_bytes(profile.memory_bytes)}")
-    model, sweep = found.workload, found.sweep
-    table.add_row(
-        "workload",
-        f"hidden {model.hidden}, heads {model.heads}, sequence {model.sequence}, {model.dtype}, "
-        f"micro-batch {model.micro_batch}, "
-        f"{format_count(model.embedding_parameters)} embedding parameters, "
-        f"{'with' if model.recomputation else 'without'} recomputation",
-    )
-    for name, default, whole in (
+        memory = format_bytes(profile.memory_bytes)
+        table.add_row("device", f"{profile.name}: {_speeds(profile)}; {memory}")
+    sweep = found.sweep
+    sizes: tuple[tuple[str, Sequence[object], Sequence[object]], ...] = (
         ("layers", sweep.default_layers, sweep.layers),
         ("batch", sweep.default_batch, sweep.batch),
         ("micro-batch", sweep.default_micro_batch, sweep.micro_batch),
+    )
+    if found.workload.model:
+        models = [model.model for model in sweep.models]
+        sizes = (
+            ("models", sweep.default_models, models),
+            ("replicas", sweep.default_replicas, sweep.replicas),
+        )
+    table.add_row("workload", _workload_text(found))
+    for name, default, whole in (
+        *sizes,
         ("systems", sweep.default_variants, sweep.variants),
         ("seeds", sweep.default_seeds, sweep.seeds),
     ):
@@ -195,6 +202,27 @@ def _settings_table(found: Scenario) -> Table:
         more = f" [dim](--all: also {_joined(others)})[/dim]" if others else ""
         table.add_row(name, f"{_joined(default)}{more}")
     return table
+
+
+def _speeds(profile: DeviceProfile) -> str:
+    """FLOP/s by system, and throughput by model."""
+    speeds = [f"{name} {format_flops(flops, 4)}" for name, flops in profile.flops.items()]
+    speeds += [f"{name} {MODELS[name].rate(rate)}" for name, rate in profile.throughput.items()]
+    return ", ".join(speeds)
+
+
+def _workload_text(found: Scenario) -> str:
+    """What is trained."""
+    model = found.workload
+    if model.model:
+        each = model.batch // found.num_devices
+        return f"{model.model}, {model.dtype}, batch {each} per replica"
+    return (
+        f"hidden {model.hidden}, heads {model.heads}, sequence {model.sequence}, {model.dtype}, "
+        f"micro-batch {model.micro_batch}, "
+        f"{format_count(model.embedding_parameters)} embedding parameters, "
+        f"{'with' if model.recomputation else 'without'} recomputation"
+    )
 
 
 def _network_table(sweep: Sweep) -> Table:

@@ -24,6 +24,10 @@ class NamedModel:
     units_per_sample: int
     blocks: tuple[Block, ...]
 
+    def rate(self, throughput: float) -> str:
+        """E.g. `90.2 images/s`."""
+        return f"{throughput:g} {self.unit}/s"
+
     @property
     def parameters(self) -> int:
         return sum(block.parameters for block in self.blocks)

@@ -45,6 +45,24 @@ def test_the_whole_sweep_is_all_of_them(tmp_path: Path, capsys: CaptureFixture) 
     assert len(capsys.readouterr().out.splitlines()) == 27
 
 
+def test_a_scenario_shows_its_models_replicas_and_speeds(capsys: CaptureFixture) -> None:
+    """In the place of a GPT's sizes."""
+    assert run(["scenario", "show", "dp-scaling"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "V100: resnet18 90.2 images/s, resnet101 23.94 images/s, bert-base 2269.57 words/s" in (
+        shown
+    )
+    assert "workload resnet18, fp32, batch 128 per replica" in shown
+    assert "models resnet18, resnet101, bert-base replicas 16 (--all: also 1, 12)" in shown
+    assert "hidden" not in shown
+
+
+def test_a_scenarios_whole_sweep_is_checked(capsys: CaptureFixture) -> None:
+    """Three models, three numbers of replicas, three systems."""
+    assert run(["scenario", "validate", "dp-scaling"]) == 0
+    assert "plans: 27)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
