@@ -58,10 +58,20 @@ def zero3(plan: Plan) -> float:
     return plan.num_micro_batches * 2 * (n - 1) / n * plan.stages[0].gradient_bytes
 
 
+def ddp(plan: Plan) -> float:
+    """All-reduced bucket by bucket, or to a server for every part and back: as much."""
+    n = plan.layout.dp
+    return 2 * (n - 1) / n * plan.stages[0].gradient_bytes
+
+
 CLOSED_FORMS: Mapping[str, Callable[[Plan], float]] = {
     "dtfm-scheduled": dtfm,
     "megatron": megatron,
     "zero3": zero3,
+    "hivemind-sync": ddp,
+    "diloco-h1": ddp,
+    "ddp": ddp,
+    "ddp-sharded-ps": ddp,
 }
 
 
