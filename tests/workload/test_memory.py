@@ -38,6 +38,8 @@ def test_a_layer_of_gpt3_keeps_what_korthikanti_et_al_count() -> None:
         ("zero3", "bf16", 16),
         ("zero3", "fp32", 16),
         ("ddp", "fp16", 18),
+        ("hivemind", "fp16", 4),
+        ("diloco", "fp16", 16),
     ],
 )
 def test_states_take_what_their_sources_say(system: str, dtype: str, per_parameter: int) -> None:
