@@ -89,7 +89,8 @@ class Watch:
     """Looks now and then at ranks that are waited for; says when they hang, and who.
 
     pids: process of every rank, and of all in its session where it leads one; 0: not known yet.
-    name: of a rank, with its node. allowed_s: for how long ranks may sleep: virtual devices do while they compute.
+    name: of a rank, with its node. allowed_s: for how long ranks may sleep: virtual devices do
+    while they compute.
     """
 
     def __init__(
