@@ -170,7 +170,7 @@ def command(
         calibration, provenance=(*calibration.provenance, checked.text)
     )
     output.write_text(profile_yaml(calibration), encoding="utf-8")
-    return _report(console, calibration, checked, output)
+    return _report(console, calibration, optimizer, checked, output)
 
 
 def _measure(
@@ -337,7 +337,13 @@ def _plan(workload: Workload, profile: DeviceProfile) -> Plan:
     )
 
 
-def _report(console: Console, calibration: Calibration, checked: Check, output: Path) -> int:
+def _report(
+    console: Console,
+    calibration: Calibration,
+    optimizer: Mapping[str, Time],
+    checked: Check,
+    output: Path,
+) -> int:
     """Print what was measured; the exit status."""
     console.print(_table(calibration))
     console.print(f"check: {checked.text}", soft_wrap=True)
@@ -351,9 +357,10 @@ def _report(console: Console, calibration: Calibration, checked: Check, output: 
         for name, seconds in times.passes.items()
         if not seconds.is_stable
     ]
+    unstable += [f"update, {key}" for key, update in optimizer.items() if not update.is_stable]
     unstable += [] if checked.measured.is_stable else ["the check"]
-    for what in unstable:
-        console.print(f"[bold red]unstable[/bold red]: {what}", soft_wrap=True)
+    if unstable:
+        console.print(f"[bold red]unstable[/bold red]: {'; '.join(unstable)}", soft_wrap=True)
     return EXIT_NOT_TRUSTWORTHY if unstable else 0
 
 

@@ -48,8 +48,9 @@ T = TypeVar("T")
 Stopwatch = Callable[[Callable[[], T]], tuple[T, float]]
 """Does some work: its result, and the seconds that the device took for it."""
 
-WARM_UP_RUNS, WARM_UP_SHARE = 2, 0.1
-"""Runs that do not count: so many, and such a share of the budget."""
+WARM_UP_RUNS, WARM_UP_SHARE, WARM_UP_LIMIT = 2, 0.05, 0.1
+"""Runs that do not count: so many at least, for such a share of the budget (a GPU's clock has to
+rise, however short a run is), unless they have taken more than the second share."""
 
 MIN_RUNS, LEAST_RUNS, MAX_RUNS = 5, 3, 400
 """Runs that count: as many, where the budget is spent, and at most."""
@@ -130,12 +131,13 @@ def repeat(
     Raises TooSlow where the budget is spent before any counts.
     """
     started_s = clock()
-    for _ in range(WARM_UP_RUNS):
+    spent_s, done = 0.0, 0
+    while done < WARM_UP_RUNS or spent_s < WARM_UP_SHARE * budget_s:
         run()
-        spent_s = clock() - started_s
+        spent_s, done = clock() - started_s, done + 1
         if spent_s > budget_s:
             raise TooSlow(f"one run takes {spent_s:.3g} s, and there are {budget_s:.3g} s for it")
-        if spent_s > WARM_UP_SHARE * budget_s:
+        if spent_s > WARM_UP_LIMIT * budget_s:
             break
     runs: list[Mapping[str, float]] = []
     while len(runs) < MAX_RUNS:
@@ -211,8 +213,11 @@ class Bench:
         gradient = torch.randn_like(x)
 
         def run() -> dict[str, float]:
+            # As in training, gradients of weights add up, and those of the input do not.
+            x.grad = None
             y, forward_s = self._stopwatch(lambda: layer(x))
             _, backward_s = self._stopwatch(lambda: y.backward(gradient))
+            x.grad = None
             y = checkpoint(layer, x, use_reentrant=False)
             _, recomputing_s = self._stopwatch(lambda: y.backward(gradient))
             return {
