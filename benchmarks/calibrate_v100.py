@@ -190,6 +190,8 @@ def render_page(found: Calibration) -> str:
 
 PAGE_TEXT = """# How the V100 profile was made
 
+Profiles of one's own devices: [devices.md](devices.md).
+
 Written by `python -m benchmarks.calibrate_v100 --write`. Constants of compute are fitted on the
 published iteration times of cases 1 and 2, simulated (`netbench.simulator`). Those of the transport
 are fitted on point-to-point transfers (`python -m benchmarks.calibrate_transport`). No row of cases

@@ -91,7 +91,7 @@ def test_unstable_times_are_named_and_change_the_exit_code(
     use(monkeypatch, Device(spread=0.3))
     path = tmp_path / "mine.yaml"
     assert run(["calibrate", "--quick", "--output", str(path)]) == 3
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "unstable" in line)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("unstable"))
     assert line.startswith("unstable: h256 s256 m2 fp32, forward; ")
     assert line.endswith("; update, dtfm; update, default; the check")
     assert read_device_profile("mine", path).flops
