@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 
 from netbench.trainers.communicator import (
@@ -27,8 +28,9 @@ def test_both_ends_of_a_path_hold_whole_messages() -> None:
     assert messages_ahead(1.0, 1e9) == MAX_MESSAGES_AHEAD
 
 
-def pass_messages(world: World, num_ahead: int) -> list[list[int]]:
-    """Rank 0 sends numbered messages, twice; rank 1 says what it took."""
+def pass_messages(world: World, num_ahead: int, at_once: int) -> list[list[int]]:
+    """Rank 0 sends numbered messages, so many at once, in two iterations; rank 1 says what it took,
+    all of an operation's after all of them came."""
     world.warm({0, 1})
     communicator, taken = Communicator(), []
     outbox = Outbox(world, 1, TAG_PIPELINE)
@@ -37,23 +39,26 @@ def pass_messages(world: World, num_ahead: int) -> list[list[int]]:
         if world.rank == 0:
             outbox.open()
             messages = [torch.full((SIZE,), 10 * iteration + i).byte() for i in range(COUNT)]
-            for message in messages:
-                communicator.start([], [(outbox, message)])
+            for i in range(0, COUNT, at_once):
+                communicator.start([], [(outbox, m) for m in messages[i : i + at_once]])
             world.receive(torch.empty(1), 1, TAG_COLLECTIVE).wait()
         else:
             inbox.open(COUNT)
-            for i in range(COUNT):
-                communicator.start([(i, inbox)], [])
-                taken.append(communicator.take(i).unique().tolist())
+            for i in range(0, COUNT, at_once):
+                communicator.start([(i + k, inbox) for k in range(at_once)], [])
+                communicator.finish()
+                taken += [communicator.take(i + k).unique().tolist() for k in range(at_once)]
             world.send(torch.empty(1), 0, TAG_COLLECTIVE).wait()
     return taken
 
 
-def test_messages_arrive_whole_and_in_order_however_many_run_ahead() -> None:
-    """Buffers are reused, but never one whose message is still to be taken."""
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_messages_arrive_whole_and_in_order_however_many_run_ahead(at_once: int) -> None:
+    """Buffers are reused, but never one whose message is still to be taken. Two at once come where
+    two stages exchange activations and gradients of several chunks."""
     expected = [[10 * iteration + i] for iteration in range(2) for i in range(COUNT)]
     for num_ahead in (0, 1, 3, 10):
-        assert on_processes(2, pass_messages, num_ahead)[1] == expected
+        assert on_processes(2, pass_messages, num_ahead, at_once)[1] == expected
 
 
 def hold_back(world: World, num_ahead: int) -> list[float]:
