@@ -295,6 +295,10 @@ def _check_options(
             f"--trace {trace}: traces of emulated iterations are kept in the run's folder, one per "
             "plan; leave out the file, and give SCENARIO first"
         )
+    if asked.script is not None and trace:
+        raise UsageError(
+            "--trace is of netbench's own trainers; a script of yours has none to keep"
+        )
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
     check_pictures(Path(trace) if simulated and trace else None, plot)

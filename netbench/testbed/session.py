@@ -213,7 +213,7 @@ class Session(Job):
             "phases": last["phases"],
             "late_start_s": late_s,
             "loss": sum(shares) if shares else None,
-            "trace": [answer["events"] for answer in ended] if trace else None,
+            "trace": {answer["rank"]: answer["events"] for answer in ended} if trace else None,
             "sent_bytes": [max(0, now - then) for now, then in zip(after, before, strict=True)],
             "peers": len(ended) if elastic else None,
             "gone": pool.take_gone(),

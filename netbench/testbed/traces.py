@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,20 @@ from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 
 
 def keep_trace(
-    run: Path, plan: Plan, iteration_s: float, events: Sequence[Sequence[Sequence[Any]]]
+    run: Path, plan: Plan, iteration_s: float, events: Mapping[str, Sequence[Sequence[Any]]]
 ) -> None:
     """Write the trace of one iteration.
 
-    run: the run's folder. events: of every process, as a rank sends them
-    (`netbench.trainers.protocol`). Raises UsageError if it cannot be written.
+    run: the run's folder. events: process -> what it sent (`netbench.trainers.protocol`); those
+    of peers that have gone are missing. Raises UsageError if it cannot be written.
     """
     key = plan_hash(plan)
     path = trace_path(run, key)
     path.parent.mkdir(exist_ok=True)
     logical = {process: rank for rank, process in enumerate(plan.placement)}
     slices = [
-        _slice(plan, logical, logical[process], event)
-        for process, some in enumerate(events)
+        _slice(plan, logical, logical[int(process)], event)
+        for process, some in events.items()
         for event in some
     ]
     timeline = Timeline(

@@ -240,6 +240,8 @@ def test_traces_of_emulated_iterations_are_kept_in_the_run(
     """So a file's name is refused, before anything starts."""
     assert run(["run", "case3", "--trace", "x.json", "--results", str(tmp_path)]) == 2
     assert "--trace x.json: traces of emulated iterations are kept" in capsys.readouterr().err
+    assert run(["run", "case3", "--command", "true", "--trace", "--results", str(tmp_path)]) == 2
+    assert "a script of yours has none to keep" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,14 @@ from netbench.plan.timeline import read_timeline, trace_path
 from netbench.records import Environment, Record, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.testbed import local
-from netbench.testbed.local import Outcome, check_emulable, host_cost, partition, run_plans
+from netbench.testbed.local import (
+    Outcome,
+    by_network,
+    check_emulable,
+    host_cost,
+    partition,
+    run_plans,
+)
 
 from .test_choose import LAPTOP
 
@@ -159,7 +166,9 @@ def test_what_ranks_recorded_is_kept_beside_the_records(
 ) -> None:
     """One trace for each plan whose events came, by logical rank; none where none came."""
     chosen = plans[1]
-    events = [[["forward", 0.25, 0.5 + process, {"micro_batch": 3}]] for process in range(4)]
+    events = {
+        f"{process}": [["forward", 0.25, 0.5 + process, {"micro_batch": 3}]] for process in range(4)
+    }
 
     def script(job: Mapping[str, Any]) -> list[Event | None]:
         return [
@@ -300,6 +309,17 @@ def test_shares_are_balanced_and_keep_every_plan(plans: tuple[Plan, ...]) -> Non
     assert partition(plans[:1], 2) == [[plans[0]]]
 
 
+def test_other_numbers_of_devices_are_sessions_of_their_own() -> None:
+    """On one network: a session has as many ranks as its plans have devices."""
+    lab = load_scenario("dp-scaling-1gbit")
+    plans = build_plans(
+        lab, ["ddp", "ddp-central-ps"], (), (), [1], 2, 1, models=["resnet18"], replicas=[2, 4, 12]
+    )
+    groups = by_network(plans)
+    assert [[plan.layout.dp for plan in group] for group in groups] == [[2, 2], [4, 4], [12, 12]]
+    assert groups[0][0].network == groups[1][0].network
+
+
 def test_all_reduces_cost_the_host_only_between_nodes() -> None:
     """Counted for case 1: 8 replicas x 128 micro-batches x 24 layers x 3 passes x 2 all-reduces, of
     14 messages by each of 8 ranks; beside them the gradients' rings."""
@@ -316,7 +336,8 @@ def test_what_no_trainer_runs_is_refused_before_a_session_starts(
 ) -> None:
     """Naming the plan, not the good one beside it, and what can run it."""
     example = load_scenario("example-two-labs")
-    good, bad = build_plans(example, ["megatron", "ddp-tree"], [8], [16], [1], 2, 1)
+    good, bad = build_plans(example, ["megatron", "ddp"], [8], [16], [1], 2, 1)
+    monkeypatch.setattr(local, "TRAINED", {key for key in local.TRAINED if key[0] != "ddp"})
     with pytest.raises(TestbedError, match="--testbed sim can") as caught:
         run((good, bad), tmp_path, monkeypatch, lambda job: pytest.fail("a session was started"))
     assert plan_hash(bad) in str(caught.value)

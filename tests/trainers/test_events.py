@@ -125,7 +125,7 @@ def test_a_kept_trace_reads_as_what_was_recorded(
     """By logical rank, with peers by logical rank and bytes at full size, to a nanosecond."""
     plan = plan_of(placement=(2, 0, 3, 1), scale=4.0)
     answers = traced(four_ranks, plan)
-    keep_trace(tmp_path, plan, 1.5, [answer["events"] for answer in answers])
+    keep_trace(tmp_path, plan, 1.5, {str(answer["rank"]): answer["events"] for answer in answers})
     found = read_timeline(trace_path(tmp_path, plan_hash(plan)))
     assert (found.source, found.iteration_s, found.plan) == ("emulated", 1.5, plan_hash(plan))
     for rank, process in enumerate(plan.placement):
