@@ -43,7 +43,11 @@ def test_stop_ends_a_rank(start_ranks: Callable[[int], Any]) -> None:
 @pytest.mark.parametrize(
     ("order", "says"),
     [
-        ({"op": "dance"}, "unknown op 'dance'; expected connect, prepare, run or stop"),
+        (
+            {"op": "dance"},
+            "unknown op 'dance'; expected connect, join, prepare, meet, run or stop",
+        ),
+        ({"op": "meet", "plan_hash": "f00"}, "f00 was not prepared"),
         ({"op": "run", "plan_hash": "f00", "iteration": 0, "start_at": 0}, "f00 was not prepared"),
         ({"op": "prepare", "plan": "{}"}, "schema_version is None"),
     ],
@@ -86,3 +90,14 @@ def test_a_rank_serves_its_standard_streams_too() -> None:
     assert '"event": "error"' in error
     assert "unknown op" in error
     assert done.returncode == 1
+
+
+def test_who_joins_later_is_in_no_world_and_systems_whose_peers_stay_do_not_meet(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Plan]
+) -> None:
+    """It prepares its part all the same; its peers would be told of nobody."""
+    ranks = start_ranks(1)
+    ranks.all("ready", op="join", rank=0, world_size=1, address="127.0.0.1")
+    hashed = ranks.prepare(plan_of(pp=1, dp=1))
+    ranks.send(0, op="meet", plan_hash=hashed, members={"0": "127.0.0.1:1"}, epoch=1, new=[])
+    assert "is of a system whose peers stay" in ranks.receive(0)["message"]
