@@ -60,6 +60,7 @@ TRAINED = {
     ("megatron", "zero-bubble", "ring"),
     ("zero3", "none", "shard"),
     ("ddp", "none", "ring"),
+    ("ddp", "none", "tree"),
     ("ddp", "none", "central-ps"),
     ("ddp", "none", "sharded-ps"),
     ("hivemind", "none", "butterfly"),

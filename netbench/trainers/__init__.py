@@ -21,6 +21,7 @@ lines with it (`protocol`).
     pipeline      carries a schedule (`plan.schedules`) out on model chunks and a communicator
     units         what ZeRO-3 gathers together: layers, virtual or real
     sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap
+    tree          all-reduce over two trees, as NCCL does on many nodes
     ddp           the whole model on every rank: buckets beside the backward pass, servers after it
     diloco        local steps, then an outer step together
     peers         connections between peers that may go, over TCP

@@ -1,6 +1,6 @@
 """Data parallelism: every rank has the whole model and a share of the batch.
 
-`ring`: gradients are all-reduced in buckets, filled from the last layer on. In the last
+`ring`, `tree`: gradients are all-reduced in buckets, filled from the last layer on. In the last
 micro-batch's backward pass the all-reduce of a bucket starts when it is full, in a thread beside
 the pass; one bucket at a time, as on a communicator of NCCL's. Layers that compute are in torch's
 DistributedDataParallel, whose communication hook this is (its first iteration, which learns in what
@@ -37,6 +37,7 @@ from netbench.trainers.layers import DTYPES
 from netbench.trainers.links import payload_bytes
 from netbench.trainers.real import RealStage
 from netbench.trainers.stage import Part, Stage, build_stage
+from netbench.trainers.tree import tree_all_reduce, tree_peers, tree_slices
 from netbench.trainers.virtual import VirtualStage, compute, sleep_until
 from netbench.trainers.world import World
 
@@ -58,12 +59,17 @@ class Ddp:
         (cost,) = plan.stages
         self._slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
         self._group = Group.buffered(
-            world, plan.placement, plan, cost.gradient_bytes / num_messages(plan, self._slices)
+            world,
+            plan.placement,
+            plan,
+            cost.gradient_bytes / num_messages(plan, cost.gradient_bytes),
         )
 
     def peers(self) -> set[int]:
         if self._plan.data_parallel == "sharded-ps":
             return set(self._group.members)
+        if self._plan.data_parallel == "tree":
+            return tree_peers(self._group.members, self._group.index)
         if self._plan.backend == "gloo":  # whose ring is in the order of processes
             return Group.of(self._world, range(self._world.size)).neighbours
         return self._group.neighbours
@@ -149,19 +155,29 @@ def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
     def ring(tensor: torch.Tensor) -> None:
         full_bytes = tensor.nbytes * plan.scale
         slices = count_slices(full_bytes, plan.transport.chunk_bytes)
-        message_bytes = full_bytes / num_messages(plan, slices)
+        message_bytes = full_bytes / num_messages(plan, full_bytes)
         group = Group.buffered(world, plan.placement, plan, message_bytes)
         ring_all_reduce(group, tensor, slices)
+
+    def tree(tensor: torch.Tensor) -> None:
+        group = Group.of(world, plan.placement)
+        tree_all_reduce(group, tensor, tree_slices(tensor.nbytes * plan.scale))
 
     def gloo(tensor: torch.Tensor) -> None:
         with RECORDER.span("collective", name="all_reduce"):
             dist.all_reduce(tensor)
 
+    if plan.data_parallel == "tree":
+        return tree
     return gloo if plan.backend == "gloo" else ring
 
 
-def num_messages(plan: Plan, slices: int) -> int:
-    """Messages as which gradients are sent: a ring cuts them into a part per replica first."""
+def num_messages(plan: Plan, full_bytes: float) -> int:
+    """Messages as which so many bytes of gradients are sent: a ring cuts them into a part per
+    replica first, two trees have a half each."""
+    if plan.data_parallel == "tree":
+        return 2 * tree_slices(full_bytes)
+    slices = count_slices(full_bytes, plan.transport.chunk_bytes)
     return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
 
 
@@ -182,12 +198,11 @@ def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
     if plan.data_parallel in OVERLAPPED and plan.compute == "virtual":
         return VirtualReplica(plan, reducer)
     (cost,) = plan.stages
-    slices = count_slices(cost.gradient_bytes, plan.transport.chunk_bytes)
     part = Part(
         index=0,
         replica=index,
         gradient_dtype=DTYPES[plan.workload.dtype],
-        gradient_messages=num_messages(plan, slices),
+        gradient_messages=num_messages(plan, cost.gradient_bytes),
         shard=(index, plan.layout.dp) if plan.data_parallel == "sharded-ps" else (0, 1),
     )
     stage = build_stage(plan, part)
@@ -220,8 +235,7 @@ class VirtualReplica(PlainReplica):
         dtype = DTYPES[plan.workload.dtype]
         sizes = []
         for bucket in self._buckets:
-            slices = count_slices(bucket.size_bytes, plan.transport.chunk_bytes)
-            messages = num_messages(plan, slices)
+            messages = num_messages(plan, bucket.size_bytes)
             size_bytes = payload_bytes(bucket.size_bytes, plan.scale, messages)
             sizes.append(max(1, size_bytes // dtype.itemsize))
         gradients = torch.zeros(sum(sizes), dtype=dtype)

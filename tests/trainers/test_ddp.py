@@ -15,7 +15,7 @@ from netbench.plan import Plan
 from netbench.plan.buckets import gradient_buckets
 from netbench.trainers.ddp import Ddp, Reducer, all_reduce, build_replica
 from netbench.trainers.virtual import sleep_until
-from netbench.trainers.world import TAG_COLLECTIVE, Work, World
+from netbench.trainers.world import TAG_BARRIER, TAG_COLLECTIVE, TAG_WARM, Work, World
 from tests.trainers.parity import real_plan
 from tests.trainers.processes import on_processes
 
@@ -120,7 +120,7 @@ class CountingWorld(World):
     sent_bytes = 0
 
     def send(self, tensor: torch.Tensor, process: int, tag: int) -> Work:
-        if tag == TAG_COLLECTIVE:
+        if tag not in (TAG_BARRIER, TAG_WARM):
             self.sent_bytes += tensor.nbytes
         return super().send(tensor, process, tag)
 
@@ -137,6 +137,8 @@ def _sent(world: CountingWorld, plan: Plan) -> int:
         ("ring", [3 / 2] * 4),  # 2 (n - 1) / n
         ("sharded-ps", [3 / 2] * 4),  # (n - 1) / n to the servers, as much to the others
         ("central-ps", [1, 2, 2, 1]),  # down the chain 1, 2, 3, 0, and up 0, 1, 2, 3
+        # 2 -> 0, 1 -> 2, 3 -> 2 and 1 -> 3, 2 -> 1, 0 -> 1: half up and half down each
+        ("tree", [1, 2, 2, 1]),
     ],
 )
 def test_gradients_are_sent_once_whatever_the_number_of_micro_batches(

@@ -62,6 +62,8 @@ CASES: dict[str, dict[str, Any]] = {
                                       "data_parallel": "central-ps"},
     "ddp, sharded parameter server": {"system": "ddp", "layers": (4,), "dp": 4,
                                       "data_parallel": "sharded-ps"},
+    "ddp, two trees": {"system": "ddp", "layers": (4,), "dp": 4, "data_parallel": "tree",
+                       "bucket_bytes": 20_000},
     "ddp alone": {"system": "ddp", "layers": (4,), "dp": 1},
     "megatron, tensor 2": {**SHARED, "tp": 2, "layers": (2,)},
     "megatron, tensor 4, recomputed": {**SHARED, "tp": 4, "layers": (1,), "recomputation": True},
