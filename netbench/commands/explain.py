@@ -160,7 +160,7 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
         for part in parts
     ]
     title = (
-        f"{plan.scenario}, {plan.variant}, {plan.workload.layers} layers, batch "
+        f"{plan.scenario}, {plan.variant}, {plan.workload.name}, batch "
         f"{plan.workload.batch}: {simulation.iteration_s:.4g} s per iteration"
     )
     plot_timeline(title, activity(simulation), parts, path)

@@ -154,8 +154,8 @@ def command(
     elif asked.selects:
         raise UsageError(
             "--resume continues the plans of the run it is given; leave out --systems, --layers, "
-            "--batch, --micro-batch, --networks, --seeds, --all, --scale, --compute and "
-            "--token-file, --command, or start a new run"
+            "--batch, --micro-batch, --networks, --models, --replicas, --seeds, --all, --scale, "
+            "--compute, --token-file and --command, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)

@@ -55,7 +55,7 @@ def build_plan(
     batch and devices do not fit together.
     """
     chosen = find_variant(variant)
-    check_model(scenario, variant)
+    check_model(scenario, variant, layers)
     if micro_batch is None:
         micro_batch = scenario.workload.micro_batch
     _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)

@@ -50,9 +50,14 @@ def replicated(
     )
 
 
-def check_model(scenario: Scenario, variant: str) -> None:
-    """Raises PlanError where a system cannot train the scenario's model."""
+def check_model(scenario: Scenario, variant: str, layers: int) -> None:
+    """Raises PlanError where a system cannot train the scenario's model, or it has other layers."""
     model, system = scenario.workload.model, find_variant(variant).system
+    if model and layers != scenario.workload.layers:
+        raise PlanError(
+            f"layers is {layers}, and {model} of scenario {scenario.name} has "
+            f"{scenario.workload.layers}; leave it out"
+        )
     if model and system != "ddp":
         raise PlanError(
             f"{variant} cuts a GPT into layers, and scenario {scenario.name} trains {model}; use "

@@ -95,6 +95,12 @@ def test_what_cannot_be_planned_is_said(
         plans(models, replicas, variant)
 
 
+def test_a_named_model_has_its_own_layers() -> None:
+    """Other numbers are for a GPT."""
+    with pytest.raises(PlanError, match="layers is 24, and resnet18 of scenario dp-scaling-1gbit"):
+        build_plan(LAB, "ddp", 24, LAB.workload.batch, 1, 2, 1)
+
+
 def test_a_gpt_is_not_replicated() -> None:
     """It has layers and batches instead."""
     with pytest.raises(PlanError, match="case3 trains a GPT on all its devices"):
