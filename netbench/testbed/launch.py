@@ -31,7 +31,7 @@ MODES = ("native", "guest-virtual", "guest-real")
 SESSION = "netbench.testbed.session"
 """The module that carries out a job, where nothing else is said."""
 
-GUEST_BASE_BYTES = 2 << 30
+GUEST_BASE_BYTES = 4 << 30
 GUEST_BYTES_PER_RANK = 32 << 20
 """Memory of a guest: Python with torch in its page cache, and what a forked rank adds. Sparse on
 the host: 64 ranks of zero3 were seen to use 2.8 GB, of 4 GB allowed."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable
+from typing import ClassVar
 
 import torch
 
@@ -39,13 +40,17 @@ def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
 
 
 class Inbox:
-    """Messages from one process, received in the order in which it sends them."""
+    """Messages from one process, received in the order in which it sends them.
+
+    Plans run one after the other, so those of a process share the memory that messages come into.
+    """
+
+    _memory: ClassVar[dict[tuple[int, int], torch.Tensor]] = {}
 
     def __init__(self, world: World, process: int, tag: int, size: int, num_ahead: int) -> None:
         self._world, self._process, self._tag = world, process, tag
-        self._num_ahead = num_ahead
-        # One more than can be under way, for the message in use.
-        self._buffers = [torch.empty(size, dtype=torch.uint8) for _ in range(num_ahead + 2)]
+        self._size, self._num_ahead = size, num_ahead
+        self._buffers: list[torch.Tensor] = []
         self._works: deque[Work] = deque()
         self._count = self._turn = self._posted = self._taken = 0
         self._started_s: deque[float] = deque()
@@ -53,6 +58,7 @@ class Inbox:
     def open(self, count: int) -> None:
         """Expect `count` messages from now on; post what may come ahead."""
         self._count, self._turn, self._posted, self._taken = count, 0, 0, 0
+        self._buffers = self._take_memory()
         self._post(self._num_ahead)
 
     def start(self) -> None:
@@ -75,6 +81,14 @@ class Inbox:
         )
         self._taken += 1
         return message
+
+    def _take_memory(self) -> list[torch.Tensor]:
+        """A buffer more than can be under way, for the message in use."""
+        num_bytes, key = (self._num_ahead + 2) * self._size, (self._process, self._tag)
+        block = self._memory.get(key)
+        if block is None or block.numel() < num_bytes:
+            block = self._memory[key] = torch.empty(num_bytes, dtype=torch.uint8)
+        return list(torch.split(block[:num_bytes], self._size))
 
     def _post(self, until: int) -> None:
         while self._posted < min(until, self._count):
