@@ -44,7 +44,7 @@ def ddp_plan(plan_of: Callable[..., Plan], dp: int = 2, **changes: Any) -> Plan:
 class SlowWorld(World):
     """Collectives arrive over a link of `RATE` bytes/s, message after message."""
 
-    RATE = 1e5
+    RATE = 5e4
     free_s = 0.0
 
     def receive(self, tensor: torch.Tensor, process: int, tag: int) -> Work:
@@ -86,12 +86,12 @@ def reduced_s(plan: Plan) -> float:
 
 
 @pytest.mark.parametrize(
-    ("forward_s", "micro_batches", "bound"), [(0.2, 2, "compute"), (0.05, 1, "network")]
+    ("forward_s", "micro_batches", "bound"), [(0.4, 1, "compute"), (0.2, 2, "network")]
 )
 def test_buckets_are_reduced_beside_the_backward_pass(
     plan_of: Callable[..., Plan], forward_s: float, micro_batches: int, bound: str
 ) -> None:
-    """Over a link that takes 80 ms for a bucket, 480 ms in all. Where computing takes longer only
+    """Over a link that takes 160 ms for a bucket, 960 ms in all. Where computing takes longer only
     the last bucket shows; where it does not, the link works from the first bucket to the last."""
     plan = ddp_plan(plan_of, forward_s=forward_s, num_micro_batches=micro_batches)
     (cost,) = plan.stages
@@ -103,10 +103,10 @@ def test_buckets_are_reduced_beside_the_backward_pass(
     if bound == "compute":
         assert expected_s == pytest.approx(computed_s + last_s + cost.optimizer_s)
     else:
-        first_s = cost.backward_s / 6
-        assert expected_s == pytest.approx(0.05 + first_s + network_s + cost.optimizer_s)
+        before_s = computed_s - 5 / 6 * cost.backward_s
+        assert expected_s == pytest.approx(before_s + network_s + cost.optimizer_s)
     hidden_s = serial_s - expected_s
-    assert hidden_s > 0.12
+    assert hidden_s > 0.4
     for seconds, phases in on_processes(2, _time, plan, world_type=SlowWorld):
         assert expected_s <= seconds < serial_s - hidden_s / 2
         assert sum(phases.values()) == pytest.approx(seconds, abs=0.02)
