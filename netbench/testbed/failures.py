@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 NAMED_RANKS = 8
 """Ranks that a message names; of more it says how many."""
+
+
+OOM_KILL = b"ut of memory: Killed process"
+"""In the kernel's log, of a machine and of a control group. Source: mm/oom_kill.c."""
+
+LOG_RECORD_BYTES = 8192
+"""At least the longest record of /dev/kmsg, which is read one by one. Source: linux/printk.h."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,17 +70,40 @@ def explain(
         shown.append(f"and {len(causes) - NAMED_RANKS} more")
     killed = any("SIGKILL" in c.what or "without a word" in c.what for c in causes)
     memory = ""
-    if killed and num_oom_kills:
+    if killed and num_oom_kills > 0:  # a log may have lost its oldest
         memory = f" (out of memory: the kernel killed {num_oom_kills} since the ranks were started)"
     num_followers = len(first) - len(causes)
     others = f"; {num_followers} others lost a connection by it" if num_followers else ""
     return f"{'; '.join(shown)}{memory}, in {doing}{others}", causes[0].rank
 
 
-def count_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """Processes that this kernel has ever ended for lack of memory."""
+def count_oom_kills(vmstat: Path = Path("/proc/vmstat"), log: Path = Path("/dev/kmsg")) -> int:
+    """Processes that this kernel has ended for lack of memory: ever, or as far as its log goes back
+    where it does not count (the guest kernel)."""
     for line in vmstat.read_text().splitlines():
         key, _, value = line.partition(" ")
         if key == "oom_kill":
             return int(value)
-    return 0
+    return sum(record.count(OOM_KILL) for record in _read_log(log))
+
+
+def _read_log(path: Path) -> Iterator[bytes]:
+    """The records of the kernel's log, oldest first; none where it may not be read."""
+    try:
+        log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        with suppress(BlockingIOError):  # no more for now
+            while record := _read_record(log):
+                yield record
+    finally:
+        os.close(log)
+
+
+def _read_record(log: int) -> bytes:
+    """The next one; a record that was overwritten meanwhile is one too. b"": the end of a file."""
+    try:
+        return os.read(log, LOG_RECORD_BYTES)
+    except BrokenPipeError:
+        return b"overwritten"

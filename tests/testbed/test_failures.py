@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,9 +86,25 @@ def test_a_rank_that_ended_well_does_not_complain() -> None:
 
 
 def test_the_count_of_the_kernel_is_found(tmp_path: Path) -> None:
-    """In its own file; a kernel that does not count has none."""
+    """In its own file."""
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("nr_free_pages 12\noom_kill 7\noom_kill_x 9\n")
-    assert count_oom_kills(vmstat) == 7
+    assert count_oom_kills(vmstat, tmp_path / "none") == 7
+
+
+def test_a_kernel_that_does_not_count_is_read_by_its_log(tmp_path: Path) -> None:
+    """A machine that ran out of memory and a control group that did; without a log, none."""
+    vmstat, log = tmp_path / "vmstat", tmp_path / "kmsg"
     vmstat.write_text("nr_free_pages 12\n")
-    assert count_oom_kills(vmstat) == 0
+    log.write_text(
+        "6,339,5140900,-;NET: Registered protocol family 10\n"
+        "3,340,5690716,-;Out of memory: Killed process 141 (python) total-vm:1740344kB\n"
+        "3,341,5690717,-;Memory cgroup out of memory: Killed process 142 (python) total-vm:9kB\n"
+    )
+    assert count_oom_kills(vmstat, log) == 2
+    assert count_oom_kills(vmstat, tmp_path / "none") == 0
+
+
+def test_the_log_of_this_kernel_is_read_to_its_end() -> None:
+    """Without waiting for what is yet to come; where it may not be read, there is nothing."""
+    assert count_oom_kills(Path(os.devnull)) >= 0

@@ -117,7 +117,7 @@ def test_a_script_that_dies_leaves_its_iterations_its_output_and_nothing_else(
     )
     status, output, found = run(tmp_path / "results", f"{sys.executable} {script}")
     assert status == 1
-    assert f"rank 3 on node3: was killed by SIGKILL{cause}" in output
+    assert f"rank 3 on node3: was killed by SIGKILL{cause}" in output, output
     assert "  | about to die" in output
     assert "--resume" in output
     assert [record.iteration_s for record in found.records] == [1.25, 1.25]
