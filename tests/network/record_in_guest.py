@@ -1,15 +1,21 @@
-"""Write the golden programs and what tc prints of them: `python -m tests.network.record_in_guest`.
+"""Write the golden programs and what is read of them: `python -m tests.network.record_in_guest`.
 
 Boots the guest kernel, loads each program of `shaping_cases` on an interface, and keeps its text,
-`tc -s -j` of qdiscs and filters, and `tc -d class show`. To be looked at before it is committed.
+`tc -s -j` of qdiscs and filters, `tc -d class show`, and what the kernel answers `netlink.read`. To
+be looked at before it is committed.
 """
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
+from unittest.mock import patch
 
+from netbench.network import netlink
 from netbench.testbed.guest import run_in_guest
 from netbench.testbed.host import probe_host
 from tests.network.shaping_cases import CASES, kept_text
@@ -23,6 +29,25 @@ def output(*argv: str, stdin: str = "") -> str:
     return subprocess.run(argv, input=stdin, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+class RecordingSocket(socket.socket):
+    """Keeps what comes. answers: of every `recv` of all of them."""
+
+    answers: ClassVar[list[str]] = []
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        answer = super().recv(size, flags)
+        self.answers.append(answer.hex())
+        return answer
+
+
+def answers() -> list[str]:
+    """What `netlink.read` is answered, in hexadecimal."""
+    RecordingSocket.answers.clear()
+    with patch.object(socket, "socket", RecordingSocket):
+        netlink.read(Path("/proc/self/ns/net"), "eth0")
+    return RecordingSocket.answers
+
+
 def record(names: list[str]) -> None:
     """In the guest: load, show, take away."""
     output("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
@@ -33,6 +58,7 @@ def record(names: list[str]) -> None:
         (GOLDEN / f"{name}.tables.json").write_text(tables)
         classes = output("tc", "-d", "class", "show", "dev", "eth0")
         (GOLDEN / f"{name}.classes.txt").write_text(classes)
+        (GOLDEN / f"{name}.netlink.json").write_text(json.dumps(answers(), indent=0) + "\n")
         output("tc", "qdisc", "del", "dev", "eth0", "root")
 
 
@@ -41,7 +67,7 @@ def main() -> int:
     if sys.argv[1:]:
         record(sys.argv[1:])
         return 0
-    names = [name for name in CASES if not (GOLDEN / f"{name}.tc").exists()]
+    names = [name for name in CASES if not (GOLDEN / f"{name}.netlink.json").exists()]
     argv = [sys.executable, "-m", "tests.network.record_in_guest", *names]
     status, printed = run_in_guest(probe_host(), argv) if names else (0, "nothing is missing")
     print(printed)
