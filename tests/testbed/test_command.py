@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,14 +66,18 @@ class Run:
             dataclasses.replace(node, address="127.0.0.1", interface="lo")
             for node in node_addresses(plan.node_names)
         )
-        self.pool = ScriptPool(
-            nodes, plan, lambda rank, text: self.output.append((rank, text)), self._read
-        )
+        self.all_have_printed = threading.Event()
+        self.pool = ScriptPool(nodes, plan, self._print, self._read)
         self.pool.start(self.transport, lambda count: None)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.pool.launch(folder, folder / "plan.json", port)
+
+    def _print(self, rank: int, text: str) -> None:
+        self.output.append((rank, text))
+        if {rank for rank, _ in self.output} == set(range(4)):
+            self.all_have_printed.set()
 
     def _read(self) -> Sample:
         """Only processes: what else this machine does on loopback is not theirs."""
@@ -275,9 +278,7 @@ def test_scripts_die_with_whoever_started_them(start: Callable[..., Run]) -> Non
 
 def kill_first_command(run: Run) -> None:
     """Once all have printed."""
-    deadline_s = time.monotonic() + 30.0
-    while len(run.output) < 4 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
+    assert run.all_have_printed.wait(30.0)
     os.kill(run.transport.commands[0].pid, signal.SIGKILL)
 
 
