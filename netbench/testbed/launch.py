@@ -33,8 +33,8 @@ SESSION = "netbench.testbed.session"
 
 GUEST_BASE_BYTES = 4 << 30
 GUEST_BYTES_PER_RANK = 32 << 20
-"""Memory of a guest: Python with torch in its page cache, and what a forked rank adds. Sparse on
-the host: 64 ranks of zero3 were seen to use 2.8 GB, of 4 GB allowed."""
+"""Memory of a guest: Python with torch in its page cache and room for messages at full size, and
+what a forked rank adds. Sparse on the host: 64 ranks of zero3 were seen to use 2.8 GB."""
 
 CONSOLE_LINES = 12
 """How much of a failed guest's console an error shows."""
