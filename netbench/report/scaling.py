@@ -10,7 +10,7 @@ from netbench.report.grid import Grid, markdown
 from netbench.report.published import load
 from netbench.report.simulated import FOLDER, SCALING, SCALING_PICTURE, bullet, read_table
 from netbench.report.tables import percent_text
-from netbench.report.throughput import scaling_text, throughput_text, unit_name
+from netbench.report.throughput import printed_text, scaling_text, throughput_text, unit_name
 from netbench.scenario import load_scenario
 
 if TYPE_CHECKING:
@@ -56,18 +56,16 @@ def scaling(table: pd.DataFrame) -> Grid:
         first = cells.iloc[0]
         alone = float(first["simulated_throughput"] / first["simulated_scaling"])
         printed = first["published_throughput"]
-        published = "-" if printed != printed else _with_scaling(printed, printed / alone)
+        published = "-"
+        if printed == printed:
+            published = f"{printed_text(printed)} ({scaling_text(printed / alone)})"
         texts = [_simulated(cell) for cell in cells.itertuples()]
         rows.append((unit_name(str(model)), str(replicas), published, *texts))
     return Grid(head=("Model", "Replicas", "published", *systems), rows=tuple(rows), num_labels=2)
 
 
-def _with_scaling(throughput: float, scaling: float) -> str:
-    return f"{throughput_text(throughput)} ({scaling_text(scaling)})"
-
-
 def _simulated(cell: Any) -> str:
-    text = _with_scaling(cell.simulated_throughput, cell.simulated_scaling)
+    text = f"{throughput_text(cell.simulated_throughput)} ({scaling_text(cell.simulated_scaling)})"
     is_predicted = cell.replicas > 1 and cell.error == cell.error
     return f"{text} {percent_text(cell.error)}" if is_predicted else text
 

@@ -42,8 +42,13 @@ def unit_name(model: str) -> str:
 
 
 def throughput_text(value: float | None) -> str:
-    """Two decimals, as printed; one where a simulated figure has no more (`number_text`)."""
+    """Two decimals; one where a simulated figure has no more (`number_text`)."""
     return "-" if value is None else f"{value:.{1 if value >= 10_000 else 2}f}"
+
+
+def printed_text(value: float | None) -> str:
+    """Two decimals, as published."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def scaling_text(value: float) -> str:
@@ -65,7 +70,7 @@ def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
         found = _rate(row, row.found.mean_s) if row.found else None
         error = percent_text(found / printed - 1, 1) if found and printed else "-"
         texts = [unit_name(row.model), str(row.replicas), row.variant]
-        texts += [throughput_text(printed)] if has_published else []
+        texts += [printed_text(printed)] if has_published else []
         texts += [throughput_text(before)] if has_predicted else []
         texts += [throughput_text(found), str(row.found.num if row.found else 0)]
         texts += [error] if has_published else []

@@ -57,7 +57,7 @@ def test_a_run_of_models_shows_throughput_beside_the_published_one(tmp_path: Pat
         "Model", "Replicas", "System", "published", "emulated", "n", "error", "scalability",
     )  # fmt: skip
     assert grid.rows == (
-        ("bert-base, words/s", "16", "ddp", "26798.0", "32768.0", "2", "+22.3%", "14.44x"),
+        ("bert-base, words/s", "16", "ddp", "26798.02", "32768.0", "2", "+22.3%", "14.44x"),
     )
 
 
