@@ -14,6 +14,7 @@ together. What is computed from the clocks of two nodes means something only whe
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
@@ -84,12 +85,14 @@ def serve(
     trains: dict[tuple[int, int], list[Arrival]] = {}
     opened: dict[tuple[int, int, int], socket.socket] = {}
     num_connections = num_sources * sum(streams) + num_waiting
-    with (
-        socket.create_server((address, PORT), family=family, backlog=256) as listener,
-        socket.socket(family, socket.SOCK_DGRAM) as echo,
-    ):
+    with contextlib.ExitStack() as stack:
+        # First: who can connect sends echoes at once.
+        echo = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
         echo.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UDP_BUFFER_BYTES)
         echo.bind((address, PORT))
+        listener = stack.enter_context(
+            socket.create_server((address, PORT), family=family, backlog=256)
+        )
 
         def wait_for(others: list[socket.socket]) -> None:
             _answer_until(others, echo, secret, trains)
