@@ -7,7 +7,7 @@ deliver. All of that is pure.
 Nodes on this machine: `apply` loads, reads back and takes away; `netlink` reads without `tc`.
 Machines of others: `fleet` gives all of them their programs or none; `courier` sends each the
 `agent`, which keeps what was there before and puts it back; `preflight` says what speaks against
-it, `usage` what links carry.
+it, `usage` what links carry, by the `counters` of their queues.
 
 `samples` says which links to measure, `measure` runs `probe` on the nodes, `verify` judges;
 `trains` has the statistics of jitter and loss. `fidelity`: how far a testbed may be trusted.

@@ -4,8 +4,12 @@ A plan is pure data: what is simulated, emulated on one machine or run on a clus
 JSON, and its hash is the provenance of every record.
 
 `variants` reads the names of systems, `model` is the data, `build` makes it, `serial` writes, reads
-and hashes it; `traffic` and `memory` say what it asks of the network and the devices. `schedules`
-has what each stage of a pipeline does, which the simulator times and the trainers carry out.
+and hashes it; `traffic` and `memory` say what it asks of the network and the devices.
+
+What simulator and trainers both go by: `schedules` has what each stage of a pipeline does, `tensor`
+who shares a stage's layers, `zero3` its units and groups, `buckets` those of ddp, `timeline` what
+ranks did and when. Other plans: `replicas` of models by name, `command` for scripts, `collective`
+for one collective, `what_if` for the same plan on another network.
 """
 
 from netbench.plan.build import build_plan, build_plans, describe_plan

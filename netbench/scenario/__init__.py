@@ -1,7 +1,9 @@
 """YAML -> `Scenario`: regions, nodes, devices, links.
 
 `model` is the data; `load` finds files, `source` reads them with line numbers, `schema` is their
-form, `validate` checks against it, `links` and `devices` build the parts.
+form, `validate` checks against it, `links`, `devices` and `workload` build the parts. `describe`
+has a link in few words. `readings` understands what iperf3, ping and tables in CSV say of a
+network, `matrices` makes a scenario of it.
 """
 
 from netbench.scenario.model import Scenario

@@ -1,10 +1,14 @@
 """Plans as flows over links: what an iteration takes, and why, in milliseconds.
 
-- `simulate` turns a plan into a `Simulation`; `simulate_collective` a collective into seconds.
+- `simulate` turns a plan into a `Simulation`, `benchmark` a collective into seconds; `parallel`
+  runs many plans at once, `search` looks for the poorest network that will do.
 - `kernel` is the event loop, `graph` what it runs, `fabric` the network it runs on.
-- `schedules` says what each stage of a pipeline does in which order, `pipeline` makes it a graph.
-- `local_steps` has systems that average after work of their own.
-- `collectives` are algorithms over the links. `profile` is what a transport library adds.
+- `pipeline` makes a graph of a schedule (`plan.schedules`), `zero3` of micro-steps over shards;
+  `local_steps` has systems that average after work of their own.
+- `collectives` are algorithms over the links. `profile` is what a transport library adds
+  (`profiles/*.yaml`).
+- `explain` says where the time goes: `trail` walks back through waits, `usage` has busy links.
+- `unfold` is an iteration from end to end, rank by rank; `trace` writes one for Perfetto.
 """
 
 from netbench.simulator.benchmark import simulate_collective

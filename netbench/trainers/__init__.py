@@ -9,22 +9,34 @@ lines with it (`protocol`).
     fork_server   one parent, many ranks, each in its own network namespace
     rank          the main loop of one rank
     command       one rank that is a script of somebody's own
+    calibrate     the loop of a process that measures a device instead
     world         the ranks as one gloo process group
+    events        what a rank did and when, recorded where a trace is asked for
+
     links         what the plan's network allows between two processes (pure)
     communicator  point-to-point transfers with the semantics of one NCCL communicator
     collectives   chains and rings, sliced, as NCCL moves them
-    calibrate     the loop of a process that measures a device instead
-    events        what a rank did and when, recorded where a trace is asked for
-    virtual       devices and stages that compute by sleeping
-    tensor        layers that several ranks share, computed (DTensor) or virtual
-    named         models by name, computed: built by transformers
-    pipeline      carries a schedule (`plan.schedules`) out on model chunks and a communicator
-    units         what ZeRO-3 gathers together: layers, virtual or real
-    sharding      torch's `fully_shard` with rings for its collectives, and streams for overlap
     tree          all-reduce over two trees, as NCCL does on many nodes
-    ddp           the whole model on every rank: buckets beside the backward pass, servers after it
-    diloco        local steps, then an outer step together
     peers         connections between peers that may go, over TCP
+    epoll_shim.c  a preload that spares gloo's event loop most of its polling
+
+    stage         what a rank trains: layers, virtual or real
+    virtual       devices and layers that compute by sleeping
+    real          layers that compute, with gradients and an optimizer
+    layers        a GPT in plain PyTorch
+    named         models by name that compute: built by transformers
+    data          what is trained on: tokens, the same for whoever asks
+    tensor        layers that several ranks share, computed (DTensor) or virtual
+    units         what ZeRO-3 gathers together: layers, virtual or real
+    sharding      torch's `fully_shard` with rings for its collectives, and threads for overlap
+
+    systems       the training systems by name
+    pipeline      carries a schedule (`plan.schedules`) out on model chunks and a communicator
+    dtfm          GPipe or 1F1B, then data parallelism through servers or an all-reduce
+    megatron      synchronous pipelines, then an all-reduce per model chunk
+    zero3         `fully_shard` in micro-steps
+    ddp           the whole model on every rank: buckets beside the backward pass, servers after it
     hivemind      peers that average compressed gradients, an iteration late
-    systems       the training systems by name: `ddp`, `dtfm`, `megatron`, `zero3`, ...
+    diloco        local steps, then an outer step together
+    benchmark     collectives and transfers alone, as gloo's users call them
 """
