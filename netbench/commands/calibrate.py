@@ -101,12 +101,18 @@ class Words(click.ParamType[tuple[str, ...]]):
 
 @click.command()
 @click.option(
-    "--device", type=click.Choice(list(DEFAULTS)), default="cpu", show_default=True, help="Which."
+    "--device",
+    type=click.Choice(list(DEFAULTS)),
+    default="cpu",
+    show_default=True,
+    help="A core, or a GPU.",
 )
 @click.option("--hidden", type=NumberList(), help="Hidden sizes.  [default: by device]")
 @click.option("--sequence", type=NumberList(), help="Sequence lengths.  [default: by device]")
-@click.option("--micro-batch", type=NumberList(), help="Sequences.  [default: by device]")
-@click.option("--dtype", "dtypes", type=Words(), help="The first is the profile's default.")
+@click.option("--micro-batch", type=NumberList(), help="Sequences in a pass.  [default: by device]")
+@click.option(
+    "--dtype", "dtypes", type=Words(), help="The first is the profile's own.  [default: by device]"
+)
 @click.option(
     "--threads",
     type=click.IntRange(min=1),

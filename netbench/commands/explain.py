@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +226,7 @@ def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) 
     )
     console.print("[bold]Largest losses[/bold]")
     for loss in losses(simulation):
-        console.print(f"  {loss.text}", soft_wrap=True)
+        _print_hanging(console, loss.text)
     found = breakdown(simulation)
     console.print("\n[bold]Where a rank's time goes[/bold]")
     console.print(_breakdown_table(simulation, found))
@@ -236,6 +237,13 @@ def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) 
     console.print(_path_table(simulation, critical_path(simulation)))
     console.print("\n[bold]Busiest links[/bold]")
     console.print(_link_table(links(simulation)))
+
+
+def _print_hanging(console: Console, text: str) -> None:
+    """Indented, and what does not fit on a terminal's line further; whole elsewhere."""
+    if console.is_terminal:
+        text = textwrap.fill(text, console.width - 2, subsequent_indent="  ")
+    console.print(textwrap.indent(text, "  "), soft_wrap=True)
 
 
 def _table(*columns: tuple[str, JustifyMethod]) -> Table:

@@ -64,7 +64,9 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 
 @click.command()
 @click.argument("scenario")
-@click.option("--systems", help="Comma-separated, e.g. dtfm-random,zero3.  [default: the slice]")
+@click.option(
+    "--systems", help="Comma-separated, e.g. dtfm-random,zero3.  [default: the scenario's]"
+)
 @click.option("--layers", type=NumberList(), help="Model depths, e.g. 24,32.")
 @click.option("--batch", type=NumberList(), help="Global batch sizes, in sequences.")
 @click.option("--micro-batch", type=NumberList(), help="Micro-batch sizes, in sequences.")

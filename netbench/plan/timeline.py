@@ -69,7 +69,8 @@ class Slice:
 class Timeline:
     """An iteration of the plan with hash `plan`. source: of `netbench.records.SOURCES`.
 
-    slices: by rank and start. Those of a zero3 or ddp iteration that was simulated are all rank 0.
+    slices: by rank and start. Where one rank was simulated for all (`zero3`, `ddp`, `hivemind`,
+    `diloco`) they are rank 0's.
     """
 
     plan: str

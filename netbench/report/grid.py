@@ -44,7 +44,8 @@ def csv_text(grid: Grid) -> str:
 
 
 def rich_table(grid: Grid) -> Table:
-    """The same cells for a terminal, narrow: a run's comparison fits 80 columns."""
+    """The same cells for a terminal, narrow: a run's comparison fits 80 columns, where need be with
+    the first label over several lines."""
     from rich import box
     from rich.table import Table
 
@@ -52,10 +53,20 @@ def rich_table(grid: Grid) -> Table:
     for column, head in enumerate(grid.head):
         label = column < grid.num_labels
         text = head if label else re.sub(r"([ -])", r"\1\n", head)
-        table.add_column(text, justify="left" if label else "right", no_wrap=label)
+        table.add_column(
+            text,
+            justify="left" if label else "right",
+            no_wrap=column > 0,
+            min_width=None if column else max(map(len, _words(grid))),
+        )
     for row in grid.rows:
         table.add_row(*row)
     return table
+
+
+def _words(grid: Grid) -> list[str]:
+    """Words of the first column: it breaks between them, others do not break."""
+    return " ".join((grid.head[0], *(row[0] for row in grid.rows))).split()
 
 
 def _line(grid: Grid, widths: list[int], cells: Iterable[str]) -> str:

@@ -38,7 +38,8 @@ class _Table:
 
 
 def unfold(simulation: Simulation) -> plan_timeline.Timeline:
-    """The whole iteration; `zero3` and `ddp` as rank 0, for all do the same.
+    """The whole iteration. Where one rank stands for all (`zero3`, `ddp`, `hivemind`, `diloco`) it
+    is rank 0.
 
     simulation: of all micro-batches (`simulate(plan, whole=True)`). A rank may run ahead of a
     steady state, and its passes would be missing from the copies of it.

@@ -41,3 +41,12 @@ def test_a_terminal_table_breaks_long_heads_not_cells() -> None:
     assert lines[0].split() == ["published"]
     assert lines[1].split() == ["Setting", "s"]
     assert "L24 B1024 18.87 ±0.21" in lines
+
+
+def test_a_narrow_terminal_breaks_the_first_label_and_leaves_figures_whole() -> None:
+    """Where the table is too wide the first label goes over two lines, between its words."""
+    console = Console(width=20, file=io.StringIO(), record=True)
+    console.print(rich_table(GRID))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert [line.split() for line in lines[3:5]] == [["L24", "18.87", "±0.21"], ["B1024"]]
+    assert "…" not in "".join(lines)
