@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from netbench.errors import RecordError, UsageError
-from netbench.records import find_run, read_run
+from netbench.records import FILE_NAME, find_run, read_run
 
 if TYPE_CHECKING:
     from netbench.records import Record, Run
@@ -54,15 +54,19 @@ def table(
     """Print the table of SCENARIO's newest run, beside the published figures where there are any.
 
     Looks in the results folder, then in its recorded/. Without a run, what was published is
-    printed.
+    printed. A run's folder will do for SCENARIO.
     """
-    name = _scenario_name(scenario, run_path, results)
-    path = run_path or find_run(results, name)
-    if path is None:
-        _print_published(name, form, plot)
-        return
-    run = read_run(path)
-    _check_scenario(run, name)
+    if run_path is None and (Path(scenario) / FILE_NAME).is_file():
+        run = read_run(Path(scenario))
+        _check_scenario(run, None)
+    else:
+        name = _scenario_name(scenario, run_path, results)
+        path = run_path or find_run(results, name)
+        if path is None:
+            _print_published(name, form, plot)
+            return
+        run = read_run(path)
+        _check_scenario(run, name)
     if {record.system for record in run.records} == {COLLECTIVE}:
         _print_collectives(run, form, plot)
         return
@@ -177,11 +181,12 @@ def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
     return load_scenario(scenario).name
 
 
-def _check_scenario(run: Run, name: str) -> None:
+def _check_scenario(run: Run, name: str | None) -> None:
+    """Raises RecordError for a run without iterations, UsageError for one of another scenario."""
     found = {_recorded_as(record) for record in run.records}
     if not found:
         raise RecordError(f"{run.path}: no iteration is recorded; continue with --resume")
-    if found != {name}:
+    if name is not None and found != {name}:
         raise UsageError(f"{run.path}: a run of {', '.join(sorted(found))}, not of {name}")
 
 

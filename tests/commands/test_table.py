@@ -39,6 +39,13 @@ def test_a_run_can_be_chosen(tmp_path: Path, capsys: CaptureFixture) -> None:
     assert "a run of mine, not of case4" in capsys.readouterr().err
 
 
+def test_a_folder_of_a_run_will_do(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """As `netbench trace diff` takes it."""
+    path = runs.write(tmp_path, runs.CASE3, scenario="mine")
+    assert run(["table", str(path.parent), "--format", "markdown"]) == 0
+    assert "| L24 B1024 | dtfm-scheduled |" in capsys.readouterr().out
+
+
 def test_recorded_runs_are_used_where_there_are_no_others(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
