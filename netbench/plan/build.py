@@ -353,9 +353,11 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
 
 
 def _master_weights(system: str, dtype: str, compute: str) -> str:
-    """dtfm's layers of 16 bits are updated as fp32 on the CPU, where there are any."""
-    half = dtype in ("fp16", "bf16")
-    return "cpu" if system == "dtfm" and half and compute != VIRTUAL else ""
+    """Layers of 16 bits are updated as fp32, where there are any: dtfm's on the CPU, the others' on
+    their device. hivemind has its own copy."""
+    if dtype not in ("fp16", "bf16") or compute == VIRTUAL or system == "hivemind":
+        return ""
+    return "cpu" if system == "dtfm" else compute
 
 
 def _check_chunks(

@@ -69,8 +69,9 @@ class Plan:
 
     compute: where layers compute: `virtual` sleeps for what `stages` says; or `cpu`, `cuda`, or
     where a `script` chooses.
-    token_file: what those train on, "" = synthetic tokens. master_weights: "cpu" = dtfm updates an
-    fp32 copy there. sequence_parallel: tensor-parallel ranks split what they would all hold alike.
+    token_file: what those train on, "" = synthetic tokens. master_weights: where an fp32 copy of
+    them is updated, cpu or cuda, "" = nowhere. sequence_parallel: tensor-parallel ranks split what
+    they would all hold alike.
     shard_ranks: zero3 ranks, neighbours in the order of ranks, that hold one copy; 0 = all.
     prefetch_units: units zero3 gathers ahead. accumulation: zero3 gradients of micro-steps are
     `` scattered each, `keep` kept whole until the last, with the live parameters. local_steps:

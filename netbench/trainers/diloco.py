@@ -99,4 +99,4 @@ class Diloco:
         ring_all_reduce(self._replicas, difference, self._slices)
         self._start.grad = difference
         self._outer.step()
-        self._stage.parameters.copy_(self._start)
+        self._stage.load(self._start)

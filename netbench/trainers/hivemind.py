@@ -131,7 +131,7 @@ class Hivemind:
         elif averaging is not None:
             averaging.result()
         self._pending = accumulated
-        self._stage.parameters.copy_(self._parameters)
+        self._stage.load(self._parameters)
         self._num_iterations += 1
         gone = set(members) - set(self._members)
         self._missing = sum(share(self._total, members, peer)[1] for peer in gone) / self._total
@@ -241,7 +241,7 @@ class Hivemind:
         self._peers.exchange({}, {giver: (data,)})
         state = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
         self._parameters.copy_(state["parameters"])
-        self._stage.parameters.copy_(self._parameters)
+        self._stage.load(self._parameters)
         self._optimizer.load_state_dict(state["optimizer"])
         for _ in range(state["num_iterations"] - self._num_iterations):
             self._stage.zero_gradients()  # on to the batch of the others

@@ -183,7 +183,7 @@ class Rank:
         if loss is not None and not math.isfinite(loss):
             raise TestbedError(
                 f"the loss of iteration {order['iteration']} is {loss}; it diverged: "
-                "lower the learning rate, or use a dtype of larger range"
+                "use a dtype of larger range (bf16, fp32)"
             )
         self._channel.send(
             event="iteration",

@@ -163,10 +163,10 @@ class RealStage:
         index, count = part.shard
         self._shard = slice(*equal_chunks(self.parameters.numel(), count)[index])
         self._updated = self.parameters[self._shard]
-        self._has_master = plan.master_weights == "cpu"
+        self._has_master = bool(plan.master_weights)
         if self._has_master:
             exact = torch.promote_types(self._dtype, torch.float32)
-            self._updated = self._updated.to("cpu", exact, copy=True)
+            self._updated = self._updated.to(plan.master_weights, exact, copy=True)
         self._optimizer = OPTIMIZERS.get(plan.system, adam)([self._updated])
         self._batches = Batches(plan, part.replica)
         self._share = workload.micro_batch / workload.batch
@@ -269,6 +269,12 @@ class RealStage:
         if self._has_master:
             self.parameters[self._shard] = self._updated
         self.zero_gradients()
+
+    def load(self, parameters: torch.Tensor) -> None:
+        """Go on from these parameters."""
+        self.parameters.copy_(parameters)
+        if self._has_master:
+            self._updated.copy_(parameters[self._shard])
 
     def zero_gradients(self) -> None:
         """Go on to the next batch without a step."""

@@ -74,6 +74,9 @@ class Stage(Protocol):
     def update(self) -> None:
         """Let the optimizer step on `gradients`, then zero them. A new iteration begins."""
 
+    def load(self, parameters: torch.Tensor) -> None:
+        """Go on from these: (elements,), in any dtype, on any device."""
+
     def zero_gradients(self) -> None:
         """Where another rank updates: throw the gradients away. A new iteration begins."""
 

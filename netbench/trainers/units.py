@@ -139,6 +139,7 @@ class RealModel(nn.Module):
         self.units = nn.ModuleList(units)
         self._batches = Batches(plan, rank)
         self._share = plan.workload.micro_batch / plan.workload.batch
+        self._has_master = bool(plan.master_weights)
         self._iteration = 0
         self._loss = 0.0
 
@@ -154,13 +155,24 @@ class RealModel(nn.Module):
         return loss
 
     def begin_training(self) -> None:
-        """Give the optimizer the shards."""
-        self._optimizer = adam(self.parameters())
+        """Give the optimizer the shards, or fp32 copies of them."""
+        self._shards = list(self.parameters())
+        self._updated: list[torch.Tensor] = [*self._shards]
+        if self._has_master:
+            self._updated = [shard.detach().float() for shard in self._shards]
+        self._optimizer = adam(self._updated)
 
+    @torch.no_grad()
     def update(self) -> None:
         """Step, zero the gradients, go on to the next batch."""
+        pairs = list(zip(self._shards, self._updated, strict=True)) if self._has_master else []
+        for shard, updated in pairs:
+            assert shard.grad is not None
+            updated.grad = shard.grad.float()
         self._optimizer.step()
-        self._optimizer.zero_grad()
+        for shard, updated in pairs:
+            shard.copy_(updated)
+        self.zero_grad()
         self._iteration += 1
 
     def take_loss(self) -> float:

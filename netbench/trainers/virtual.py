@@ -86,6 +86,10 @@ class VirtualStage:
         """Step."""
         compute(self._optimizer_s)
 
+    def load(self, parameters: torch.Tensor) -> None:
+        """Go on from these parameters."""
+        self.parameters.copy_(parameters)
+
     def zero_gradients(self) -> None:
         """Nothing was accumulated."""
 

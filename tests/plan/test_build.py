@@ -113,15 +113,19 @@ def test_stages_have_the_layers_the_scenario_says() -> None:
         build_plan(uneven, "megatron-interleaved3", 24, 1024, 0, 2, 1)
 
 
-def test_half_precision_dtfm_that_computes_has_master_weights_on_the_cpu() -> None:
-    """Case 3 is in fp16. What is virtual has none, and neither has another system."""
+def test_half_precision_that_computes_has_master_weights() -> None:
+    """Case 3 is in fp16. dtfm has them on the CPU, others where they compute, but for hivemind,
+    which keeps its own; what is virtual has none."""
 
     def master_weights(variant: str, **changes: str) -> str:
         return build_plan(CASE3, variant, 24, 1024, 0, 2, 1, **changes).master_weights
 
     assert master_weights("dtfm-random", compute="cpu") == "cpu"
     assert master_weights("dtfm-random") == ""
-    assert master_weights("megatron-p8", compute="cpu") == ""
+    assert master_weights("dtfm-random", compute="cuda") == "cpu"
+    assert master_weights("megatron-p8", compute="cuda") == "cuda"
+    assert master_weights("zero3", compute="cpu") == "cpu"
+    assert master_weights("hivemind", compute="cpu") == ""
 
 
 def test_dtfm_under_1f1b_has_one_round() -> None:

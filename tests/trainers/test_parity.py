@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -108,3 +109,24 @@ def test_losses_are_those_of_one_process(start_ranks: Start, case: str, dtype: s
     ranks.connect()
     losses = trained_losses(ranks, plan)
     assert losses == pytest.approx(reference_losses(plan), rel=TOLERANCE[dtype])
+
+
+IN_16_BITS: dict[str, dict[str, Any]] = {
+    "dtfm": {"system": "dtfm", "dtype": "fp16"},
+    "megatron": {"system": "megatron", "dtype": "fp16"},
+    "megatron, tensor 2": {**SHARED, "tp": 2, "layers": (1, 1), "dtype": "bf16"},
+    "ddp": {"system": "ddp", "layers": (4,), "dtype": "fp16", "bucket_bytes": 8192},
+    "zero3, kept": {**ZERO3, "units": (1, 3), "accumulation": "keep", "dtype": "fp16"},
+    "zero3, hybrid, prefetched": {**ZERO3, "units": (2, 2), "shard_ranks": 2, "prefetch_units": 1,
+                                  "dtype": "bf16"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IN_16_BITS)
+def test_layers_of_16_bits_learn_as_those_of_32_do(start_ranks: Start, case: str) -> None:
+    """With master weights. Without, Adam divides by 0 in fp16, where its epsilon is none."""
+    plan = real_plan(master_weights="cpu", **IN_16_BITS[case])
+    ranks = start_ranks(plan.layout.num_ranks)
+    ranks.connect()
+    exact = dataclasses.replace(plan, workload=dataclasses.replace(plan.workload, dtype="fp32"))
+    assert trained_losses(ranks, plan) == pytest.approx(reference_losses(exact), rel=1e-3)

@@ -105,6 +105,16 @@ def test_master_weights_keep_what_half_precision_would_round_away() -> None:
     assert not torch.equal(kept.parameters[large], before[large])
 
 
+def test_master_weights_go_on_from_what_is_loaded() -> None:
+    """A step of SGD from given parameters, not from those before."""
+    stage = real_stage(dtype="bf16", master_weights="cpu")
+    given = torch.linspace(-1, 1, stage.parameters.numel(), dtype=torch.float64)
+    stage.load(given)
+    stage.gradients.fill_(1.0)
+    stage.update()
+    assert torch.equal(stage.parameters, (given.float() - SGD_LEARNING_RATE).bfloat16())
+
+
 @pytest.mark.parametrize(("chunks", "share"), [(1, 1.0), (2, 0.5)])
 def test_a_virtual_stage_computes_what_the_plan_says(chunks: int, share: float) -> None:
     """Gradients of weights take a forward pass's time out of the backward pass; a chunk takes its
