@@ -37,10 +37,11 @@ INTRO = """\
 
 # Results
 
-Training GPT-XL on 64 V100s over five networks: the published figures, and beside them what netbench
-simulated and emulated. Published figures are from the experiment notes of *Decentralized Training
-of Foundation Models in Heterogeneous Environments* (Yuan et al., NeurIPS 2022); the data, and what
-each file is, are in [published/](published/README.md).
+Training GPT-XL on 64 V100s over five networks, and other models on smaller ones: the published
+figures, and beside them what netbench simulated and emulated. Published figures are from the
+experiment notes of *Decentralized Training of Foundation Models in Heterogeneous Environments*
+(Yuan et al., NeurIPS 2022); the data, and what each file is, are in
+[published/](published/README.md).
 """
 
 READING = """\
