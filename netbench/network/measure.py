@@ -20,6 +20,7 @@ from netbench.network.command import Run, at_once, output_of
 from netbench.network.samples import (
     MEASURED_S,
     Sample,
+    expected_rate_bps,
     planned_trains,
     rounds,
     transfer_bytes,
@@ -30,7 +31,8 @@ from netbench.scenario.matrices import Matrix, Reading
 from netbench.scenario.model import Link, Network
 
 DEADLINE_S = 300.0
-"""For one round of samples, by the clock of the controller (virtual in virtual time)."""
+"""For one round of samples, beside twice the time that its transfers take at the expected rate; by
+the clock of the controller (virtual in virtual time). A link scaled to 150 kbit/s takes minutes."""
 
 MAX_ECHOES = 50
 
@@ -129,13 +131,15 @@ def measure_as_is(
 class Task:
     """How a sample is transferred. streams: connections per flow, by transfer. total_bytes: per
     connection, by transfer, of which `warmup_bytes` are not counted; empty: for `transfer_s`.
-    settle_s: to wait after a train. num_echoes, middle: as `probe.measure` has them."""
+    expected_s: that all transfers take together, 0 where unknown. settle_s: to wait after a train.
+    num_echoes, middle: as `probe.measure` has them."""
 
     sample: Sample
     streams: tuple[int, ...]
     total_bytes: tuple[int, ...] = ()
     warmup_bytes: tuple[int, ...] = ()
     transfer_s: float = 0.0
+    expected_s: float = 0.0
     trains: tuple[Train, ...] = ()
     settle_s: float = 0.0
     num_echoes: int = probe.NUM_ECHOES
@@ -146,6 +150,9 @@ def _task(network: Network, scale: float, setting: Setting, sample: Sample) -> T
     """What a sample of a known network takes."""
     streams = (1, sample.streams) if sample.streams > 1 else (1,)
     sizes = [transfer_bytes(network, sample, scale, n, setting.measured_s) for n in streams]
+    num_bytes = len(sample.dsts) * sum(
+        n * sum(size) for n, size in zip(streams, sizes, strict=True)
+    )
     link = network.link(*sample.flows[0])
     both = [network.link(*ends) for src, dst in sample.flows for ends in ((src, dst), (dst, src))]
     return Task(
@@ -153,6 +160,7 @@ def _task(network: Network, scale: float, setting: Setting, sample: Sample) -> T
         streams=streams,
         total_bytes=tuple(warmup + measured for warmup, measured in sizes),
         warmup_bytes=tuple(warmup for warmup, _ in sizes),
+        expected_s=8 * num_bytes * scale / (expected_rate_bps(network, sample) or math.inf),
         trains=planned_trains(network, sample, scale),
         settle_s=settle_s(link),
         num_echoes=_num_echoes(max(link.mean_loss for link in both)),
@@ -198,7 +206,8 @@ def _measure_round(tasks: Sequence[Task], setting: Setting) -> dict[Sample, Meas
             argv = (python if isinstance(python, str) else python[name[1]], "-")
             text = f"{source}\nmain({json.dumps(job)!r})\n"
             calls[name] = partial(_json_of, setting.run, name[1], argv, text)
-    answers = at_once(calls, setting.deadline_s)
+    slowest_s = max(task.expected_s for task in tasks)
+    answers = at_once(calls, setting.deadline_s + 2 * slowest_s)
     return {task.sample: _measurement(task, answers, setting.shared_clock) for task in tasks}
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-COMMAND_TIMEOUT_S = 600.0
+COMMAND_TIMEOUT_S = 7200.0
 """Deadline of a command on a node, by the session's clock, seconds. The longest is a throughput
-probe of a link scaled to 1/1000: tens of seconds, of virtual time."""
+probe of links scaled to 1/1000: two flows over 150 Mbit/s take 20 minutes, of virtual time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

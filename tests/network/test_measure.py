@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from netbench.network import measure as measuring
 from netbench.network import probe
 from netbench.network.measure import Setting, measure, measure_as_is
+from netbench.network.samples import transfer_bytes
 from netbench.network.verify import Sample, sample_links
 from netbench.scenario.model import Link
 from tests.network.shaping_cases import UNLIMITED, two_regions
@@ -265,3 +267,23 @@ def test_machines_of_unknown_speed_are_measured_for_a_set_time() -> None:
     assert found.streams_goodput_bps is not None
     assert 1e7 < found.goodput_bps < 1e12
     assert found.train_results[0].num_packets == 1000
+
+
+def test_a_round_is_given_the_time_its_transfers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two flows share 150 kbit/s: the bytes of both at that rate, twice, and what rounds have."""
+    slow = Link(one_way_delay_s=0.03, bandwidth_bps=150e6)
+    network = two_regions(across=slow, sharing="class", mtu_bytes=9001)
+    sample = Sample(kind="class", src=0, dsts=(2, 3))
+    deadlines: list[float] = []
+
+    def at_once(calls: dict[Any, Any], deadline_s: float) -> dict[Any, Any]:
+        deadlines.append(deadline_s)
+        return dict.fromkeys(calls, TimeoutError("not tried"))
+
+    monkeypatch.setattr(measuring, "at_once", at_once)
+    (found,) = measure(network, [sample], [("10.0.0.1",)] * 4, lambda *_: (0, "", ""), 1000.0)
+    warmup, measured = transfer_bytes(network, sample, 1000.0)
+    expected_s = 2 * (warmup + measured) * 8 / 150e3
+    assert expected_s > measuring.DEADLINE_S
+    assert deadlines == [pytest.approx(measuring.DEADLINE_S + 2 * expected_s)]
+    assert "not tried" in found.error
