@@ -7,8 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COVERAGE_PERCENT := 85
-# Tests in guest kernels that run side by side: a core and up to 4 GB each.
-MAX_GUESTS := 4
+# Tests run side by side, a file at a time; a guest kernel takes a core and up to 4 GB.
+MAX_WORKERS := 4
+SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages guest-kernel run test check bench simulate reproduce-table clean
@@ -23,8 +24,8 @@ run: setup packages guest-kernel ## train GPT-XL on 64 virtual V100s in two univ
 
 test: setup packages ssh-packages guest-kernel ## everything CI runs: lint, types, layers, all tests, coverage
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -m "not guest" --cov --cov-report=
-	$(BIN)/python -m pytest -m guest -n auto --maxprocesses $(MAX_GUESTS) --dist loadfile \
+	$(BIN)/python -m pytest -m "not guest" $(SIDE_BY_SIDE) --cov --cov-report=
+	$(BIN)/python -m pytest -m guest $(SIDE_BY_SIDE) \
 	  --cov --cov-append --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
 
 check: setup ## the quick ones: lint, types, layers, tests that need no guest kernel
