@@ -209,7 +209,9 @@ def _updates(bench: Bench, dtype: str, parameters: int, budget_s: float) -> dict
             "optimizer", budget_s / len(SYSTEMS), system=system, parameters=parameters, dtype=dtype
         )
         if answer["event"] == "skipped":
-            raise TestbedError(f"the optimizer cannot be measured: {answer['reason']}")
+            raise TestbedError(
+                f"the optimizer cannot be measured: {answer['reason']}; give more --time, or memory"
+            )
         update = Time(**answer["times"]["update"])
         found[key] = dataclasses.replace(update, median_s=update.median_s / parameters)
     return found
@@ -371,13 +373,15 @@ def _report(
 
 
 def _table(calibration: Calibration) -> Table:
-    """Medians with their spread, and what the profile makes of them."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    """Medians with their spread, how far the profile is from them, and the activations that are
+    kept. Fits 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("layer", no_wrap=True)
     for name in PASSES:
-        table.add_column(f"{name.replace('_', ' ')}, ms", justify="right")
-        table.add_column("profile", justify="right", no_wrap=True)
-    table.add_column("activations kept", justify="right")
+        head = name.replace("_", "\n")
+        table.add_column(f"{head},\nms", justify="right", no_wrap=True)
+        table.add_column("fit", justify="right", no_wrap=True)
+    table.add_column("kept", justify="right", no_wrap=True)
     for times in calibration.measured:
         fit = calibration.fits[times.point.dtype]
         cells = []
