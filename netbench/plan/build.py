@@ -61,7 +61,7 @@ def build_plan(
     _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
     if not 0 <= seed < NUM_SEEDS:
         raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
-    _check_compute(compute, token_file, scale)
+    _check_compute(chosen, scenario.workload, compute, token_file, scale)
     if scale is not None and not 0 < scale < math.inf:
         raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
     workload = dataclasses.replace(
@@ -261,9 +261,20 @@ def _check_sizes(
         )
 
 
-def _check_compute(compute: str, token_file: str, scale: float | None) -> None:
+def _check_compute(
+    chosen: Variant, workload: Workload, compute: str, token_file: str, scale: float | None
+) -> None:
     if compute not in COMPUTE:
         raise PlanError(f'layers cannot compute on "{compute}"; {nearest(compute, COMPUTE)}')
+    if compute == "cuda" and chosen.system == "zero3":
+        raise PlanError(
+            "zero3 cannot compute on cuda: its collectives move tensors of the CPU; choose cpu"
+        )
+    if compute != VIRTUAL and workload.heads and workload.hidden % workload.heads:
+        raise PlanError(
+            f"hidden is {workload.hidden}, which does not divide among {workload.heads} heads, so "
+            "layers cannot compute; choose a multiple, or let them be virtual"
+        )
     if compute != VIRTUAL and scale not in (None, 1.0):
         raise PlanError(
             f"scale is {scale:g}, but layers that compute (on {compute}) send all of their bytes; "
@@ -388,13 +399,13 @@ def _check_chunks(
         )
 
 
-def _micro_batches(workload: Workload, num_pipelines: int) -> int:
-    """Micro-batches of one pipeline (or zero3 rank) in an iteration."""
-    step = num_pipelines * workload.micro_batch
+def _micro_batches(workload: Workload, num_replicas: int) -> int:
+    """Micro-batches of one replica (a pipeline, or a rank) in an iteration."""
+    step = num_replicas * workload.micro_batch
     if workload.batch % step:
         raise PlanError(
             f"batch {workload.batch} does not divide into micro-batches of {workload.micro_batch} "
-            f"for {num_pipelines} pipelines; choose a multiple of {step}"
+            f"for {num_replicas} replicas; choose a multiple of {step}"
         )
     return workload.batch // step
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from netbench.testbed.failures import NAMED_RANKS
+from netbench.testbed.failures import name_ranks
 
 QUIET_S = 120.0
 """After so long without bytes or computing ranks are taken for hung, by the session's clock. A TCP
@@ -142,9 +142,3 @@ class Watch:
         if not pid:  # not known yet; 0 is the session of the kernel's own threads
             return []
         return [p for found, p in sample.processes.items() if pid in (found, p.session)]
-
-
-def name_ranks(ranks: Sequence[int], name: Callable[[int], str]) -> str:
-    """Up to `NAMED_RANKS` of them, and how many more."""
-    rest = f" and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else ""
-    return ", ".join(name(rank) for rank in ranks[:NAMED_RANKS]) + rest

@@ -65,9 +65,13 @@ def explain(
     for complaint in complaints:
         first.setdefault(complaint.rank, complaint)
     causes = [c for c in first.values() if not c.follows] or list(first.values())[:1]
-    shown = [f"{name(c.rank)}: {c.what}" for c in causes[:NAMED_RANKS]]
-    if len(causes) > NAMED_RANKS:
-        shown.append(f"and {len(causes) - NAMED_RANKS} more")
+    ranks_of: dict[str, list[int]] = {}
+    for cause in causes:
+        ranks_of.setdefault(cause.what, []).append(cause.rank)
+    reasons = list(ranks_of)
+    shown = [f"{name_ranks(ranks_of[what], name)}: {what}" for what in reasons[:NAMED_RANKS]]
+    if rest := sum(len(ranks_of[what]) for what in reasons[NAMED_RANKS:]):
+        shown.append(f"and {rest} more")
     killed = any("SIGKILL" in c.what or "without a word" in c.what for c in causes)
     memory = ""
     if killed and num_oom_kills > 0:  # a log may have lost its oldest
@@ -75,6 +79,12 @@ def explain(
     num_followers = len(first) - len(causes)
     others = f"; {num_followers} others lost a connection by it" if num_followers else ""
     return f"{'; '.join(shown)}{memory}, in {doing}{others}", causes[0].rank
+
+
+def name_ranks(ranks: Sequence[int], name: Callable[[int], str]) -> str:
+    """Up to `NAMED_RANKS` of them, and how many more."""
+    rest = f" and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else ""
+    return ", ".join(name(rank) for rank in ranks[:NAMED_RANKS]) + rest
 
 
 def count_oom_kills(vmstat: Path = Path("/proc/vmstat"), log: Path = Path("/dev/kmsg")) -> int:

@@ -41,8 +41,8 @@ from netbench.plan import plan_from_json
 from netbench.plan.model import Plan
 from netbench.trainers.layers import DTYPES, GPTBlock
 from netbench.trainers.protocol import Channel, ChannelClosed, Message
-from netbench.trainers.real import OPTIMIZERS, adam
-from netbench.trainers.stage import Part, Stage, build_stage
+from netbench.trainers.real import OPTIMIZERS, adam, find_device
+from netbench.trainers.stage import Part, Stage, build_stage, run_micro_batches
 
 T = TypeVar("T")
 Stopwatch = Callable[[Callable[[], T]], tuple[T, float]]
@@ -83,12 +83,11 @@ class TooSlow(Exception):
 
 
 def _open(order: Message) -> Bench:
-    if order["device"] == "cuda":
-        if not torch.cuda.is_available():
-            raise TestbedError("torch sees no CUDA device here; calibrate --device cpu")
-        return Bench(torch.device("cuda"), cuda_stopwatch)
+    device = find_device(order["device"])
+    if device.type == "cuda":
+        return Bench(device, cuda_stopwatch)
     torch.set_num_threads(order["threads"])
-    return Bench(torch.device("cpu"), core_stopwatch if order["threads"] == 1 else cpu_stopwatch)
+    return Bench(device, core_stopwatch if order["threads"] == 1 else cpu_stopwatch)
 
 
 def core_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
@@ -254,8 +253,8 @@ class Bench:
     def _iterate(self, order: Message) -> Message:
         """All of a plan of one stage, as a rank would run it."""
         plan = plan_from_json(order["plan"])
-        part = Part(index=0, replica=0, gradient_dtype=DTYPES[plan.workload.dtype],
-                    gradient_messages=1)  # fmt: skip
+        dtype = DTYPES[plan.workload.dtype]
+        part = Part(index=0, replica=0, gradient_dtype=dtype, gradient_messages=1)
         stage = build_stage(plan, part)
 
         def run() -> dict[str, float]:
@@ -281,9 +280,7 @@ class Bench:
 
 def iterate(plan: Plan, stage: Stage) -> None:
     """Every micro-batch forward and backward, then the update."""
-    for micro_batch in range(plan.num_micro_batches):
-        stage.forward(micro_batch, None)
-        stage.backward(micro_batch, None)
+    run_micro_batches(stage, plan.num_micro_batches)
     stage.update()
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from netbench.errors import TestbedError
 from netbench.plan import Plan
 from netbench.trainers.collectives import equal_chunks
 from netbench.trainers.data import Data, SyntheticData, TokenFile
@@ -39,6 +40,13 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]]
 def adam(tensors: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """What all systems but those in `OPTIMIZERS` step with."""
     return torch.optim.Adam(tensors, lr=ADAM_LEARNING_RATE)
+
+
+def find_device(name: str) -> torch.device:
+    """`cpu` or `cuda`. Raises TestbedError where torch sees none."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TestbedError("torch sees no CUDA device here; choose cpu")
+    return torch.device(name)
 
 
 class Batches:
@@ -138,7 +146,7 @@ class RealStage:
     def __init__(self, plan: Plan, part: Part) -> None:
         workload = plan.workload
         self.chunk = part.index // plan.layout.pp
-        self._device = torch.device(plan.compute)
+        self._device = find_device(plan.compute)
         self._dtype = DTYPES[workload.dtype]
         sequence = workload.sequence // (plan.layout.tp if plan.sequence_parallel else 1)
         self._shape = (workload.micro_batch, sequence, workload.hidden)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from netbench.errors import PlanError
 from netbench.plan import Plan
 from netbench.plan.model import VIRTUAL
 from netbench.plan.zero3 import unit_parameters
@@ -22,14 +21,7 @@ from netbench.trainers.virtual import compute
 
 def build_unit(plan: Plan, index: int) -> nn.Module:
     """The index-th of the plan's units, whole; virtual ones are without data yet."""
-    if plan.compute == VIRTUAL:
-        return _virtual_unit(plan, index)
-    if plan.compute != "cpu":
-        raise PlanError(
-            f"zero3 cannot compute on {plan.compute!r}: its collectives move tensors of the CPU; "
-            "expected cpu or virtual"
-        )
-    return RealUnit(plan, index)
+    return _virtual_unit(plan, index) if plan.compute == VIRTUAL else RealUnit(plan, index)
 
 
 def build_model(plan: Plan, units: Sequence[nn.Module], rank: int) -> VirtualModel | RealModel:

@@ -128,6 +128,17 @@ def test_half_precision_that_computes_has_master_weights() -> None:
     assert master_weights("hivemind", compute="cpu") == ""
 
 
+def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None:
+    """zero3's on a GPU; those whose heads are of unequal size. Virtual ones may be."""
+    with pytest.raises(PlanError, match=r"zero3 cannot compute on cuda.* choose cpu"):
+        build_plan(CASE3, "zero3", 24, 1024, 0, 2, 1, compute="cuda")
+    workload = dataclasses.replace(CASE3.workload, heads=3)
+    odd = dataclasses.replace(CASE3, workload=workload)
+    with pytest.raises(PlanError, match="hidden is 2048, which does not divide among 3 heads"):
+        build_plan(odd, "ddp", 24, 1024, 0, 2, 1, compute="cpu")
+    assert build_plan(odd, "ddp", 24, 1024, 0, 2, 1).workload.heads == 3
+
+
 def test_dtfm_under_1f1b_has_one_round() -> None:
     """Rounds are GPipe's."""
     plan = case3("dtfm-scheduled-1f1b-allreduce")
@@ -259,7 +270,7 @@ def test_without_a_word_pipelines_are_as_deep_as_divides(
     ("variant", "layers", "batch", "message"),
     [
         ("dtfm-random", 23, 1024, "23 layers do not divide into 8 pipeline stages; choose a mul"),
-        ("dtfm-random", 24, 1023, "batch 1023 does not divide into micro-batches of 1 for 8 pipel"),
+        ("dtfm-random", 24, 1023, "batch 1023 does not divide into micro-batches of 1 for 8 repli"),
         ("zero3", 24, 1000, "batch 1000 does not divide among 64 zero3 ranks; choose a multiple"),
         ("dtfm-radnom", 24, 1024, 'unknown system "dtfm-radnom"; did you mean dtfm-random'),
         ("gossip", 24, 1024, 'unknown system "gossip"; expected one of dtfm-scheduled'),

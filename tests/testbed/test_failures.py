@@ -46,10 +46,16 @@ def test_what_a_rank_says_first_is_its_reason() -> None:
 
 
 def test_every_cause_is_listed_up_to_a_limit() -> None:
-    """All ranks ran out of memory at once."""
-    text = said(*(Complaint(rank=rank, what="out of memory") for rank in range(20)))
-    assert text.count("out of memory") == 8
-    assert "and 12 more" in text
+    """And each once, with who gave it."""
+    text = said(*(Complaint(rank=rank, what=f"reason {rank}") for rank in range(20)))
+    assert text.count(": reason") == 8
+    assert text.endswith("rank 7 on ohio-7: reason 7; and 12 more, in iteration 3")
+    causes = [Complaint(rank=rank, what="no such file") for rank in range(20)]
+    assert said(KILLED, *(c for c in causes if c.rank != 5)) == (
+        "rank 5 on ohio-5: was killed by SIGKILL; rank 0 on ohio-0, rank 1 on ohio-1, rank 2 on "
+        "ohio-2, rank 3 on ohio-3, rank 4 on ohio-4, rank 6 on ohio-6, rank 7 on ohio-7, rank 8 on "
+        "ohio-8 and 11 more: no such file, in iteration 3"
+    )
 
 
 def test_a_lost_connection_that_nobody_caused_is_told_as_it_is() -> None:

@@ -204,7 +204,7 @@ def test_a_process_measures_layers_and_updates() -> None:
 def test_a_gpu_that_is_not_there_is_named() -> None:
     """With what to do instead."""
     with (
-        pytest.raises(TestbedError, match="no CUDA device here; calibrate --device cpu"),
+        pytest.raises(TestbedError, match="no CUDA device here; choose cpu"),
         open_bench("cuda", 1),
     ):
         pass

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
+from netbench.errors import TestbedError
 from netbench.trainers.layers import GPTBlock
 from netbench.trainers.real import SGD_LEARNING_RATE, RealStage
 from netbench.trainers.stage import Part, build_stage
@@ -69,6 +70,13 @@ def test_both_halves_of_a_backward_pass_need_one_recomputation() -> None:
     stage.backward_input(0, boundary(1))
     stage.backward_weight(0)
     assert len(calls) == 2 * len(blocks) == 4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_so() -> None:
+    """With what to do instead, before any layer is made."""
+    with pytest.raises(TestbedError, match="no CUDA device here; choose cpu"):
+        real_stage(dtype="fp64", compute="cuda")
 
 
 def test_a_shard_of_a_server_updates_its_share_of_the_parameters() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import pytest
-
-from netbench.errors import PlanError
 from netbench.trainers.layers import Embedding, GPTBlock, Head
 from netbench.trainers.units import RealUnit, build_unit
 from netbench.workload.costs import layer_parameters
@@ -25,10 +20,3 @@ def test_real_units_are_the_model_in_order() -> None:
             for p in m.parameters()]  # fmt: skip
     counted = sum(p.numel() for p in blocks) - sum(p.numel() for p in ends)
     assert counted == 4 * layer_parameters(plan.workload)
-
-
-def test_zero3_on_a_gpu_is_refused() -> None:
-    """Its collectives are of the CPU."""
-    plan = real_plan("zero3", layers=(4,), dp=1, units=(4,))
-    with pytest.raises(PlanError, match="zero3 cannot compute on 'cuda'"):
-        build_unit(dataclasses.replace(plan, compute="cuda"), 0)
