@@ -58,9 +58,7 @@ def build_plan(
     check_model(scenario, variant, layers)
     if micro_batch is None:
         micro_batch = scenario.workload.micro_batch
-    _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
-    if not 0 <= seed < NUM_SEEDS:
-        raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
+    check_numbers(layers, batch, micro_batch, iterations, warmup_iterations, seed)
     _check_compute(chosen, scenario.workload, compute, token_file, scale)
     if scale is not None and not 0 < scale < math.inf:
         raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
@@ -96,7 +94,7 @@ def build_plan(
         placement=SCHEDULERS[chosen.scheduler](layout.num_ranks, seed),
         device_nodes=scenario.device_nodes(),
         node_names=tuple(node.name for node in scenario.nodes),
-        network=_network(scenario, network),
+        network=choose_network(scenario, network),
         workload=workload,
         schedule=chosen.schedule,
         data_parallel=chosen.data_parallel,
@@ -247,9 +245,10 @@ def single_device(scenario: Scenario) -> DeviceProfile:
     return scenario.devices[names[0]]
 
 
-def _check_sizes(
-    layers: int, batch: int, micro_batch: int, iterations: int, warmup_iterations: int
+def check_numbers(
+    layers: int, batch: int, micro_batch: int, iterations: int, warmup_iterations: int, seed: int
 ) -> None:
+    """Raises PlanError for what is no number of its kind, whatever the scenario and variant."""
     sizes = {"layers": layers, "batch": batch, "micro_batch": micro_batch, "iterations": iterations}
     for name, value in sizes.items():
         if value <= 0:
@@ -259,6 +258,8 @@ def _check_sizes(
             f"{warmup_iterations} of {iterations} iterations are warm-up; "
             "expected at least one iteration that is not"
         )
+    if not 0 <= seed < NUM_SEEDS:
+        raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
 
 
 def _check_compute(
@@ -291,8 +292,11 @@ def _collective_s(device: DeviceProfile, system: str) -> float:
     return device.collective_s.get(system, device.collective_s.get("default", 0.0))
 
 
-def _network(scenario: Scenario, name: str) -> Network:
-    """The scenario's network, or what it becomes in the sweep's network called `name`."""
+def choose_network(scenario: Scenario, name: str) -> Network:
+    """The scenario's network, or what it becomes in the sweep's network called `name`.
+
+    Raises PlanError where there is none.
+    """
     if not name:
         return scenario.network
     choices = {choice.name: choice for choice in scenario.sweep.networks}

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import NUM_SEEDS, SCHEDULERS, SEEDED
-from netbench.plan.build import _check_sizes, _network
+from netbench.placement import SCHEDULERS, SEEDED
+from netbench.plan.build import check_numbers, choose_network
 from netbench.plan.model import Layout, Plan, Transport
 from netbench.scenario.model import Scenario
 
@@ -44,9 +44,7 @@ def build_command_plan(
     if not script:
         raise PlanError("the script is empty; write e.g. --command 'python train.py'")
     micro_batch = scenario.workload.micro_batch if micro_batch is None else micro_batch
-    _check_sizes(layers, batch, micro_batch, iterations, warmup_iterations)
-    if not 0 <= seed < NUM_SEEDS:
-        raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
+    check_numbers(layers, batch, micro_batch, iterations, warmup_iterations, seed)
     scheduler = PLACEMENTS[variant]
     return Plan(
         scenario=scenario.name,
@@ -58,7 +56,7 @@ def build_command_plan(
         placement=SCHEDULERS[scheduler](scenario.num_devices, seed),
         device_nodes=scenario.device_nodes(),
         node_names=tuple(node.name for node in scenario.nodes),
-        network=_network(scenario, network),
+        network=choose_network(scenario, network),
         workload=dataclasses.replace(
             scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
         ),

@@ -18,6 +18,7 @@ averaged. Running statistics of normalisations stay each replica's own (`broadca
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -267,12 +268,15 @@ class RealReplica(PlainReplica):
     def __init__(self, plan: Plan, stage: RealStage, reducer: Reducer) -> None:
         super().__init__(stage)
         bucket_bytes = plan.bucket_bytes or stage.gradients.nbytes
-        self._model = DistributedDataParallel(
-            _Whole(stage),
-            bucket_cap_mb=bucket_bytes / 2**20,
-            broadcast_buffers=False,
-            init_sync=False,  # every rank makes the same weights
-        )
+        with warnings.catch_warnings():
+            # Of `broadcast_buffers`, whose new name torch 2.8 does not know.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._model = DistributedDataParallel(
+                _Whole(stage),
+                bucket_cap_mb=bucket_bytes / 2**20,
+                broadcast_buffers=False,
+                init_sync=False,  # every rank makes the same weights
+            )
         # A lambda: torch compares annotations with types, and here they are text.
         self._model.register_comm_hook(reducer, lambda state, bucket: _start(state, bucket))
 

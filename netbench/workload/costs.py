@@ -102,8 +102,8 @@ def activation_bytes(workload: Workload) -> int:
 def gradient_bytes(system: str, workload: Workload, parameters: int) -> int:
     """Bytes of gradients that data parallelism synchronises for `parameters` parameters.
 
-    dtfm, zero3 and ddp send them in the model's dtype, megatron in fp32, hivemind in fp16; diloco
-    sends differences of parameters, in fp32 or more.
+    dtfm, zero3 and ddp send them in the model's dtype, megatron in fp32 or more, hivemind in fp16;
+    diloco sends differences of parameters, in fp32 or more.
 
     The published notes give dtfm 296 MB for a stage of 3 layers of GPT-XL and 409 MB for the
     first. The formula gives 288 MiB and, with 64 M embedding parameters, 410 MiB: read as MiB,
@@ -112,7 +112,7 @@ def gradient_bytes(system: str, workload: Workload, parameters: int) -> int:
     """
     own = DTYPE_BYTES[workload.dtype]
     sent = {
-        "megatron": MEGATRON_GRADIENT_BYTES,
+        "megatron": max(own, MEGATRON_GRADIENT_BYTES),
         "hivemind": DTYPE_BYTES["fp16"],
         "diloco": max(own, DTYPE_BYTES["fp32"]),
     }

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from netbench.scenario.model import Workload
 from netbench.workload.costs import DTYPE_BYTES, MEGATRON_GRADIENT_BYTES, activation_bytes
 
-ADAM_BYTES = 8
-"""Bytes per parameter: two fp32 moments."""
+MOMENT_BYTES = 4
+"""Bytes per parameter of each of Adam's two moments: fp32, or the dtype where that is larger."""
 
 MASTER_BYTES = 4
 """Bytes per parameter: the fp32 copy that mixed precision updates."""
@@ -90,11 +90,12 @@ def state_bytes(system: str, dtype: str) -> tuple[int, int, int]:
     (PyTorch, DistributedDataParallel, `gradient_as_bucket_view=False`).
     """
     weight = DTYPE_BYTES[dtype]
-    master = 0 if dtype == "fp32" else MASTER_BYTES
+    master = MASTER_BYTES if weight < MASTER_BYTES else 0
     if system in ("dtfm", "hivemind"):
         return weight, weight, 0
-    gradient = {"megatron": MEGATRON_GRADIENT_BYTES, "ddp": 2 * weight}.get(system, weight)
-    return weight, gradient, master + ADAM_BYTES
+    gradient = {"megatron": max(weight, MEGATRON_GRADIENT_BYTES), "ddp": 2 * weight}
+    moments = 2 * max(weight, MOMENT_BYTES)
+    return weight, gradient.get(system, weight), master + moments
 
 
 def layer_bytes(

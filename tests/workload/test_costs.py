@@ -87,6 +87,7 @@ def test_megatron_sends_gradients_in_fp32_and_the_others_in_the_models_dtype() -
         20,
     ]
     assert gradient_bytes("dtfm", fp32, 10) == 40
+    assert gradient_bytes("megatron", dataclasses.replace(GPT_XL, dtype="fp64"), 10) == 80
 
 
 def test_stages_split_layers_evenly_and_the_first_has_the_embeddings() -> None:

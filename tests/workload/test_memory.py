@@ -35,6 +35,7 @@ def test_a_layer_of_gpt3_keeps_what_korthikanti_et_al_count() -> None:
         ("dtfm", "fp16", 4),
         ("megatron", "fp16", 18),
         ("megatron", "fp32", 16),
+        ("megatron", "fp64", 32),
         ("zero3", "bf16", 16),
         ("zero3", "fp32", 16),
         ("ddp", "fp16", 18),
