@@ -177,7 +177,10 @@ def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, me
         ),
         ("sweep: {micro_batch: [0]}\n", ":10: sweep.micro_batch[0] is 0; expected more than 0"),
         ("sweep: {seeds: [x]}\n", ':10: sweep.seeds[0] is "x"; expected a whole number'),
-        ("sweep:\n  pipeline_layers: 8\n", ":11: sweep.pipeline_layers is 8; input should be a valid list"),
+        (
+            "sweep:\n  pipeline_layers: 8\n",
+            ":11: sweep.pipeline_layers is 8; input should be a valid list",
+        ),
         (
             "sweep:\n  pipeline_layers: [8, 0]\n",
             ":11: sweep.pipeline_layers[1] is 0; expected more than 0",
