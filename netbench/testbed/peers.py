@@ -69,8 +69,7 @@ class PeerPool(RankPool):
     ) -> list[Message]:
         """As `RankPool.run`; of an elastic system, the answers of those who are left."""
         meeting = self._meetings.get(plan_hash)
-        plan = self._plans[plan_hash]
-        doing = f"iteration {iteration} of {plan.variant} (plan {plan_hash})"
+        doing = self._doing(plan_hash, iteration)
         if meeting is None and (self._joined or len(self._present) < len(self._channels)):
             raise TestbedError(f"{doing} needs the ranks that an earlier plan lost; run it alone")
         if meeting is None:
@@ -79,7 +78,7 @@ class PeerPool(RankPool):
             self._meet(plan_hash)
         order = {"plan_hash": plan_hash, "iteration": iteration, "start_at": start_at_s}
         self._order(op="run", **order, trace=trace, elastic=True)
-        return self._follow_rounds(meeting, doing, allowance_s(plan))
+        return self._follow_rounds(meeting, doing, allowance_s(self._plans[plan_hash]))
 
     def _follow_rounds(self, meeting: _Meeting, doing: str, allowed_s: float) -> list[Message]:
         """Decide about rounds until every rank that is left has ended its iteration."""

@@ -220,11 +220,14 @@ class RankPool(Ranks):
 
         trace: have every rank tell what it did, and when.
         """
-        plan = self._plans[plan_hash]
         order = {"plan_hash": plan_hash, "iteration": iteration, "start_at": start_at_s}
         self._order(op="run", **order, trace=trace)
-        doing = f"iteration {iteration} of {plan.variant} (plan {plan_hash})"
-        return self._collect("iteration", doing, allowed_s=allowance_s(plan))
+        allowed_s = allowance_s(self._plans[plan_hash])
+        return self._collect("iteration", self._doing(plan_hash, iteration), allowed_s=allowed_s)
+
+    def _doing(self, plan_hash: str, iteration: int) -> str:
+        """An iteration, for messages."""
+        return f"iteration {iteration} of {self._plans[plan_hash].variant} (plan {plan_hash})"
 
 
 def allowance_s(plan: Experiment) -> float:
