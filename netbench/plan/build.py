@@ -283,6 +283,10 @@ def _check_compute(
         )
     if token_file and compute == VIRTUAL:
         raise PlanError("virtual layers read no tokens; let them compute, or leave the file out")
+    if token_file and workload.model:
+        raise PlanError(
+            f"{workload.model} is trained on synthetic data; leave out the token file {token_file}"
+        )
 
 
 def _collective_s(device: DeviceProfile, system: str) -> float:

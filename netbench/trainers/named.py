@@ -104,11 +104,6 @@ class NamedStage(RealStage):
     """A whole model that computes, named by the plan."""
 
     def __init__(self, plan: Plan, part: Part) -> None:
-        if plan.token_file:
-            raise PlanError(
-                f"{plan.workload.model} is trained on synthetic data; leave out the token file "
-                f"{plan.token_file}"
-            )
         super().__init__(plan, part)
         self._name, self._seed = plan.workload.model, plan.seed
         self._batches = _Numbers(plan, part.replica)

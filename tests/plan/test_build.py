@@ -129,7 +129,8 @@ def test_half_precision_that_computes_has_master_weights() -> None:
 
 
 def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None:
-    """zero3's on a GPU; those whose heads are of unequal size. Virtual ones may be."""
+    """zero3's on a GPU; those whose heads are of unequal size (virtual ones may be); named models
+    on a GPT's tokens."""
     with pytest.raises(PlanError, match=r"zero3 cannot compute on cuda.* choose cpu"):
         build_plan(CASE3, "zero3", 24, 1024, 0, 2, 1, compute="cuda")
     workload = dataclasses.replace(CASE3.workload, heads=3)
@@ -137,6 +138,10 @@ def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None
     with pytest.raises(PlanError, match="hidden is 2048, which does not divide among 3 heads"):
         build_plan(odd, "ddp", 24, 1024, 0, 2, 1, compute="cpu")
     assert build_plan(odd, "ddp", 24, 1024, 0, 2, 1).workload.heads == 3
+    named = load_scenario("dp-scaling")
+    batch = named.workload.batch
+    with pytest.raises(PlanError, match="resnet18 is trained on synthetic data; leave out the tok"):
+        build_plan(named, "ddp", 18, batch, 0, 2, 1, compute="cpu", token_file="tokens.bin")
 
 
 def test_dtfm_under_1f1b_has_one_round() -> None:

@@ -131,11 +131,3 @@ def test_without_transformers_the_message_says_how_to_install_it(
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(PlanError, match=r"pip install 'netbench\[models\]'"):
         build_named(named_plan("bert-base"))
-
-
-def test_a_token_file_is_refused() -> None:
-    """Its tokens are of a GPT."""
-    plan = dataclasses.replace(named_plan("resnet18"), token_file="tokens.bin")
-    part = Part(index=0, replica=0, gradient_dtype=torch.float32, gradient_messages=1)
-    with pytest.raises(PlanError, match="resnet18 is trained on synthetic data; leave out"):
-        build_stage(plan, part)
