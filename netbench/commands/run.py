@@ -101,8 +101,7 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False),
-    default="",
+    type=click.Path(exists=True, dir_okay=False),
     help="What layers that compute train on.  [default: synthetic tokens]",
 )
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
@@ -195,7 +194,7 @@ class Wanted:
     models: str | None
     replicas: tuple[int, ...] | None
     compute: str
-    token_file: str
+    token_file: str | None
     script: str | None
 
     @property

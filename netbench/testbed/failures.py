@@ -77,7 +77,8 @@ def explain(
     if killed and num_oom_kills > 0:  # a log may have lost its oldest
         memory = f" (out of memory: the kernel killed {num_oom_kills} since the ranks were started)"
     num_followers = len(first) - len(causes)
-    others = f"; {num_followers} others lost a connection by it" if num_followers else ""
+    who = "1 other" if num_followers == 1 else f"{num_followers} others"
+    others = f"; {who} lost a connection by it" if num_followers else ""
     return f"{'; '.join(shown)}{memory}, in {doing}{others}", causes[0].rank
 
 

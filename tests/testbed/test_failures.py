@@ -33,7 +33,7 @@ KILLED = Complaint(rank=5, what="was killed by SIGKILL")
 def test_the_cause_is_named_even_if_it_comes_last() -> None:
     """Who only lost a connection is counted."""
     assert said(LOST, KILLED) == (
-        "rank 5 on ohio-5: was killed by SIGKILL, in iteration 3; 1 others lost a connection by it"
+        "rank 5 on ohio-5: was killed by SIGKILL, in iteration 3; 1 other lost a connection by it"
     )
 
 
