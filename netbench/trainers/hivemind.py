@@ -210,7 +210,9 @@ class Hivemind:
         mean = torch.zeros_like(pieces[me], dtype=mine.gradient.dtype)
         for peer in members:  # in this order: a sum does not depend on who was fast
             mean.add_(pieces[peer].to(mean.dtype), alpha=weights[peer].item())
-        mean /= sum(weights[peer].item() for peer in members)
+        # Nothing is known where all members have just come.
+        if total := sum(weights[peer].item() for peer in members):
+            mean /= total
         vector[parts[me]] = mean
         self._peers.exchange(
             dict.fromkeys(others, (vector[parts[me]],)),
