@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from netbench.plan import Plan, plan_from_json
-from netbench.records import find_run, read_run
+from netbench.plan import Plan
 from netbench.simulator import simulate
+from tests.testbed.uniform import DELAY_S, HEADERS, NUM_NODES, RATE_BPS, run_uniform, timed
 
 pytestmark = pytest.mark.guest
 
-N = 4
-RATE_BPS, DELAY_S = 1e9, 0.001
-HEADERS = (1500 + 14) / (1500 - 52)
+N = NUM_NODES
 VARIANTS = ("zero3", "zero3-prefetch", "zero3-hybrid2", "zero3-accumulate")
-SCENARIO = """\
-regions: [Here]
-nodes: [{region: Here, count: 4, device: Slow}]
-network: {inside: {one_way_delay: 1ms, bandwidth: 1Gbit}}
-devices: {Slow: {flops: 0.1TFLOPS}}
-workload: {layers: 8, hidden: 256, heads: 8, sequence: 256, batch: 32, dtype: fp16}
-sweep: {pipeline: 4, variants: [VARIANTS]}
-"""
-RUN_TIMEOUT_S = 500.0
+WORKLOAD = "{layers: 8, hidden: 256, heads: 8, sequence: 256, batch: 32, dtype: fp16}"
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, float]]:
     """One boot: by variant, the plan and the seconds of the iteration after the warm-up."""
     folder = tmp_path_factory.mktemp("zero3")
-    scenario = folder / "uniform.yaml"
-    scenario.write_text(SCENARIO.replace("VARIANTS", ", ".join(VARIANTS)))
-    options = ("--iterations", "1", "--scale", "1", "--results", str(folder))
-    done = subprocess.run(
-        [sys.executable, "-m", "netbench.cli", "run", str(scenario), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    path = find_run(folder, "uniform")
-    assert path is not None
-    run = read_run(path)
-    found = {
-        record.variant: (
-            plan_from_json(json.dumps(run.plans[record.plan_hash])),
-            record.iteration_s,
-        )
-        for record in run.records
-        if not record.warmup
-    }
-    assert found.keys() == set(VARIANTS)
-    return found
+    return timed(run_uniform(folder, VARIANTS, speed="0.1TFLOPS", workload=WORKLOAD))
 
 
 def computing_s(plan: Plan) -> float:

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from netbench.plan import Plan, plan_from_json
-from netbench.records import find_run, read_run
+from netbench.plan import Plan
+from tests.testbed.uniform import NUM_NODES, run_uniform
 
 pytestmark = pytest.mark.guest
 
-SCENARIO = """\
-name: wire
-regions: [Room]
-nodes:
-  - {region: Room, count: 4, device: Slow}
-network:
-  inside: {one_way_delay: 2ms, bandwidth: 1Gbit}
-devices:
-  Slow: {flops: 10TFLOPS}
-workload: {layers: 8, hidden: 256, heads: 8, sequence: 512, batch: 16, dtype: fp16}
-sweep:
-  pipeline: 2
-"""
+WORKLOAD = "{layers: 8, hidden: 256, heads: 8, sequence: 512, batch: 16, dtype: fp16}"
 
 MOST_HEADERS = 0.03
 """Of what is sent. An interface counts a packet before it is cut into frames, up to 64 KiB with one
 header of 66 bytes; acknowledgements are the rest."""
-
-RUN_TIMEOUT_S = 600.0
 
 
 def boundaries(plan: Plan) -> float:
@@ -77,22 +60,10 @@ CLOSED_FORMS: Mapping[str, Callable[[Plan], float]] = {
 
 def test_ranks_send_what_their_algorithms_say(tmp_path: Path) -> None:
     """At full size, in every iteration, warm or not: at least the payload, and little more."""
-    path = tmp_path / "wire.yaml"
-    path.write_text(SCENARIO)
-    command = [sys.executable, "-m", "netbench.cli", "run", str(path), "--iterations", "1"]
-    command += ["--systems", ",".join(CLOSED_FORMS), "--results", str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = find_run(tmp_path, "wire")
-    assert found is not None
-    run = read_run(found)
-    assert {record.variant for record in run.records} == set(CLOSED_FORMS)
-    for record in run.records:
-        plan = plan_from_json(json.dumps(run.plans[record.plan_hash]))
+    found = run_uniform(tmp_path, tuple(CLOSED_FORMS), speed="10TFLOPS", workload=WORKLOAD, depth=2)
+    for plan, record in found:
         assert plan.scale == 1
         payload_bytes = CLOSED_FORMS[record.variant](plan)
-        assert len(record.sent_bytes) == 4
+        assert len(record.sent_bytes) == NUM_NODES
         for sent_bytes in record.sent_bytes:
             assert 1 < sent_bytes / payload_bytes < 1 + MOST_HEADERS, record.variant
