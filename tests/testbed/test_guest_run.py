@@ -105,10 +105,10 @@ def busy_machine() -> Iterator[None]:
 
 @pytest.mark.usefixtures("busy_machine")
 def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
-    """Virtual time: within 0.1% of the run on the quiet machine."""
-    run(tmp_path, "--systems", "dtfm-random,megatron", "--iterations", "1")
-    quiet = {key: s for key, s in measured_s(quiet_run[1]).items() if key[0] in SYSTEMS[1:3]}
-    assert measured_s(recorded(tmp_path)) == pytest.approx(quiet, rel=1e-3)
+    """Virtual time: within 0.1% of the run on the quiet machine, plan after plan as there: what a
+    connection has carried before can matter more."""
+    run(tmp_path, "--systems", ",".join(SYSTEMS), "--iterations", "1")
+    assert measured_s(recorded(tmp_path)) == pytest.approx(measured_s(quiet_run[1]), rel=1e-3)
 
 
 def host_network() -> str:
