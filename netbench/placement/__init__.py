@@ -1,41 +1,10 @@
-"""Which rank sits on which device.
+"""Which rank sits on which device: `placement[rank]` is the device.
 
-A scheduler takes (num_devices, seed) and returns the placement: `placement[rank]` is the device.
+- `maps` looks at no network: identity, and the published random maps.
+- `problem` is what a scheduler is given (`Problem`), and what it answers (`Answer`).
+- `schedulers` has them by name: `SCHEDULERS`. They are loaded when something is to be placed.
 """
 
-from __future__ import annotations
+from netbench.placement.maps import MAPS, NUM_SEEDS, SEEDED, identity, random
 
-from collections.abc import Callable
-
-import numpy as np
-
-Scheduler = Callable[[int, int], tuple[int, ...]]
-
-
-def identity(num_devices: int, seed: int) -> tuple[int, ...]:
-    """Rank r on device r; the seed changes nothing."""
-    return tuple(range(num_devices))
-
-
-def random(num_devices: int, seed: int) -> tuple[int, ...]:
-    """The published random maps, bit for bit: rank 0 stays on device 0, the others are shuffled.
-
-    Source: DT-FM's release, `np.random.seed(seed); a = np.arange(1, n); np.random.shuffle(a)`;
-    the rank of device i is `([0] + a)[i]`. The placement is the inverse of that map.
-    """
-    shuffled = np.arange(1, num_devices)
-    np.random.RandomState(seed).shuffle(shuffled)
-    rank_of_device = [0, *shuffled.tolist()]
-    placement = [0] * num_devices
-    for device, rank in enumerate(rank_of_device):
-        placement[rank] = device
-    return tuple(placement)
-
-
-SCHEDULERS: dict[str, Scheduler] = {"identity": identity, "random": random}
-
-SEEDED = frozenset({"random"})
-"""Schedulers whose placement depends on the seed."""
-
-NUM_SEEDS = 1 << 32
-"""Seeds are 0 to one less: what numpy's Mersenne twister takes."""
+__all__ = ["MAPS", "NUM_SEEDS", "SEEDED", "identity", "random"]

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import NUM_SEEDS, SCHEDULERS, SEEDED
+from netbench.placement import MAPS, NUM_SEEDS, SEEDED
 from netbench.plan.model import COMPUTE, VIRTUAL, Layout, Plan, Transport
 from netbench.plan.replicas import check_model, replicated
 from netbench.plan.serial import plan_hash
@@ -46,11 +46,16 @@ def build_plan(
     micro_batch: int | None = None,
     compute: str = VIRTUAL,
     token_file: str = "",
+    scheduler: str = "",
+    placement: Sequence[int] | None = None,
+    stage_layers: Sequence[int] = (),
 ) -> Plan:
     """Resolve one experiment. scale: None = `choose_scale`; 1 where layers compute.
 
     network: name of one of the scenario's `sweep.networks`, "" = its own.
     micro_batch: sequences, None = the workload's. compute, token_file: as in `Plan`.
+    placement, scheduler: the device of every rank, and who found it; None = the variant's own map.
+    stage_layers: of each stage; empty = the scenario's, or as many each.
     Raises PlanError when the variant or network is unknown, the seed is none, or layers, heads,
     batch and devices do not fit together.
     """
@@ -71,7 +76,8 @@ def build_plan(
         workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
         shard_ranks = zero3_shard_ranks(scenario, variant, chosen)
     micro_batches = _micro_batches(workload, layout.dp)
-    stage_layers = _stage_layers(scenario, variant, layers)
+    stage_layers = tuple(stage_layers) or _stage_layers(scenario, variant, layers)
+    _check_stage_layers(stage_layers, layout.pp, layers)
     _check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
     device = single_device(scenario)
@@ -89,9 +95,9 @@ def build_plan(
         variant=variant,
         system=chosen.system,
         layout=layout,
-        scheduler=chosen.scheduler,
+        scheduler=scheduler or chosen.scheduler,
         seed=seed,
-        placement=SCHEDULERS[chosen.scheduler](layout.num_ranks, seed),
+        placement=_placement(scenario, layout, chosen, seed, placement),
         device_nodes=scenario.device_nodes(),
         node_names=tuple(node.name for node in scenario.nodes),
         network=choose_network(scenario, network),
@@ -369,6 +375,34 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
             f"{layers}; choose {sum(stages)} layers, or write stages that come to {layers}"
         )
     return stages
+
+
+def _check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> None:
+    if stage_layers and (len(stage_layers) != depth or sum(stage_layers) != layers):
+        raise PlanError(
+            f"stages of {', '.join(map(str, stage_layers))} layers: expected {depth} stages that "
+            f"come to {layers} layers"
+        )
+
+
+def _placement(
+    scenario: Scenario, layout: Layout, chosen: Variant, seed: int, given: Sequence[int] | None
+) -> tuple[int, ...]:
+    """`given`, checked, or what the variant's map says."""
+    if given is None:
+        return MAPS[chosen.scheduler](layout.num_ranks, seed)
+    placement = tuple(int(device) for device in given)
+    if len(placement) != layout.num_ranks or len(set(placement)) != layout.num_ranks:
+        raise PlanError(
+            f"the placement has {len(set(placement))} devices for {layout.num_ranks} ranks; "
+            "expected one of its own for every rank"
+        )
+    if not 0 <= min(placement) <= max(placement) < scenario.num_devices:
+        raise PlanError(
+            f"the placement has devices {min(placement)} to {max(placement)}, scenario "
+            f"{scenario.name} has 0 to {scenario.num_devices - 1}"
+        )
+    return placement
 
 
 def _master_weights(system: str, dtype: str, compute: str) -> str:

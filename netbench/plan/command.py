@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import SCHEDULERS, SEEDED
+from netbench.placement import MAPS, SEEDED
 from netbench.plan.build import check_numbers, choose_network
 from netbench.plan.model import Layout, Plan, Transport
 from netbench.scenario.model import Scenario
@@ -53,7 +53,7 @@ def build_command_plan(
         layout=Layout(dp=scenario.num_devices),
         scheduler=scheduler,
         seed=seed,
-        placement=SCHEDULERS[scheduler](scenario.num_devices, seed),
+        placement=MAPS[scheduler](scenario.num_devices, seed),
         device_nodes=scenario.device_nodes(),
         node_names=tuple(node.name for node in scenario.nodes),
         network=choose_network(scenario, network),

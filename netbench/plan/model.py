@@ -78,6 +78,9 @@ class Plan:
     diloco's iterations between two averagings. staleness: hivemind's iterations from gradients to
     the update they make. compression: dtype of what hivemind sends, "" = the gradients' own.
     script: the command a `command` system starts on every rank.
+    device_types: of each device, an index into `type_stages`, which has what `stages` says for
+    every type of device; both are empty where all devices are of one type. Else `stages` are those
+    of the first type.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -120,3 +123,9 @@ class Plan:
     staleness: int = field(default=0, metadata=LATER)
     compression: str = field(default="", metadata=LATER)
     script: tuple[str, ...] = field(default=(), metadata=LATER)
+    device_types: tuple[int, ...] = field(default=(), metadata=LATER)
+    type_stages: tuple[tuple[Stage, ...], ...] = field(default=(), metadata=LATER)
+
+    def stages_on(self, device: int) -> tuple[Stage, ...]:
+        """What each stage costs on `device`."""
+        return self.type_stages[self.device_types[device]] if self.type_stages else self.stages

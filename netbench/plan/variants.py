@@ -35,7 +35,7 @@ Low-Communication Training of Language Models" (2023), section 3."""
 class Variant:
     """A training system with its placement, schedule and kind of data parallelism.
 
-    scheduler: key of `placement.SCHEDULERS`. schedule, data_parallel: as in `Plan`.
+    scheduler: key of `placement.MAPS`. schedule, data_parallel: as in `Plan`.
     pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
     tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
     sequence_parallel, local_steps, staleness, compression, prefetch_units, accumulation: as in

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import PlanError
-from netbench.placement import SCHEDULERS
+from netbench.placement import MAPS
 from netbench.plan import VARIANTS, Variant, find_variant
 from netbench.plan.variants import GRAMMAR
 
@@ -158,4 +158,4 @@ def test_degrees_are_read_as_written(pipeline: int, tensor: int, schedule: str) 
 def test_named_variants_differ_from_each_other() -> None:
     """And each names a scheduler that exists."""
     assert len(set(VARIANTS.values())) == len(VARIANTS)
-    assert {found.scheduler for found in VARIANTS.values()} <= set(SCHEDULERS)
+    assert {found.scheduler for found in VARIANTS.values()} <= set(MAPS)

@@ -1,4 +1,4 @@
-"""Schedulers: which rank sits on which device."""
+"""Maps: placements that look at no network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netbench.placement import SCHEDULERS, SEEDED, identity, random
+from netbench.placement import MAPS, SEEDED, identity, random
 
 
 @pytest.mark.parametrize("seed", [2022, 2023, 2024])
@@ -39,10 +39,10 @@ def test_random_leaves_numpys_global_state_alone() -> None:
     assert np.array_equal(before, np.random.get_state()[1])
 
 
-@given(st.sampled_from(sorted(SCHEDULERS)), st.integers(1, 100), st.integers(0, 2**32 - 1))
+@given(st.sampled_from(sorted(MAPS)), st.integers(1, 100), st.integers(0, 2**32 - 1))
 def test_every_placement_is_a_permutation(name: str, num_devices: int, seed: int) -> None:
     """Each device once, as Python ints, so that a plan can be written as JSON."""
-    placement = SCHEDULERS[name](num_devices, seed)
+    placement = MAPS[name](num_devices, seed)
     assert sorted(placement) == list(range(num_devices))
     assert all(type(device) is int for device in placement)
 
@@ -55,6 +55,6 @@ def test_rank_0_stays_on_device_0(num_devices: int, seed: int) -> None:
 
 def test_only_random_depends_on_the_seed() -> None:
     """So that the others are planned once."""
-    changing = {name for name, place in SCHEDULERS.items() if place(64, 1) != place(64, 2)}
+    changing = {name for name, place in MAPS.items() if place(64, 1) != place(64, 2)}
     assert changing == SEEDED
     assert identity(4, 7) == (0, 1, 2, 3)

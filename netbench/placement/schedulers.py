@@ -1,0 +1,24 @@
+"""The schedulers, by name."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from netbench.placement.maps import Map, identity, random
+from netbench.placement.problem import Answer, Budget, Problem, Scheduler
+
+
+def _mapped(place: Map) -> Scheduler:
+    """A map as a scheduler."""
+
+    def scheduler(problem: Problem, seed: int, budget: Budget) -> Answer:
+        placement = np.asarray(place(problem.ranks.size, seed))
+        return Answer(grid=placement[problem.ranks], stage_layers=problem.stage_layers)
+
+    return scheduler
+
+
+SCHEDULERS: dict[str, Scheduler] = {
+    "identity": _mapped(identity),
+    "random": _mapped(random),
+}

@@ -1,0 +1,123 @@
+"""Placing a plan: the problem a plan poses to a scheduler, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.placement.problem import Answer, Floats, Grid, Problem
+from netbench.plan import Plan, build_plan
+from netbench.scenario.model import Scenario
+from netbench.simulator.profile import load_transport
+from netbench.simulator.simulate import rank_lanes, simulate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is to be placed. variant: whose own placement does not count. micro_batch: None = the
+    workload's. network: of the scenario's sweep, "" = its own."""
+
+    scenario: Scenario
+    variant: str
+    layers: int
+    batch: int
+    micro_batch: int | None = None
+    network: str = ""
+
+    def plan(
+        self,
+        placement: Sequence[int] | None = None,
+        stage_layers: Sequence[int] = (),
+        *,
+        scheduler: str = "",
+        seed: int = 0,
+    ) -> Plan:
+        """The plan with this placement; raises as `build_plan`."""
+        return build_plan(
+            self.scenario,
+            self.variant,
+            self.layers,
+            self.batch,
+            seed,
+            iterations=2,
+            warmup_iterations=1,
+            network=self.network,
+            micro_batch=self.micro_batch,
+            placement=placement,
+            stage_layers=stage_layers,
+            scheduler=scheduler,
+        )
+
+    def problem(self, stage_layers: Sequence[int] = ()) -> Problem:
+        """What a scheduler is given."""
+        plan = self.plan(range(self._num_ranks()), stage_layers)
+        network, node = plan.network, np.asarray(plan.device_nodes)
+        delay_s = network.one_way_delay_s()[np.ix_(node, node)]
+        bandwidth_bps = network.bandwidth_bps()[np.ix_(node, node)]
+        same = node[:, None] == node[None, :]
+        bandwidth_bps[same] = load_transport(plan.backend).inside_node_bps
+        kinds = plan.type_stages or (plan.stages,)
+        nics = np.asarray(network.nic_bps)[node]
+        return Problem(
+            pp=plan.layout.pp,
+            dp=plan.layout.dp,
+            tp=plan.layout.tp,
+            delay_s=delay_s,
+            bandwidth_bps=bandwidth_bps,
+            node=node,
+            region=np.asarray(network.node_regions)[node],
+            kind=np.asarray(plan.device_types or [0] * len(node)),
+            nic_bps=nics if network.sharing == "nic" else np.full(len(node), np.inf),
+            stage_s=np.array([[s.forward_s + s.backward_s for s in stages] for stages in kinds]),
+            message_bytes=float(plan.activation_bytes),
+            num_micro_batches=plan.num_rounds * plan.num_micro_batches,
+            gradient_bytes=np.array([float(stage.gradient_bytes) for stage in plan.stages]),
+            ranks=rank_lanes(plan),
+            objective=PlanObjective(plan),
+            stage_layers=tuple(stage.num_layers for stage in plan.stages),
+            with_layers=self.problem,
+        )
+
+    def answered(self, answer: Answer, scheduler: str, seed: int) -> Plan:
+        """The plan that an answer makes."""
+        template = self.plan(range(self._num_ranks()))
+        placement = placement_of(template, answer.grid)
+        return self.plan(placement, answer.stage_layers, scheduler=scheduler, seed=seed)
+
+    def _num_ranks(self) -> int:
+        return self.plan().layout.num_ranks
+
+
+def placement_of(plan: Plan, grid: Grid) -> tuple[int, ...]:
+    """The device of every rank of `plan`, for a grid of its layout."""
+    placement = np.empty(plan.layout.num_ranks, np.int64)
+    placement[rank_lanes(plan)] = grid
+    return tuple(placement.tolist())
+
+
+def grid_of(plan: Plan) -> Grid:
+    """The grid of a plan's placement."""
+    return np.asarray(plan.placement)[rank_lanes(plan)]
+
+
+class PlanObjective:
+    """`placement.problem.Objective` of a plan: its simulated time with other placements."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.independent = False
+
+    def times_s(self, grids: Grid) -> Floats:
+        return np.array([simulate(self._placed(grid)).iteration_s for grid in grids])
+
+    def pipelines_s(self, pipelines: Grid) -> Floats:
+        raise NotImplementedError
+
+    def groups_s(self, stage: int, groups: Grid) -> Floats:
+        raise NotImplementedError
+
+    def _placed(self, grid: Grid) -> Plan:
+        return dataclasses.replace(self._plan, placement=placement_of(self._plan, grid))
