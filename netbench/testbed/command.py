@@ -103,6 +103,7 @@ class ScriptPool(Ranks):
         self._plan = plan
         self._on_output = on_output
         self._tails: list[deque[str]] = [deque(maxlen=TAIL_LINES) for _ in plan.placement]
+        self._found = Iterations(len(plan.placement))
         self._ended: set[int] = set()
         self._closed: set[int] = set()
 
@@ -130,7 +131,7 @@ class ScriptPool(Ranks):
         Raises TestbedError once a script fails or hangs, or a loss is no number; what was finished
         before is yielded first.
         """
-        found, everyone = Iterations(len(self._channels)), range(len(self._channels))
+        found, everyone = self._found, range(len(self._channels))
         doing = f"{self._plan.variant} (plan {plan_hash(self._plan)})"
         while running := [rank for rank in everyone if rank not in self._ended]:
             try:
@@ -168,7 +169,11 @@ class ScriptPool(Ranks):
             raise TestbedError(f"{self._name(rank)}: {error}") from None
 
     def _complaint(self, rank: int, message: Message | None) -> Complaint | None:
-        """A script may end well, and then its channel; one that fails for a connection follows."""
+        """A script may end well, and then its channel; one that fails for a connection follows.
+
+        How it ends after its last iteration is told, and changes nothing: torch 2.13 may abort an
+        interpreter that ends while a thread of gloo drops its last work.
+        """
         if message is None:
             self._closed.add(rank)
             return None if rank in self._ended else complaint_of(rank, message)
@@ -178,6 +183,10 @@ class ScriptPool(Ranks):
         if message["event"] == "ended":
             self._ended.add(rank)
         complaint = complaint_of(rank, message)
+        done = self._found.has_all(rank, self._plan.iterations)
+        if complaint and message["event"] == "ended" and done:
+            self._on_output(rank, f"netbench: {complaint.what}, after its last iteration")
+            return None
         lost = complaint and LOST_PEER.search("\n".join(self._tails[rank]))
         if complaint and message["event"] == "ended" and message["status"] > 0 and lost:
             return dataclasses.replace(complaint, follows=True)

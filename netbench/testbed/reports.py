@@ -191,6 +191,10 @@ class Iterations:
         self._pending[index][rank] = report
         return self._finish()
 
+    def has_all(self, rank: int, num_iterations: int) -> bool:
+        """Whether `rank` has reported so many iterations, or all who report have."""
+        return max(self._counts[rank], self._num_finished) >= num_iterations
+
     def end(self) -> list[Iteration]:
         """What is finished now that nobody reports any more."""
         self._reporters = self._reporters or set(self._pending[0] if self._pending else ())

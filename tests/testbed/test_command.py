@@ -122,6 +122,17 @@ def test_the_example_of_the_docs_trains_on_four_ranks(start: Callable[..., Run])
     assert losses[0] == pytest.approx(1 / 3, rel=0.3)
 
 
+def test_how_a_script_ends_after_its_last_iteration_changes_nothing(
+    start: Callable[..., Run],
+) -> None:
+    """Its times are in. torch may abort an interpreter that ends: such an end is only told."""
+    report = 'print(\'{"netbench": "iteration", "iteration_s": 1.5}\', flush=True)\n'
+    run = start(*python(f"import os\n{report * 3}os.abort()"))
+    assert [found.iteration_s for found in run.pool.iterations()] == [1.5] * 3
+    told = [rank for rank, text in run.output if "was killed by SIGABRT, after its last" in text]
+    assert sorted(told) == [0, 1, 2, 3]
+
+
 def test_the_docs_show_the_example_as_it_is() -> None:
     """From where it meets to its end."""
     text = EXAMPLE.read_text()
