@@ -122,10 +122,10 @@ def _timed(part: Any, plan: Plan, transport: TransportProfile, whole: bool = Fal
 
 def _kept(part: Any, plan: Plan, transport: TransportProfile, whole: bool = False) -> Any:
     make = part if plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
-    return make(_shape(plan, whole), transport)
+    return make(shape(plan, whole), transport)
 
 
-def _shape(plan: Plan, whole: bool) -> Plan:
+def shape(plan: Plan, whole: bool = False) -> Plan:
     """What of a plan its parts depend on: the batch only says how often they are repeated."""
     num_micro_batches = plan.num_micro_batches if whole else _num_simulated(plan)
     return dataclasses.replace(
@@ -139,7 +139,8 @@ def _shape(plan: Plan, whole: bool) -> Plan:
     )
 
 
-def _fabric(plan: Plan, transport: TransportProfile) -> Fabric:
+def fabric_of(plan: Plan, transport: TransportProfile) -> Fabric:
+    """The network between the ranks of `plan`."""
     nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)]
     return Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
 
@@ -181,16 +182,17 @@ def _gpipe(plan: Plan, transport: TransportProfile, whole: bool) -> Simulation:
 
 @functools.lru_cache(maxsize=4)
 def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
-    graph, ranks = Graph(_fabric(plan, transport)), rank_lanes(plan)
-    lanes, seconds = _lanes(plan, ranks, blocking=False), _seconds(plan, graph.fabric)
-    forward, backward = _wired(plan.schedule, plan.layout.pp, plan.num_micro_batches)
+    graph, ranks = Graph(fabric_of(plan, transport)), rank_lanes(plan)
+    lanes = pipeline_lanes(plan, ranks, blocking=False)
+    seconds = compute_seconds(plan, graph.fabric)
+    forward, backward = wired(plan.schedule, plan.layout.pp, plan.num_micro_batches)
     start = graph.work(Kind.MARK, ranks)
     halfway = add_pipelines(graph, lanes, forward, {"forward": seconds["forward"]}, start)
-    turn = _barrier(graph, ranks, halfway)
+    turn = barrier(graph, ranks, halfway)
     ends = add_pipelines(graph, lanes, backward, {"backward": seconds["backward"]}, turn)
     moments = {"halfway": halfway, "turn": turn, "ends": ends}
-    updated = _synchronise(graph, plan, ranks, ends)
-    moments["done"] = _barrier(graph, ranks, updated)
+    updated = synchronise(graph, plan, ranks, ends)
+    moments["done"] = barrier(graph, ranks, updated)
     return _Timed(fabric=graph.fabric, timeline=graph.run(), moments=moments)
 
 
@@ -208,12 +210,13 @@ def _one_f_one_b(plan: Plan, transport: TransportProfile, whole: bool) -> Simula
 
 @functools.lru_cache(maxsize=4)
 def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> _Timed:
-    graph, ranks, count = Graph(_fabric(plan, transport)), rank_lanes(plan), plan.num_micro_batches
+    graph, ranks = Graph(fabric_of(plan, transport)), rank_lanes(plan)
+    count = plan.num_micro_batches
     start = graph.work(Kind.MARK, ranks)
-    lanes = _lanes(plan, ranks, blocking=plan.system == "megatron")
-    (wiring,) = _wired(plan.schedule, plan.layout.pp, count, plan.num_chunks, lanes.blocking)
-    ends = add_pipelines(graph, lanes, wiring, _seconds(plan, graph.fabric), start)
-    done = _synchronise(graph, plan, ranks, ends)
+    lanes = pipeline_lanes(plan, ranks, blocking=plan.system == "megatron")
+    (wiring,) = wired(plan.schedule, plan.layout.pp, count, plan.num_chunks, lanes.blocking)
+    ends = add_pipelines(graph, lanes, wiring, compute_seconds(plan, graph.fabric), start)
+    done = synchronise(graph, plan, ranks, ends)
     timeline = graph.run()
     if np.isnan(timeline.end_s).any():
         raise PlanError(f"schedule {plan.schedule} of {plan.variant} waits for itself")
@@ -221,7 +224,7 @@ def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> _Timed:
 
 
 @functools.lru_cache(maxsize=16)
-def _wired(
+def wired(
     schedule: str, depth: int, count: int, num_chunks: int = 1, blocking: bool = False
 ) -> tuple[Wiring, ...]:
     """A schedule's phases. They know of no network, so all plans of a shape have the same."""
@@ -231,6 +234,12 @@ def _wired(
 
 def _unit(plan: Plan) -> int:
     return plan.layout.pp * math.ceil(8 / plan.layout.pp)
+
+
+def steady_labels(plan: Plan) -> tuple[int, int]:
+    """The micro-batches between whose ends a full pipeline repeats itself."""
+    first, last = (STEADY[index] * _unit(plan) - 1 for index in (0, 1))
+    return first, last
 
 
 def _num_simulated(plan: Plan) -> int:
@@ -256,7 +265,7 @@ def _stretch(
         return (
             Part(name=name, timeline=timeline, from_s=from_s, to_s=to_s, repeat=plan.num_rounds),
         )
-    first, last = (STEADY[index] * _unit(plan) - 1 for index in (0, 1))
+    first, last = steady_labels(plan)
     of_kind = timeline.kind == kind
     num_ranks = plan.layout.num_ranks
     marks = np.zeros((2, num_ranks))
@@ -283,7 +292,8 @@ def _stretch(
     )
 
 
-def _lanes(plan: Plan, ranks: Ids, *, blocking: bool) -> Lanes:
+def pipeline_lanes(plan: Plan, ranks: Ids, *, blocking: bool) -> Lanes:
+    """The pipelines of `ranks`, as `rank_lanes` has them."""
     return Lanes(
         ranks=ranks,
         num_micro_batches=plan.num_micro_batches,
@@ -292,7 +302,7 @@ def _lanes(plan: Plan, ranks: Ids, *, blocking: bool) -> Lanes:
     )
 
 
-def _seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
+def compute_seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
     """Compute of one micro-batch by kind of work, (num_virtual_stages,), seconds.
 
     Zero-bubble's gradients of weights are as much work as a forward pass.
@@ -338,7 +348,7 @@ def _alone_s(
     return float(timeline.end_s[second].max() - timeline.end_s[ready].max())
 
 
-def _barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
+def barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
     """gloo's dissemination barrier: in step k a rank sends a word to rank + 2^k, once it has heard
     that it is awaited there, and waits for that of rank - 2^k. Source: gloo, `gloo/barrier.cc` and
     `gloo/transport/tcp/pair.cc`."""
@@ -355,7 +365,7 @@ def _barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
     return tasks[ranks]
 
 
-def _synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
+def synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
     """Data parallelism of every stage, once its members are ready, and the update.
 
     dtfm updates on the hosts, which the updates of a node share; with a central server there is one
@@ -400,7 +410,7 @@ def _sync_phases(timeline: Timeline, total_s: float) -> dict[str, float]:
 
 @functools.lru_cache(maxsize=4)
 def _zero3_steps(plan: Plan, transport: TransportProfile) -> tuple[Fabric, dict[Place, Timeline]]:
-    fabric = _fabric(plan, transport)
+    fabric = fabric_of(plan, transport)
     return fabric, time_steps(plan, fabric, _alone_s)
 
 
@@ -438,7 +448,7 @@ def _zero3(plan: Plan, transport: TransportProfile) -> Simulation:
 def _ddp(plan: Plan, transport: TransportProfile) -> Simulation:
     """Gradient accumulation; the last backward pass hands over a bucket as soon as it is full,
     and one communicator reduces bucket after bucket while the pass goes on."""
-    stage, steps, fabric = plan.stages[0], plan.num_micro_batches, _fabric(plan, transport)
+    stage, steps, fabric = plan.stages[0], plan.num_micro_batches, fabric_of(plan, transport)
     ring = np.arange(plan.layout.num_ranks)[None]
     buckets = gradient_buckets(plan)
     algorithm = collectives.data_parallel(plan.data_parallel, plan.backend)
@@ -477,7 +487,7 @@ def _ddp(plan: Plan, transport: TransportProfile) -> Simulation:
 
 def _local_steps(plan: Plan, transport: TransportProfile) -> Simulation:
     """Those of `local_steps`; an iteration is the mean over a whole round."""
-    fabric, ring = _fabric(plan, transport), np.arange(plan.layout.num_ranks)[None]
+    fabric, ring = fabric_of(plan, transport), np.arange(plan.layout.num_ranks)[None]
 
     def alone_s(collective: collectives.Collective, size_bytes: float) -> float:
         return _alone_s(fabric, ring, size_bytes, collective)

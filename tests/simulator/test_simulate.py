@@ -225,7 +225,7 @@ def test_a_barrier_lets_nobody_go_before_it_was_answered() -> None:
     graph = Graph(Fabric(plan.network, [0, 1, 2], FREE))
     ranks = np.array([[0, 1, 2]])
     ends = graph.work(Kind.FORWARD, ranks, [[0.0, 0.0, 1.0]])
-    out = simulator._barrier(graph, ranks, ends)
+    out = simulator.barrier(graph, ranks, ends)
     end_s = graph.run().end_s[out]
     # Step 1: 2 asks 1, which hears it at 1.01, and has its word at 1.02; 0 has that of 2 at 1.01.
     # Step 2, the other way round: 2 asks 0, which hears it at 1.03, and has its word at 1.04; 0
