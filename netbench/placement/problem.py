@@ -55,6 +55,7 @@ class Problem:
     synchronises in an iteration.
     ranks: (dp * tp, pp), the rank of each cell of a grid. stage_layers: of each stage.
     with_layers: the same problem with others, None = they are fixed.
+    forward_share: of stage_s, what the forward pass takes. sharing: as in `scenario.model.Network`.
     There may be more devices than dp * tp * pp; those that are left over stay idle.
     """
 
@@ -75,6 +76,8 @@ class Problem:
     objective: Objective
     stage_layers: tuple[int, ...] = ()
     with_layers: Callable[[tuple[int, ...]], Problem] | None = None
+    forward_share: float = 0.25
+    sharing: str = "pair"
 
     @property
     def num_devices(self) -> int:

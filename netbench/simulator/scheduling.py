@@ -79,6 +79,9 @@ class Request:
             objective=PlanObjective(plan),
             stage_layers=tuple(stage.num_layers for stage in plan.stages),
             with_layers=self.problem,
+            forward_share=plan.stages[0].forward_s
+            / (plan.stages[0].forward_s + plan.stages[0].backward_s),
+            sharing=network.sharing,
         )
 
     def answered(self, answer: Answer, scheduler: str, seed: int) -> Plan:
