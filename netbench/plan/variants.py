@@ -3,7 +3,7 @@
 A name is the system followed by options, so that there is a name for every layout:
 
     megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random]
-    dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps]
+    dtfm-(scheduled|random)[-p<P>][-1f1b][-allreduce|-sharded-ps]
     zero3[-random][-hybrid[<R>]][-prefetch[<N>]][-accumulate]
     ddp[-tree|-central-ps|-sharded-ps]
     hivemind[-sync]
@@ -20,7 +20,7 @@ from netbench.errors import PlanError, nearest
 
 GRAMMAR = (
     "megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random] (V from 2), "
-    "dtfm-(scheduled|random)[-1f1b][-allreduce|-sharded-ps], "
+    "dtfm-(scheduled|random)[-p<P>][-1f1b][-allreduce|-sharded-ps], "
     "zero3[-random][-hybrid[<R>]][-prefetch[<N>]][-accumulate] (R from 2), "
     "ddp[-tree|-central-ps|-sharded-ps], hivemind[-sync], diloco[-h<H>]"
 )
@@ -84,13 +84,15 @@ def _megatron(found: re.Match[str]) -> Variant:
 
 def _dtfm(found: re.Match[str]) -> Variant:
     """`scheduled` is the identity placement: each pipeline inside one region when nodes are listed
-    by region, the manually optimised placement of the published cases 3-5."""
+    by region, the manually optimised placement of the published cases 3-5. Without -p<P> the depth
+    is the scenario's."""
     data_parallel = {None: "reduce-broadcast", "allreduce": "ring", "sharded-ps": "sharded-ps"}
     return Variant(
         system="dtfm",
         scheduler="random" if found["placement"] == "random" else "identity",
         schedule="1f1b" if found["schedule"] else "gpipe",
         data_parallel=data_parallel[found["data_parallel"]],
+        pipeline=int(found["pipeline"]) if found["pipeline"] else None,
     )
 
 
@@ -153,8 +155,9 @@ _SYSTEMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Variant]], ...]
     ),
     (
         re.compile(
-            r"dtfm-(?P<placement>scheduled|random)(?P<schedule>-1f1b)?"
-            r"(-(?P<data_parallel>allreduce|sharded-ps))?"
+            r"dtfm-(?P<placement>scheduled|random)(-p(?P<pipeline>[1-9]\d*))?(?P<schedule>-1f1b)?"
+            r"(-(?P<data_parallel>allreduce|sharded-ps))?",
+            re.ASCII,
         ),
         _dtfm,
     ),
