@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from netbench.errors import RecordError
 from netbench.network.fidelity import TOLERANCE, Cell
-from netbench.report.plots import INK, MUTED, PAPER
+from netbench.report.picture import INK, MUTED, PAPER
 from netbench.units import format_bandwidth, format_percent, format_time
 
 if TYPE_CHECKING:

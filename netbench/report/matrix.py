@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from netbench.errors import UsageError
 from netbench.network.verify import Check, Measurement
 from netbench.report.grid import Grid
+from netbench.report.picture import INK, MUTED, PAPER, save_picture
 from netbench.scenario.matrices import Matrix, Reading
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MAX_ROWS = 80
 MAX_WRITTEN = 12
 """Places along one side of a heat map whose figures can be written into its cells."""
 
-INK, MUTED, PAPER, EMPTY, WRONG = "#1d2733", "#66727f", "#ffffff", "#dde2e7", "#b3261e"
+EMPTY, WRONG = "#dde2e7", "#b3261e"
 
 SPAN = 1.5
 """Colours end at this many times the allowed error."""
@@ -198,11 +199,7 @@ def plot_matrix(found: Verification, path: Path) -> None:
 
     Raises UsageError for nothing to draw, and if the file cannot be written.
     """
-    figure = matrix_figure(found)
-    try:
-        figure.savefig(path, dpi=150, facecolor=PAPER)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    save_picture(matrix_figure(found), path)
 
 
 def matrix_figure(found: Verification) -> Figure:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from netbench.errors import UsageError
 from netbench.records import Run
 from netbench.report.emulated import Comparison, compare, run_source
+from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
 from netbench.report.published import Sample
 from netbench.report.tables import spread_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, MUTED, GRID, PAPER = "#1d2733", "#66727f", "#e3e9ee", "#ffffff"
 PUBLISHED, FOUND = "#a9b8c6", "#1f77b4"
 BAR = 0.36
 """Thickness of a bar; the two of a variant fill 0.72 of its row."""
@@ -58,10 +58,7 @@ def plot_run(run: Run, path: Path) -> None:
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK
     )
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    save_picture(figure, path)
 
 
 def _panels(run: Run) -> list[list[Comparison]]:

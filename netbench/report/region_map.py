@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.errors import UsageError
+from netbench.report.picture import INK, MUTED, PAPER, save_picture
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Network, Scenario
 from netbench.units import format_bandwidth, format_time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_MAP_REGIONS = 4
 """Beyond this, edges and their labels cross too much; heat maps read better."""
 
-INK, MUTED, EDGE, FILL, PAPER = "#1d2733", "#66727f", "#8fa3b5", "#dcebf7", "#ffffff"
+EDGE, FILL = "#8fa3b5", "#dcebf7"
 RADIUS = 0.5
 """Radius of a region's circle, in data units of the map (neighbours are about 3 apart)."""
 
@@ -41,11 +41,7 @@ def plot_regions(scenario: Scenario, path: Path) -> None:
 
     Raises UsageError if the suffix is unknown or the file cannot be written.
     """
-    figure = region_figure(scenario)
-    try:
-        figure.savefig(path, dpi=150, facecolor=PAPER)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    save_picture(region_figure(scenario), path)
 
 
 def region_figure(scenario: Scenario) -> Figure:

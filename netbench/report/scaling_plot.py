@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from netbench.errors import RecordError
-from netbench.report.plots import GRID, INK, MUTED, PAPER
+from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
 from netbench.report.throughput import PRINTED_MODELS
 
 if TYPE_CHECKING:
@@ -24,13 +23,9 @@ SIDE = 3.6
 def plot_scaling(table: pd.DataFrame, path: Path) -> None:
     """Write the picture of a table of `simulated.SCALING` to `path` (.png, .svg, .pdf).
 
-    Raises RecordError if the file cannot be written.
+    Raises UsageError if the file cannot be written.
     """
-    figure = scaling_figure(table)
-    try:
-        figure.savefig(path, dpi=150, metadata={"Software": None})
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: the picture cannot be written: {error}") from error
+    save_picture(scaling_figure(table), path)
 
 
 def scaling_figure(table: pd.DataFrame) -> Figure:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from netbench.errors import RecordError
-from netbench.report.plots import GRID, INK, MUTED, PAPER
+from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
 from netbench.report.published import CASES
 from netbench.report.simulated import FAR
 
@@ -38,13 +37,9 @@ ROOM = 1.25
 def plot_scatter(settings: pd.DataFrame, path: Path) -> None:
     """Write the picture of `simulated.simulated_settings` to `path` (.png, .svg, .pdf).
 
-    Raises RecordError if the file cannot be written.
+    Raises UsageError if the file cannot be written.
     """
-    figure = scatter_figure(settings)
-    try:
-        figure.savefig(path, dpi=150, metadata={"Software": None})
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: the picture cannot be written: {error}") from error
+    save_picture(scatter_figure(settings), path)
 
 
 def scatter_figure(settings: pd.DataFrame) -> Figure:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from netbench.errors import UsageError
 from netbench.report.emulated import pflops_text
 from netbench.report.grid import Grid
-from netbench.report.plots import GRID, INK, MUTED, PAPER
+from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
 from netbench.report.published import Sample
 from netbench.report.tables import spread_text
 
@@ -136,11 +136,7 @@ def plot_sweep(sweep: Sweep, path: Path) -> None:
 
     Raises UsageError as `sweep_figure` does, and if the file cannot be written.
     """
-    figure = sweep_figure(sweep)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    save_picture(sweep_figure(sweep), path)
 
 
 def sweep_figure(sweep: Sweep) -> Figure:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.errors import UsageError
+from netbench.report.picture import INK, MUTED, PAPER, add_color_legend, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,6 @@ Stretches = NDArray[np.float64]
 Rows = Mapping[str, Mapping[str, Stretches]]
 """Name of a rank -> kind of activity -> when."""
 
-INK, MUTED, PAPER = "#1d2733", "#66727f", "#ffffff"
 COLORS = {
     "forward": "#0072b2",
     "backward": "#56b4e9",
@@ -56,11 +55,7 @@ def plot_timeline(
     rows: kinds as in `COLORS`. parts: (name, length_s, repeat) in order of time, from 0; the rows
     show each once. Raises UsageError if the file cannot be written.
     """
-    figure = timeline_figure(title, rows, parts)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    save_picture(timeline_figure(title, rows, parts), path)
 
 
 def timeline_figure(title: str, rows: Rows, parts: Sequence[tuple[str, float, float]]) -> Figure:
@@ -69,7 +64,6 @@ def timeline_figure(title: str, rows: Rows, parts: Sequence[tuple[str, float, fl
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     height_in = ROW_IN * max(3, len(rows)) + PANEL_IN
     figure = Figure(figsize=(WIDTH_IN, 2 * height_in + 0.9), facecolor=PAPER)
@@ -86,14 +80,7 @@ def timeline_figure(title: str, rows: Rows, parts: Sequence[tuple[str, float, fl
     close.set_xlabel("seconds", color=MUTED, fontsize=9)
     figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
     used = {kind for kinds in rows.values() for kind, found in kinds.items() if len(found)}
-    figure.legend(
-        handles=[Patch(color=c, label=kind) for kind, c in COLORS.items() if kind in used],
-        loc="outside lower center",
-        ncols=len(COLORS),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-    )
+    add_color_legend(figure, {kind: c for kind, c in COLORS.items() if kind in used})
     return figure
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from netbench.errors import UsageError
 from netbench.plan.timeline import Timeline
+from netbench.report.picture import INK, MUTED, PAPER, add_color_legend, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,6 @@ NUM_DIFFERENCES = 3
 LEAST_SHARE = 0.0005
 """Of the iteration: what is less is not worth a sentence."""
 
-INK, MUTED, PAPER = "#1d2733", "#66727f", "#ffffff"
 COLORS = {
     "forward": "#0072b2",
     "backward": "#56b4e9",
@@ -184,11 +183,7 @@ def plot_diff(
     """Write the picture to `path`: two lanes per rank, the first timeline's above. names: of the
     ranks that are drawn, from the top down. Raises UsageError if the file cannot be written.
     """
-    figure = diff_figure(title, first, second, names)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: the picture cannot be written: {error}") from None
+    save_picture(diff_figure(title, first, second, names), path)
 
 
 def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[int, str]) -> Figure:
@@ -197,7 +192,6 @@ def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[in
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     figure = Figure(figsize=(WIDTH_IN, ROW_IN * max(4, len(names)) + 1.6), facecolor=PAPER)
     figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.1)
@@ -216,14 +210,7 @@ def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[in
     axis.tick_params(length=0, labelcolor=INK, labelsize=8)
     axis.spines[:].set_visible(False)
     figure.suptitle(title, color=INK, fontweight="bold", fontsize=11)
-    figure.legend(
-        handles=[Patch(color=color, label=kind) for kind, color in COLORS.items() if kind in used],
-        loc="outside lower center",
-        ncols=len(COLORS),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-    )
+    add_color_legend(figure, {kind: c for kind, c in COLORS.items() if kind in used})
     return figure
 
 

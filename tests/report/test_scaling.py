@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from netbench.errors import RecordError
+from netbench.errors import UsageError
 from netbench.report.scaling import odd_speedups, scaling, scaling_markdown
 from netbench.report.scaling_plot import plot_scaling, scaling_figure
 from netbench.report.simulated import SCALING, read_table
@@ -79,5 +79,5 @@ def test_the_picture_has_a_panel_per_scenario_with_the_ideal_line(tmp_path: Path
 def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """Naming the file."""
     table = read_table(write(tmp_path), SCALING)
-    with pytest.raises(RecordError, match=r"no/such\.png: the picture cannot be written"):
+    with pytest.raises(UsageError, match=r"no/such\.png: the picture cannot be written"):
         plot_scaling(table, tmp_path / "no" / "such.png")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from netbench.errors import RecordError
+from netbench.errors import UsageError
 from netbench.report.scatter import plot_scatter, scatter_figure
 from netbench.report.simulated import simulated_settings
 from tests.report.simulations import off_by, write
@@ -45,5 +45,5 @@ def test_a_picture_that_cannot_be_written_is_one_message(tmp_path: Path) -> None
     """Naming it."""
     settings = simulated_settings(write(tmp_path))
     assert settings is not None
-    with pytest.raises(RecordError, match="the picture cannot be written"):
+    with pytest.raises(UsageError, match="the picture cannot be written"):
         plot_scatter(settings, tmp_path / "no" / "such.png")
