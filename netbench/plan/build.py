@@ -54,7 +54,8 @@ def build_plan(
 
     network: name of one of the scenario's `sweep.networks`, "" = its own.
     micro_batch: sequences, None = the workload's. compute, token_file: as in `Plan`.
-    placement, scheduler: the device of every rank, and who found it; None = the variant's own map.
+    placement, scheduler: the device of every rank, and who found it; None = the variant's own map,
+    over all devices. With fewer ranks than devices, the others are idle.
     stage_layers: of each stage; empty = the scenario's, or as many each.
     Raises PlanError when the variant or network is unknown, the seed is none, or layers, heads,
     batch and devices do not fit together.
@@ -70,7 +71,8 @@ def build_plan(
     workload = dataclasses.replace(
         scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
     )
-    layout = _layout(scenario, variant, layers)
+    num_ranks = scenario.num_devices if placement is None else len(placement)
+    layout = _layout(scenario, variant, layers, num_ranks)
     shard_ranks = 0
     if chosen.system == "zero3":
         workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
@@ -321,9 +323,9 @@ def choose_network(scenario: Scenario, name: str) -> Network:
     return scenario.network.with_links(choices[name].link)
 
 
-def _layout(scenario: Scenario, variant: str, layers: int) -> Layout:
-    """Pipelines of tensor-parallel groups over all devices."""
-    devices, chosen = scenario.num_devices, find_variant(variant)
+def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layout:
+    """Pipelines of tensor-parallel groups over so many devices."""
+    chosen = find_variant(variant)
     depth = chosen.pipeline or pipeline_depth(scenario, layers)
     tensor, ranks = chosen.tensor, depth * chosen.tensor
     _check_tensor(scenario.workload, chosen)

@@ -18,7 +18,8 @@ from netbench.simulator.simulate import rank_lanes, simulate
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """What is to be placed. variant: whose own placement does not count. micro_batch: None = the
-    workload's. network: of the scenario's sweep, "" = its own."""
+    workload's. network: of the scenario's sweep, "" = its own. num_ranks: that are placed, the
+    other devices stay idle; None = as many as there are devices."""
 
     scenario: Scenario
     variant: str
@@ -26,6 +27,7 @@ class Request:
     batch: int
     micro_batch: int | None = None
     network: str = ""
+    num_ranks: int | None = None
 
     def plan(
         self,
@@ -91,7 +93,7 @@ class Request:
         return self.plan(placement, answer.stage_layers, scheduler=scheduler, seed=seed)
 
     def _num_ranks(self) -> int:
-        return self.plan().layout.num_ranks
+        return self.num_ranks or self.scenario.num_devices
 
 
 def placement_of(plan: Plan, grid: Grid) -> tuple[int, ...]:

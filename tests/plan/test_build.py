@@ -248,6 +248,19 @@ def test_the_example_suits_all_systems_on_four_nodes() -> None:
     assert {plan.scale for plan in plans} == {10.0}
 
 
+def test_a_placement_of_fewer_ranks_than_devices_leaves_the_others_idle() -> None:
+    """As many pipelines as it has room for; one that fills none is refused."""
+
+    def placed(devices: range) -> Plan:
+        return build_plan(CASE3, "dtfm-scheduled", 24, 1008, 0, 2, 1, placement=devices)
+
+    plan = placed(range(1, 57))
+    assert (plan.layout, plan.placement) == (Layout(pp=8, dp=7), tuple(range(1, 57)))
+    assert len(plan.device_nodes) == 64
+    with pytest.raises(PlanError, match="57 devices .* do not divide into pipelines of 8 stages"):
+        placed(range(57))
+
+
 def test_a_placement_that_ignores_the_seed_is_planned_once() -> None:
     """Random placements once per seed."""
     variants = ("dtfm-scheduled", "dtfm-random", "megatron-p8", "megatron-p8-random", "zero3")
