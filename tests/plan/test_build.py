@@ -257,7 +257,7 @@ def test_a_placement_of_fewer_ranks_than_devices_leaves_the_others_idle() -> Non
     plan = placed(range(1, 57))
     assert (plan.layout, plan.placement) == (Layout(pp=8, dp=7), tuple(range(1, 57)))
     assert len(plan.device_nodes) == 64
-    with pytest.raises(PlanError, match="57 devices .* do not divide into pipelines of 8 stages"):
+    with pytest.raises(PlanError, match=r"57 devices .* do not divide into pipelines of 8 stages"):
         placed(range(57))
 
 
