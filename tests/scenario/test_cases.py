@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netbench.scenario import list_scenarios, load_scenario
+from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.devices import load_device_profile
 
 CASES = ("case1", "case2", "case3", "case4", "case5")
@@ -195,3 +195,59 @@ def test_gpt3_small_sweeps_ten_networks() -> None:
     ]
     assert sweep.networks[0].link == scenario.network.links[0][0]
     assert sweep.default_networks == ("10ms-1Gbit",)
+
+
+def test_uneven_regions_are_case_5_with_other_counts() -> None:
+    """13, 11, 9, 7, 7, 6, 6 and 5 of its 64 devices; links, workload and devices are its own."""
+    uneven, case5 = load_scenario("uneven-regions"), load_scenario("case5")
+    counts = [13, 11, 9, 7, 7, 6, 6, 5]
+    assert np.bincount(uneven.network.node_regions).tolist() == counts
+    assert uneven.num_devices == case5.num_devices == 64
+    assert uneven.network.links == case5.network.links
+    assert uneven.network.sharing == case5.network.sharing
+    assert (uneven.workload, uneven.devices) == (case5.workload, case5.devices)
+
+
+def test_spot_mix_has_the_nodes_of_case_2_in_regions_that_do_not_divide() -> None:
+    """8 of four GPUs, 32 of one, the same NIC; no region is a number of pipelines."""
+    spot, case2 = load_scenario("spot-mix"), load_scenario("case2")
+    sizes = [sorted(node.num_devices for node in found.nodes) for found in (spot, case2)]
+    assert sizes[0] == sizes[1]
+    assert set(spot.network.nic_bps) == set(case2.network.nic_bps) == {10e9}
+    assert spot.network.sharing == "nic"
+    in_region = devices_by_region(spot)
+    assert in_region == {"Virginia": 22, "Ohio": 19, "Oregon": 13, "Ireland": 10}
+    assert all(count % spot.sweep.pipeline for count in in_region.values())
+
+
+@pytest.mark.parametrize("name", ["spot-mix", "mixed-gpu"])
+def test_links_between_regions_are_the_measured_ones(name: str) -> None:
+    """Half of each directed round trip, and the throughput of its direction."""
+    network = load_scenario(name).network
+    with (PUBLISHED / "aws_region_links_directed.csv").open() as file:
+        rows = {(row["sender"], row["receiver"]): row for row in csv.DictReader(file)}
+    for src, sender in enumerate(network.regions):
+        for dst, receiver in enumerate(network.regions):
+            if src != dst:
+                link, row = network.links[src][dst], rows[sender, receiver]
+                assert link.one_way_delay_s == pytest.approx(float(row["ping_rtt_ms"]) / 2e3)
+                assert link.bandwidth_bps == pytest.approx(float(row["nccl_gbps"]) * 1e9)
+
+
+def test_mixed_gpu_has_three_kinds_that_do_not_line_up() -> None:
+    """18 V100, 14 A40, 16 T4 in regions of 12, 15, 13 and 8."""
+    scenario = load_scenario("mixed-gpu")
+    kinds: dict[str, int] = {}
+    for node in scenario.nodes:
+        kinds[node.device] = kinds.get(node.device, 0) + node.num_devices
+    assert kinds == {"V100": 18, "A40": 14, "T4": 16}
+    assert list(devices_by_region(scenario).values()) == [12, 15, 13, 8]
+    assert scenario.num_devices == 6 * scenario.sweep.pipeline
+
+
+def devices_by_region(scenario: Scenario) -> dict[str, int]:
+    """Devices, by the region of their node."""
+    counts = dict.fromkeys(scenario.network.regions, 0)
+    for node in scenario.nodes:
+        counts[node.region] += node.num_devices
+    return counts

@@ -32,6 +32,34 @@ def test_a_v100_has_16_gb_and_less_speed_than_its_peak() -> None:
     assert max(profile.flops.values()) < 125e12
 
 
+@pytest.mark.parametrize(
+    ("name", "peak_tflops", "memory_bytes"), [("A40", 150, 48e9), ("T4", 65, 16e9)]
+)
+def test_a_derived_profile_reaches_the_share_of_its_peak_that_a_v100_does(
+    name: str, peak_tflops: float, memory_bytes: float
+) -> None:
+    """Nominal fp16 figures over the V100's 125, written to three digits; hosts are alike."""
+    derived, v100 = load_device_profile(name), load_device_profile("V100")
+    assert derived.flops == {
+        system: pytest.approx(flops * peak_tflops / 125, rel=0.002)
+        for system, flops in v100.flops.items()
+    }
+    assert derived.optimizer_s_per_parameter == v100.optimizer_s_per_parameter
+    assert derived.collective_s == v100.collective_s
+    assert derived.memory_bytes == memory_bytes
+    assert "not measured" in derived.source
+
+
+def test_the_built_in_a40_is_that_of_the_scenarios_that_have_their_own() -> None:
+    """fluidstack2 and fluidstack3 write it out."""
+    built_in = load_device_profile("A40")
+    for name in ("fluidstack2", "fluidstack3"):
+        written = load_scenario(name).devices["A40"]
+        assert (written.flops, written.memory_bytes) == (built_in.flops, built_in.memory_bytes)
+        assert written.optimizer_s_per_parameter == built_in.optimizer_s_per_parameter
+        assert written.collective_s == built_in.collective_s
+
+
 def test_an_unknown_built_in_profile_gets_the_nearest() -> None:
     """As a file would."""
     with pytest.raises(ScenarioError, match='no built-in device profile "V10"; did you mean V100'):
