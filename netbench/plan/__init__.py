@@ -13,7 +13,7 @@ for one collective, `what_if` for the same plan on another network.
 """
 
 from netbench.plan.build import build_plan, build_plans, describe_plan
-from netbench.plan.memory import memory_warnings, plan_memory
+from netbench.plan.memory import check_memory, memory_warnings, plan_memory
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Layout, Plan, Transport
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.plan.traffic import choose_scale, iteration_bytes
@@ -30,6 +30,7 @@ __all__ = [
     "Variant",
     "build_plan",
     "build_plans",
+    "check_memory",
     "choose_scale",
     "describe_plan",
     "find_variant",

@@ -1,7 +1,10 @@
-"""Whether a plan fits its devices' memory: an estimate, which only warns."""
+"""Whether a plan fits its devices' memory, as estimated: to warn, or to refuse what fits nowhere."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+from netbench.errors import PlanError
 from netbench.plan.build import single_device
 from netbench.plan.model import Plan
 from netbench.scenario.model import Scenario
@@ -49,6 +52,34 @@ def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
     return (
         f"{plan.variant} {plan.workload.name}: {where} needs about {worst / 1e9:.1f} GB, "
         f"{device.name} has {device.memory_bytes / 1e9:.4g} GB{many}; use {_remedies(plan)}",
+    )
+
+
+def check_memory(plan: Plan, scenario: Scenario) -> None:
+    """Raises PlanError unless there are devices enough for the ranks of every stage, wherever the
+    plan puts them now.
+
+    What needs most goes where there is most: if any assignment fits, this one does.
+    """
+    if not plan.stages:
+        return  # a script's memory is its own
+    profiles = [scenario.devices[scenario.nodes[n].device] for n in plan.device_nodes]
+    profiles.sort(key=lambda device: -device.memory_bytes)
+    needs = [estimate.total_bytes for estimate in plan_memory(plan)]
+    per_stage = plan.layout.num_ranks // len(needs)
+    order = sorted(range(len(needs)), key=lambda stage: -needs[stage])
+    stages = [stage for stage in order for _ in range(per_stage)]
+    for stage, device in zip(stages, profiles, strict=False):
+        if needs[stage] > device.memory_bytes:
+            break
+    else:
+        return
+    have = Counter(f"{device.name} has {device.memory_bytes / 1e9:.4g} GB" for device in profiles)
+    found = ", ".join(f"{text} (x{count})" for text, count in have.items())
+    raise PlanError(
+        f"{plan.variant} {plan.workload.name} fits nowhere in scenario {scenario.name}: stage "
+        f"{stage} of {len(needs)} needs about {needs[stage] / 1e9:.1f} GB on each of {per_stage} "
+        f"devices, and {found}; use {_remedies(plan)}"
     )
 
 

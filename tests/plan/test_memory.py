@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
+from itertools import permutations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from netbench.plan import Plan, build_plan, build_plans, memory_warnings, plan_memory
+from netbench.errors import PlanError
+from netbench.plan import (
+    Plan,
+    build_plan,
+    build_plans,
+    check_memory,
+    memory_warnings,
+    plan_memory,
+)
 from netbench.scenario import Scenario, load_scenario
 
 CASE1 = load_scenario("case1")
@@ -119,3 +131,46 @@ def test_a_device_of_unknown_memory_is_taken_to_suffice() -> None:
     devices = {"V100": dataclasses.replace(CASE1.devices["V100"], memory_bytes=float("inf"))}
     unlimited = dataclasses.replace(CASE1, devices=devices)
     assert memory_warnings(case1("ddp", 24), unlimited) == ()
+
+
+def test_what_fits_nowhere_is_refused_with_the_stage_its_need_and_what_devices_have() -> None:
+    """In one line; what fits is not."""
+    check_memory(case1("dtfm-scheduled-p8", 40), CASE1)
+    with pytest.raises(PlanError) as caught:
+        check_memory(build_plan(CASE1, "megatron-p1t2", 40, 4096, 0, 2, 1), CASE1)
+    assert str(caught.value) == (
+        "megatron-p1t2 L40 fits nowhere in scenario case1: stage 0 of 1 needs about 19.3 GB "
+        "on each of 64 devices, and V100 has 16 GB (x64); use more stages or tensor-parallel ranks "
+        "(-p<P>t<T>)"
+    )
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0.118e9, 0.119e9, 0.2e9, 0.5e9]), min_size=4, max_size=4))
+def test_a_plan_is_refused_if_no_permutation_of_the_devices_fits(memories: list[float]) -> None:
+    """All 24 of them tried: stages need 0.409, 0.1197, 0.1186 and 0.1176 GB."""
+    two_labs = load_scenario("example-two-labs")
+    plan = build_plan(two_labs, "megatron-p4", 4, 8, 0, 2, 1)
+    needs = [part.total_bytes for part in plan_memory(plan)]
+    profile = two_labs.devices[two_labs.nodes[0].device]
+    names = [f"with{size:g}" for size in memories]
+    scenario = dataclasses.replace(
+        two_labs,
+        nodes=tuple(
+            dataclasses.replace(node, device=name)
+            for node, name in zip(two_labs.nodes, names, strict=True)
+        ),
+        devices={
+            name: dataclasses.replace(profile, name=name, memory_bytes=size)
+            for name, size in zip(names, memories, strict=True)
+        },
+    )
+    fits = any(
+        all(
+            need <= scenario.devices[name].memory_bytes
+            for need, name in zip(needs, order, strict=True)
+        )
+        for order in permutations(names)
+    )
+    with nullcontext() if fits else pytest.raises(PlanError, match="fits nowhere"):
+        check_memory(plan, scenario)
