@@ -19,7 +19,7 @@ Grid = NDArray[np.int64]
 
 
 class Objective(Protocol):
-    """Seconds of iterations and of their parts, simulated; `simulator.scheduling` has it.
+    """Seconds of iterations and of their parts, simulated; `simulator.objective` has it.
 
     independent: no two pipelines, and no two data-parallel groups, share a resource, whatever the
     grid: then an iteration is what its slowest parts take alone.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from netbench.placement.problem import Answer, Floats, Grid, Problem
+from netbench.placement.problem import Answer, Grid, Problem
 from netbench.plan import Plan, build_plan
 from netbench.scenario.model import Scenario
+from netbench.simulator.objective import PlanObjective
 from netbench.simulator.profile import load_transport
-from netbench.simulator.simulate import rank_lanes, simulate
+from netbench.simulator.simulate import rank_lanes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,23 +106,3 @@ def placement_of(plan: Plan, grid: Grid) -> tuple[int, ...]:
 def grid_of(plan: Plan) -> Grid:
     """The grid of a plan's placement."""
     return np.asarray(plan.placement)[rank_lanes(plan)]
-
-
-class PlanObjective:
-    """`placement.problem.Objective` of a plan: its simulated time with other placements."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self.independent = False
-
-    def times_s(self, grids: Grid) -> Floats:
-        return np.array([simulate(self._placed(grid)).iteration_s for grid in grids])
-
-    def pipelines_s(self, pipelines: Grid) -> Floats:
-        raise NotImplementedError
-
-    def groups_s(self, stage: int, groups: Grid) -> Floats:
-        raise NotImplementedError
-
-    def _placed(self, grid: Grid) -> Plan:
-        return dataclasses.replace(self._plan, placement=placement_of(self._plan, grid))
