@@ -24,6 +24,7 @@ LAZY: Commands = {
     "collective": ("netbench.commands.collective", "command", "Time a collective on a network."),
     "sweep": ("netbench.commands.sweep", "command", "Simulate a scenario on a grid of networks."),
     "require": ("netbench.commands.require", "command", "Find how poor a network may be."),
+    "schedule": ("netbench.commands.schedule", "schedule", "Search where the ranks go."),
     "explain": ("netbench.commands.explain", "command", "Say where an iteration's time goes."),
     "trace": ("netbench.commands.trace", "trace", "Compare what ranks did with their simulation."),
     "table": ("netbench.commands.table", "table", "Print a run's table again."),

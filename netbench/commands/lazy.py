@@ -44,3 +44,41 @@ class LazyGroup(click.Group):
         near = difflib.get_close_matches(name, self.lazy, n=2)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"One of: {', '.join(self.lazy)}."
         raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+
+
+class DefaultGroup(LazyGroup):
+    """A group with a command for what begins with none: `schedule case3` is `schedule place case3`.
+
+    Its help is that command's, followed by the others.
+    """
+
+    def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.lazy, *ctx.help_option_names):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        default = self._default_command(ctx)
+        formatter.write_usage(ctx.command_path, " ".join(default.collect_usage_pieces(ctx)))
+        for name in self._others():
+            formatter.write_usage(f"{ctx.command_path} {name}", "...", prefix=" " * 7)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        click.Command.format_options(self._default_command(ctx), ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.lazy[name][2]) for name in self._others()])
+
+    def _default_command(self, ctx: click.Context) -> click.Command:
+        command = self.get_command(ctx, self.default)
+        assert command is not None
+        return command
+
+    def _others(self) -> list[str]:
+        return [name for name in self.lazy if name != self.default]

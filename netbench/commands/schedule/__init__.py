@@ -1,0 +1,24 @@
+"""`netbench schedule`: where to put the ranks of a training run.
+
+- `place` searches one placement and keeps it in a file; it is what `netbench schedule SCENARIO` is.
+- `compare` puts all schedulers side by side at equal time.
+- `repair` mends a placement that lost or gained nodes.
+- `request` reads what is to be placed, `search` runs schedulers and says how far they are.
+"""
+
+from __future__ import annotations
+
+import click
+
+from netbench.commands.lazy import Commands, DefaultGroup
+
+LAZY: Commands = {
+    "place": ("netbench.commands.schedule.place", "command", "Search a placement."),
+}
+
+
+@click.group(cls=DefaultGroup, commands=LAZY, default="place")
+def schedule() -> None:
+    """Search where to put the ranks of SCENARIO: which devices make up each pipeline stage and
+    data-parallel group, so that a simulated iteration is shortest.
+    """

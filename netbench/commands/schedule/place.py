@@ -1,0 +1,140 @@
+"""`netbench schedule SCENARIO`: search a placement, say how good it is, keep it in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from netbench.commands.live import wide_console
+from netbench.commands.schedule.request import Limits, limit_options, request_options
+from netbench.commands.schedule.search import search, simulated_s, watching, with_bound
+from netbench.commands.simulation import check_pictures, warn_of_disturbances
+from netbench.plan import Plan
+from netbench.report.grid import rich_table
+from netbench.report.schedule import placed_grid
+from netbench.report.sweep import seconds_text
+
+if TYPE_CHECKING:
+    from netbench.placement.problem import Step
+    from netbench.simulator.placement_file import Placed
+    from netbench.simulator.scheduling import Request
+
+DEFAULT_SCHEDULER = "netbench"
+DEFAULT_OUTPUT = "placement.json"
+
+
+@click.command()
+@request_options
+@click.option("--scheduler", default=DEFAULT_SCHEDULER, show_default=True, help="Who searches.")
+@click.option("--seed", type=int, help="Of the search.  [default: the slice's first]")
+@limit_options
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw it on a map of the regions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded.")
+def command(
+    request: Request,
+    scheduler: str,
+    seed: int | None,
+    limits: Limits,
+    output: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Search where to put the ranks of SCENARIO, so that a simulated iteration is shortest.
+
+    The answer says how far it may be from the best there is: no placement is below the bound.
+    """
+    check_pictures(output, plot)
+    console = Console(stderr=True, highlight=False) if as_json else wide_console()
+    if seed is None:
+        seed = request.scenario.sweep.default_seeds[0]
+    warn_of_disturbances(console, [request.plan().network])
+    if not as_json:
+        print_heading(console, request)
+    with watching(console, scheduler, limits) as on_step:
+        placed, answer = search(request, scheduler, seed, limits, on_step)
+    placed = with_bound(placed)
+    if as_json:
+        click.echo(json.dumps(_json(placed, answer.steps), indent=2))
+    else:
+        _print(console, placed, answer.steps)
+    keep(console, placed, output, plot)
+    if not as_json:
+        file = output or DEFAULT_OUTPUT
+        before = "" if output else f"keep it with -o {file}; "
+        console.print(
+            f"{before}run it with: netbench run {request.scenario.name} --placement {file}",
+            soft_wrap=True,
+        )
+
+
+def print_heading(console: Console, request: Request) -> None:
+    """The scenario, and what of it is to be placed."""
+    scenario, plan = request.scenario, request.plan()
+    title = f": {scenario.title}" if scenario.title else ""
+    console.print(f"[bold]{scenario.name}[/bold]{title}")
+    console.print(f"{system_text(plan)}; {scenario.num_devices} devices", soft_wrap=True)
+
+
+def system_text(plan: Plan) -> str:
+    """`dtfm gpipe L24 B1024, 8 pipelines of 8 stages`, in words."""
+    layout, workload = plan.layout, plan.workload
+    tensor = f" of {layout.tp} ranks each" if layout.tp > 1 else ""
+    words = [f"{layout.dp} pipelines of {layout.pp} stages{tensor}"]
+    words += [f"network {plan.network_name}"] if plan.network_name else []
+    schedule = "" if plan.schedule == "none" else f" {plan.schedule}"
+    return f"{plan.system}{schedule} {workload.name} B{workload.batch}, {', '.join(words)}"
+
+
+def keep(console: Console, placed: Placed, output: Path | None, plot: Path | None) -> None:
+    """Write the file and the picture that were asked for, and say so."""
+    from netbench.simulator.placement_file import write_placed
+
+    if output is not None:
+        write_placed(placed, output)
+        console.print(f"placement: {output}", soft_wrap=True)
+    if plot is not None:
+        from netbench.report.placement_map import plot_placement
+
+        note = f"{placed.scheduler}, {seconds_text(placed.simulated_s)} s per iteration, simulated"
+        plot_placement(placed.plan(), placed.grid, plot, note=note)
+        console.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _print(console: Console, placed: Placed, steps: tuple[Step, ...]) -> None:
+    request, layers = placed.request, placed.stage_layers
+    console.print()
+    console.print(
+        rich_table(
+            placed_grid(placed.scheduler, placed.simulated_s, simulated_s(request), placed.bound_s)
+        )
+    )
+    console.print()
+    if len(set(layers)) > 1:
+        console.print(f"layers of the stages: {' '.join(map(str, layers))}", soft_wrap=True)
+    last = f"; the best after {steps[-1].elapsed_s:.1f} s" if steps else ""
+    console.print(
+        f"searched {placed.search_s:.1f} s, {placed.num_evaluated:,} candidates{last} "
+        f"({placed.scheduler}, seed {placed.seed}, budget {placed.budget})",
+        soft_wrap=True,
+    )
+
+
+def _json(placed: Placed, steps: tuple[Step, ...]) -> dict[str, Any]:
+    """The file's content, what it is compared with, and how the search went."""
+    from netbench.simulator.placement_file import placed_text
+
+    found: dict[str, Any] = json.loads(placed_text(placed))
+    return {
+        **found,
+        "identity_s": simulated_s(placed.request),
+        "gap": placed.gap,
+        "steps": [
+            {"elapsed_s": step.elapsed_s, "num_evaluated": step.num_evaluated, "value": step.value}
+            for step in steps
+        ],
+    }

@@ -1,0 +1,121 @@
+"""What is to be placed, and for how long a search may go on: the options of `netbench schedule`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from netbench import units
+from netbench.commands.quantity import Quantity
+from netbench.scenario import load_scenario
+
+if TYPE_CHECKING:
+    from netbench.placement.problem import Budget
+
+Command = Callable[..., Any]
+
+DEFAULT_SYSTEM = "dtfm-scheduled"
+DEFAULT_BUDGET = "30s"
+
+
+def parse_budget(text: str) -> float:
+    """Seconds, above 0; `30s` or `2min`."""
+    seconds = units.parse_time(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f'"{text}" is no time to search for; write e.g. 30s')
+    return seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Of a search. evaluations: candidates, None = as many as fit."""
+
+    seconds: float
+    evaluations: int | None = None
+
+    def budget(self) -> Budget:
+        """As schedulers take it, without progress. A number of candidates alone decides, where
+        there is one: the same then comes out on every machine."""
+        from netbench.placement.problem import Budget
+
+        if self.evaluations is None:
+            return Budget(seconds=self.seconds)
+        return Budget(evaluations=self.evaluations)
+
+    def __str__(self) -> str:
+        if self.evaluations is not None:
+            return f"{self.evaluations} candidates"
+        return units.format_time(self.seconds)
+
+
+def request_options(function: Command) -> Command:
+    """Options of a command that is given a `simulator.scheduling.Request` first."""
+    options = (
+        click.argument("scenario"),
+        click.option("--system", default=DEFAULT_SYSTEM, show_default=True, help="What to place."),
+        click.option("--layers", type=int, help="Model depth.  [default: the slice's first]"),
+        click.option("--batch", type=int, help="Sequences.  [default: the slice's first]"),
+        click.option("--micro-batch", type=int, help="Sequences.  [default: the slice's first]"),
+        click.option("--network", help="Of the scenario's sweep.  [default: the slice's first]"),
+    )
+
+    @functools.wraps(function)
+    def command(
+        *,
+        scenario: str,
+        system: str,
+        layers: int | None,
+        batch: int | None,
+        micro_batch: int | None,
+        network: str | None,
+        **others: Any,
+    ) -> Any:
+        from netbench.simulator.scheduling import Request  # numba: not for --help
+
+        found = load_scenario(scenario)
+        sweep = found.sweep
+        if micro_batch is None:
+            micro_batch = next(iter(sweep.default_micro_batch), None)
+        request = Request(
+            scenario=found,
+            variant=system,
+            layers=sweep.default_layers[0] if layers is None else layers,
+            batch=sweep.default_batch[0] if batch is None else batch,
+            micro_batch=micro_batch,
+            network=next(iter(sweep.default_networks), "") if network is None else network,
+        )
+        return function(request, **others)
+
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def limit_options(function: Command) -> Command:
+    """Options of a command that is given `limits`."""
+    options = (
+        click.option(
+            "--budget",
+            type=Quantity("TIME", parse_budget),
+            default=DEFAULT_BUDGET,
+            show_default=True,
+            help="Of a search, on one core.",
+        ),
+        click.option(
+            "--evaluations",
+            type=click.IntRange(min=1),
+            help="Candidates instead of time: the same comes out on every machine.",
+        ),
+    )
+
+    @functools.wraps(function)
+    def command(*args: Any, budget: float, evaluations: int | None, **others: Any) -> Any:
+        return function(*args, limits=Limits(seconds=budget, evaluations=evaluations), **others)
+
+    for option in reversed(options):
+        command = option(command)
+    return command

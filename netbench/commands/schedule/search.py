@@ -1,0 +1,127 @@
+"""Running schedulers: one here, with what it has found shown while it searches; or many side by
+side, each on a core of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress_bar import ProgressBar
+
+from netbench.commands.schedule.request import Limits
+from netbench.errors import UsageError, nearest
+from netbench.report.sweep import seconds_text
+
+if TYPE_CHECKING:
+    from netbench.placement.problem import Answer, Scheduler, Step
+    from netbench.simulator.placement_file import Placed
+    from netbench.simulator.scheduling import Request
+
+LINE_S = 1.0
+"""Between two lines about a search where there is no terminal, seconds."""
+
+OnStep = Callable[["Step"], None]
+
+
+def find_scheduler(name: str) -> Scheduler:
+    """Raises UsageError with the nearest where there is none called `name`."""
+    from netbench.placement.schedulers import SCHEDULERS  # scipy, numba: not for --help
+
+    if name not in SCHEDULERS:
+        raise UsageError(f'there is no scheduler "{name}"; {nearest(name, SCHEDULERS)}')
+    return SCHEDULERS[name]
+
+
+def search(
+    request: Request, name: str, seed: int, limits: Limits, on_step: OnStep | None = None
+) -> tuple[Placed, Answer]:
+    """What scheduler `name` finds. on_step: told of every better candidate while it goes on."""
+    from netbench.simulator.placement_file import Placed
+
+    scheduler, problem = find_scheduler(name), request.problem()
+    budget = dataclasses.replace(limits.budget(), progress=on_step)
+    answer = scheduler(problem, seed, budget)
+    placed = Placed(
+        request=request,
+        scheduler=name,
+        seed=seed,
+        grid=answer.grid,
+        stage_layers=answer.stage_layers,
+        budget=str(limits),
+        num_evaluated=answer.num_evaluated,
+        search_s=answer.elapsed_s,
+        simulated_s=math.nan,
+    )
+    return dataclasses.replace(placed, simulated_s=simulated_s(request, placed)), answer
+
+
+def simulated_s(request: Request, placed: Placed | None = None) -> float:
+    """Of an iteration with a placement; without one, rank r is on device r."""
+    from netbench.simulator.simulate import simulate
+
+    plan = placed.plan() if placed else request.plan(range(request.problem().ranks.size))
+    return simulate(plan).iteration_s
+
+
+def with_bound(placed: Placed) -> Placed:
+    """With the lower bound of its problem, where one is known."""
+    return placed
+
+
+@contextmanager
+def watching(console: Console, name: str, limits: Limits) -> Iterator[OnStep]:
+    """Shows the best so far: a bar over the budget on a terminal, else a line now and then."""
+    if not console.is_terminal:
+        yield _lines(console, name)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BudgetBar(limits),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[best]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=None, best="")
+
+        def on_step(step: Step) -> None:
+            progress.update(task, completed=step.num_evaluated, best=step_text(step))
+
+        yield on_step
+
+
+def step_text(step: Step) -> str:
+    """The best so far, in a few words."""
+    return f"best {seconds_text(step.value)} s, {step.num_evaluated:,} candidates"
+
+
+class BudgetBar(ProgressColumn):
+    """How much of a search's time, or of its candidates, is used up."""
+
+    max_refresh = None
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def render(self, task: Task) -> ProgressBar:
+        total = self._limits.evaluations
+        if total is None:
+            return ProgressBar(self._limits.seconds, task.elapsed or 0.0, width=24)
+        return ProgressBar(total, task.completed, width=24)
+
+
+def _lines(console: Console, name: str) -> OnStep:
+    last_s = -math.inf
+
+    def on_step(step: Step) -> None:
+        nonlocal last_s
+        if step.elapsed_s - last_s >= LINE_S:
+            last_s = step.elapsed_s
+            console.print(f"{step.elapsed_s:6.1f} s  {name}: {step_text(step)}")
+
+    return on_step

@@ -1,0 +1,373 @@
+"""A picture of a placement: regions as circles with their devices, pipelines as paths through them,
+data-parallel groups as colours.
+
+Where there are many devices, a circle shows the shares of the groups, and an arrow how many
+pipelines go from one region to another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from netbench.placement.problem import Grid
+from netbench.plan import Plan
+from netbench.report.picture import INK, MUTED, PAPER, save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_DOTS = 160
+"""Devices that are drawn one by one; of more, shares."""
+
+MAX_NODES = 16
+"""Of a single region: so many nodes are drawn as regions are elsewhere."""
+
+COLORS = (
+    "#1f77b4", "#e69f00", "#2a8f5c", "#c2417c", "#56b4e9", "#8a5fb5", "#b5651d", "#8c9a2f",
+)  # fmt: skip
+"""Of groups; more groups take theirs from a colour map."""
+
+FILL, RIM, PATH, IDLE = "#f4f7fa", "#b9c6d2", "#3a4754", "#c9d1d8"
+
+DOT = 0.36
+"""Radius of a device's dot; dots of a circle are 1 apart."""
+
+Points = NDArray[np.float64]
+"""(n, 2): x and y."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sites:
+    """Circles. names: of each. of_device: (num_devices,), index of its circle. centres: (n, 2).
+    radii: (n,)."""
+
+    names: tuple[str, ...]
+    of_device: Grid
+    centres: Points
+    radii: NDArray[np.float64]
+
+
+def plot_placement(plan: Plan, grid: Grid, path: Path, *, note: str = "") -> None:
+    """Write the picture of `grid`, (dp * tp, pp) devices, to `path`.
+
+    note: beside the scenario's name. Raises UsageError if it cannot be written.
+    """
+    save_picture(placement_figure(plan, grid, note=note), path)
+
+
+def placement_figure(plan: Plan, grid: Grid, *, note: str = "") -> Figure:
+    """The picture, not yet written."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    sites = _sites(plan)
+    whole = len(plan.device_nodes) > MAX_DOTS
+    margin = np.array([1.6, 1.3])
+    low = (sites.centres - sites.radii[:, None]).min(axis=0) - margin
+    high = (sites.centres + sites.radii[:, None]).max(axis=0) + margin
+    across, up = high - low
+    width_in = 10.0
+    header_in, footer_in = 0.85, 0.6
+    body_in = width_in * up / across
+    height_in = header_in + body_in + footer_in
+    figure = Figure(figsize=(width_in, height_in), facecolor=PAPER)
+    axes = figure.add_axes((0.0, footer_in / height_in, 1.0, body_in / height_in))
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    axes.set_xlim(low[0], high[0])
+    axes.set_ylim(low[1], high[1])
+    colors = _colors(grid.shape[1])
+    for name, centre, radius in zip(sites.names, sites.centres, sites.radii, strict=True):
+        _draw_site(axes, name, centre, float(radius), sites.centres.mean(axis=0))
+    if whole:
+        _draw_shares(axes, plan, grid, sites, colors)
+    else:
+        _draw_devices(axes, plan, grid, sites, colors)
+    _write_heading(figure, plan, note, whole, height_in)
+    _draw_legend(figure, plan, colors, height_in)
+    return figure
+
+
+# -- where things are ----------------------------------------------------------------------------
+
+
+def _sites(plan: Plan) -> Sites:
+    """Regions, or the nodes of a single region, on a ring in an order that keeps near ones near."""
+    network, nodes = plan.network, np.asarray(plan.device_nodes)
+    regions = np.asarray(network.node_regions)
+    names, of_device = network.regions, regions[nodes]
+    delays_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
+    if len(names) == 1 and 1 < len(plan.node_names) <= MAX_NODES:
+        names, of_device = plan.node_names, nodes
+        delays_s = np.zeros((len(names), len(names)))
+    counts = np.bincount(of_device, minlength=len(names))
+    radii = np.array([_radius(int(count)) for count in counts])
+    if len(plan.device_nodes) > MAX_DOTS:
+        radii *= 9.0 / radii.sum() * len(radii) / 3
+    centres = np.empty((len(names), 2))
+    order = _ring_order(delays_s)
+    centres[order] = _ring(radii[order])
+    return Sites(names=names, of_device=of_device, centres=centres, radii=radii)
+
+
+def _radius(num_devices: int) -> float:
+    """Of a circle that holds as many dots."""
+    return float(np.hypot(*_spots(num_devices).T).max(initial=0.0)) + DOT + 0.3
+
+
+def _spots(num: int) -> Points:
+    """(num, 2): places of dots around the origin, 1 apart, row after row, to and fro: each is
+    beside the next."""
+    reach = math.ceil(math.sqrt(num)) + 2
+    rows = [
+        (column + row % 2 / 2, row * math.sqrt(3) / 2)
+        for row in range(-reach, reach + 1)
+        for column in range(-reach, reach + 1)
+    ]
+    lattice = np.array(rows)
+    # The centre that leaves the farthest dot nearest: on a dot, between two, or among three.
+    choices = [np.array(spot) for spot in ((0.0, 0.0), (0.5, 0.0), (0.5, math.sqrt(3) / 6))]
+    found = []
+    for centre in choices:
+        moved = lattice - centre
+        nearest = np.lexsort((moved[:, 0], moved[:, 1], np.hypot(*moved.T).round(6)))[:num]
+        found.append(moved[nearest])
+    spots = min(found, key=lambda spots: float(np.hypot(*spots.T).max(initial=0.0)))
+    spots = spots - (spots.max(axis=0) + spots.min(axis=0)) / 2 if num else spots
+    ordered: list[Points] = []
+    for index, y in enumerate(sorted(set(spots[:, 1].round(6)), reverse=True)):
+        row = spots[np.isclose(spots[:, 1], y, atol=1e-5)]
+        ordered.append(row[np.argsort(row[:, 0] if index % 2 == 0 else -row[:, 0])])
+    return np.concatenate(ordered) if ordered else spots
+
+
+def _ring_order(delays_s: NDArray[np.float64]) -> Grid:
+    """A short round trip through all: nearest neighbours, then 2-opt."""
+    num = len(delays_s)
+    near = (delays_s + delays_s.T) / 2
+    left, order = set(range(1, num)), [0]
+    while left:
+        order.append(min(left, key=lambda site: (near[order[-1], site], site)))
+        left.remove(order[-1])
+
+    def length(tour: Sequence[int]) -> float:
+        return float(sum(near[a, b] for a, b in zip(tour, [*tour[1:], tour[0]], strict=True)))
+
+    better = True
+    while better:
+        better = False
+        for first in range(1, num - 1):
+            for last in range(first + 1, num):
+                turned = [*order[:first], *order[first : last + 1][::-1], *order[last + 1 :]]
+                if length(turned) < length(order) - 1e-12:
+                    order, better = turned, True
+    return np.array(order)
+
+
+def _ring(radii: NDArray[np.float64]) -> Points:
+    """(n, 2): centres of circles on a flattened ring, the first at its left; a single one is in the
+    middle."""
+    num = len(radii)
+    if num == 1:
+        return np.zeros((1, 2))
+    if num == 2:
+        apart = radii.sum() + 2.4 * radii.max()
+        return np.array([[-apart / 2, 0.0], [apart / 2, 0.0]])
+    shares = 2 * radii + 0.8 * radii.mean()
+    middles = (np.cumsum(shares) - shares / 2) / shares.sum()
+    around = max(shares.sum() / (2 * math.pi), 2.2 * radii.max())
+    angles = math.pi - 2 * math.pi * (middles - middles[0])
+    return np.stack([1.25 * around * np.cos(angles), around * np.sin(angles)], axis=1)
+
+
+# -- drawing -------------------------------------------------------------------------------------
+
+
+def _draw_site(axes: Axes, name: str, centre: Points, radius: float, middle: Points) -> None:
+    """A circle, its name beyond it as seen from the middle."""
+    from matplotlib.patches import Circle
+
+    x, y = float(centre[0]), float(centre[1])
+    axes.add_patch(Circle((x, y), radius, facecolor=FILL, edgecolor=RIM, linewidth=1.2, zorder=1))
+    above = y >= float(middle[1]) - 1e-9
+    axes.text(
+        x, y + (radius + 0.3) * (1 if above else -1), name, ha="center",
+        va="bottom" if above else "top", size=10.5, weight="bold", color=INK, zorder=5,
+    )  # fmt: skip
+
+
+def _draw_devices(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Sequence[str]) -> None:
+    """A dot per device with its stage, in the order of pipelines; a path per pipeline."""
+    from matplotlib.patches import Circle
+
+    places = _places(plan, grid, sites)
+    stage_of = {int(device): s for s in range(grid.shape[1]) for device in grid[:, s]}
+    size = 7.5 if grid.shape[1] < 10 else 6.0
+    for device, (x, y) in enumerate(places):
+        stage = stage_of.get(device)
+        fill = IDLE if stage is None else colors[stage]
+        axes.add_patch(Circle((x, y), DOT, facecolor=fill, edgecolor="none", zorder=4))
+        if stage is not None:
+            axes.text(
+                x, y - 0.02, str(stage), ha="center", va="center", size=size, color=PAPER,
+                weight="bold", zorder=5,
+            )  # fmt: skip
+    for lane in grid[:: plan.layout.tp]:
+        for src, dst in itertools.pairwise(lane):
+            inside = sites.of_device[src] == sites.of_device[dst]
+            _draw_hop(axes, places[src], places[dst], inside=bool(inside))
+
+
+def _places(plan: Plan, grid: Grid, sites: Sites) -> Points:
+    """(num_devices, 2): of the dots; in a circle those of a pipeline follow each other, idle ones
+    come last."""
+    num_devices, num_lanes = len(plan.device_nodes), len(grid)
+    rank = np.full(num_devices, grid.size + num_devices)
+    for lane in range(num_lanes):
+        for stage, device in enumerate(grid[lane]):
+            rank[device] = (
+                lane // plan.layout.tp * grid.size
+                + stage * plan.layout.tp
+                + lane % (plan.layout.tp)
+            )
+    places = np.empty((num_devices, 2))
+    for site, centre in enumerate(sites.centres):
+        devices = np.flatnonzero(sites.of_device == site)
+        places[devices[np.argsort(rank[devices], kind="stable")]] = centre + _spots(len(devices))
+    return places
+
+
+def _draw_hop(axes: Axes, src: Points, dst: Points, *, inside: bool) -> None:
+    """From one stage to the next: a short line inside a region, an arrow that bends between two."""
+    from matplotlib.patches import FancyArrowPatch
+
+    apart = float(np.hypot(*(dst - src)))
+    if apart == 0:
+        return
+    unit = (dst - src) / apart
+    start, end = src + unit * DOT, dst - unit * DOT
+    axes.add_patch(
+        FancyArrowPatch(
+            (float(start[0]), float(start[1])),
+            (float(end[0]), float(end[1])),
+            connectionstyle=f"arc3,rad={0.0 if inside and apart < 1.2 else -0.12}",
+            arrowstyle="-|>,head_length=0.35,head_width=0.16",
+            mutation_scale=9,
+            linewidth=1.5 if inside else 0.9,
+            color=PATH,
+            alpha=0.85 if inside else 0.55,
+            shrinkA=0,
+            shrinkB=0,
+            zorder=3,
+        )
+    )
+
+
+def _draw_shares(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Sequence[str]) -> None:
+    """A disc of the groups' shares per region; arrows as wide as many pipelines go that way."""
+    from matplotlib.patches import FancyArrowPatch, Wedge
+
+    hops: Counter[tuple[int, int]] = Counter()
+    for lane in sites.of_device[grid[:: plan.layout.tp]]:
+        hops.update((int(a), int(b)) for a, b in itertools.pairwise(lane))
+    idle = np.ones(len(plan.device_nodes), bool)
+    idle[grid.ravel()] = False
+    for site, (centre, radius) in enumerate(zip(sites.centres, sites.radii, strict=True)):
+        counts = [int((sites.of_device[grid[:, s]] == site).sum()) for s in range(grid.shape[1])]
+        counts.append(int(idle[sites.of_device == site].sum()))
+        angle = 90.0
+        for count, color in zip(counts, [*colors, IDLE], strict=True):
+            sweep = 360.0 * count / max(1, sum(counts))
+            wedge = Wedge(
+                (float(centre[0]), float(centre[1])), 0.86 * float(radius), angle - sweep, angle,
+                facecolor=color, edgecolor=PAPER, linewidth=0.6, zorder=4,
+            )  # fmt: skip
+            axes.add_patch(wedge)
+            angle -= sweep
+        axes.text(
+            float(centre[0]), float(centre[1]), f"{sum(counts)}\n{hops[site, site]} within",
+            ha="center", va="center", size=8, color=INK, zorder=6,
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": "none"},
+        )  # fmt: skip
+    most = max((num for (a, b), num in hops.items() if a != b), default=1)
+    for (a, b), num in sorted(hops.items(), key=lambda hop: hop[1]):
+        if a == b:
+            continue
+        along = sites.centres[b] - sites.centres[a]
+        unit = along / np.hypot(*along)
+        start = sites.centres[a] + unit * sites.radii[a]
+        end = sites.centres[b] - unit * sites.radii[b]
+        arrow = FancyArrowPatch(
+            (float(start[0]), float(start[1])), (float(end[0]), float(end[1])),
+            connectionstyle="arc3,rad=-0.14", arrowstyle="-|>,head_length=0.5,head_width=0.25",
+            mutation_scale=9, linewidth=0.6 + 5.0 * num / most, color=PATH, alpha=0.5,
+            shrinkA=1, shrinkB=1, zorder=3,
+        )  # fmt: skip
+        axes.add_patch(arrow)
+        if num >= most / 3:
+            normal = np.array([unit[1], -unit[0]])
+            spot = (start + end) / 2 - normal * 0.07 * float(np.hypot(*(end - start)))
+            axes.text(
+                float(spot[0]), float(spot[1]), str(num), ha="center", va="center", size=8,
+                color=INK, zorder=5,
+                bbox={"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none"},
+            )  # fmt: skip
+
+
+def _colors(num: int) -> Sequence[str]:
+    if num <= len(COLORS):
+        return COLORS[:num]
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["turbo"](0.06 + 0.88 * i / (num - 1))) for i in range(num)]
+
+
+def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in: float) -> None:
+    layout = plan.layout
+    figure.text(
+        0.03, 1 - 0.3 / height_in, f"{plan.scenario}: {note}" if note else plan.scenario,
+        color=INK, size=14, weight="bold", va="center",
+    )  # fmt: skip
+    ways = (
+        "an arrow: hops of pipelines from region to region, as many as it is wide"
+        if whole
+        else "a path: a pipeline, forward"
+    )
+    tensor = f" of {layout.tp} ranks" if layout.tp > 1 else ""
+    figure.text(
+        0.03, 1 - 0.6 / height_in,
+        f"{layout.dp} pipelines of {layout.pp} stages{tensor}.  A colour: a stage, whose ranks are "
+        f"a data-parallel group; {ways}.",
+        color=MUTED, size=10, va="center",
+    )  # fmt: skip
+
+
+def _draw_legend(figure: Figure, plan: Plan, colors: Sequence[str], height_in: float) -> None:
+    from matplotlib.patches import Patch
+
+    layers = [stage.num_layers for stage in plan.stages]
+    uneven = len(set(layers)) > 1
+    handles = [
+        Patch(color=color, label=f"{stage} ({layers[stage]} layers)" if uneven else str(stage))
+        for stage, color in enumerate(colors)
+    ]
+    if len(plan.device_nodes) > plan.layout.num_ranks:
+        handles.append(Patch(color=IDLE, label="idle"))
+    figure.legend(
+        handles=handles, loc="lower center", ncols=min(16, len(handles)), frameon=False,
+        labelcolor=INK, fontsize=9, title="stage", title_fontsize=9, handlelength=1.0,
+        columnspacing=1.2, bbox_to_anchor=(0.5, 0.05 / height_in),
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""What `netbench schedule` found, as tables: one placement, or all schedulers side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from netbench.report.grid import Grid
+from netbench.report.published import Sample
+from netbench.report.sweep import seconds_text
+from netbench.report.tables import percent_text, spread_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What one search of a scheduler came to. simulated_s: an iteration with its answer. cost_s:
+    DT-FM's cost of it, None = it has none. search_s, num_evaluated: of the search. curve:
+    (seconds of search, simulated seconds of the best so far), as it went."""
+
+    scheduler: str
+    seed: int
+    simulated_s: float
+    cost_s: float | None
+    search_s: float
+    num_evaluated: int
+    curve: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contest:
+    """All searches of a comparison, in the order of the schedulers. bound_s: no iteration is
+    shorter; None = not known. emulated: of those that ran, by scheduler."""
+
+    found: tuple[Found, ...]
+    bound_s: float | None
+    emulated: tuple[tuple[str, Sample], ...] = ()
+
+    def by_scheduler(self) -> dict[str, list[Found]]:
+        """The searches of each."""
+        groups: dict[str, list[Found]] = {}
+        for one in self.found:
+            groups.setdefault(one.scheduler, []).append(one)
+        return groups
+
+    def ranking(self) -> list[str]:
+        """Schedulers from the lowest mean to the highest."""
+        means = {
+            name: statistics.fmean(one.simulated_s for one in group)
+            for name, group in self.by_scheduler().items()
+        }
+        return sorted(means, key=lambda name: means[name])
+
+
+def gap_text(simulated_s: float, bound_s: float | None) -> str:
+    """`+12.3%`: how far above the bound."""
+    return "-" if bound_s is None else percent_text(simulated_s / bound_s - 1, 1)
+
+
+def placed_grid(scheduler: str, simulated_s: float, listed_s: float, bound_s: float | None) -> Grid:
+    """A placement, what it is compared with, and what none can beat."""
+    rows = [
+        (
+            name,
+            seconds_text(time_s),
+            percent_text(time_s / listed_s - 1, 1),
+            gap_text(time_s, bound_s),
+        )
+        for name, time_s in ((scheduler, simulated_s), ("identity", listed_s))
+    ]
+    if bound_s is not None:
+        rows.append(
+            ("lower bound", seconds_text(bound_s), percent_text(bound_s / listed_s - 1, 1), "")
+        )
+    return Grid(head=("Placement", "simulated s", "vs identity", "gap to bound"), rows=tuple(rows))
+
+
+def contest_grid(contest: Contest) -> Grid:
+    """A row per scheduler, in the order they were given."""
+    emulated = dict(contest.emulated)
+    with_emulated = ("emulated s",) if emulated else ()
+    rows = []
+    for name, group in contest.by_scheduler().items():
+        times_s = [one.simulated_s for one in group]
+        mean_s = statistics.fmean(times_s)
+        costs_s = [one.cost_s for one in group if one.cost_s is not None]
+        ran = (spread_text(emulated[name]) if name in emulated else "-",) if emulated else ()
+        rows.append(
+            (
+                name,
+                seconds_text(statistics.fmean(costs_s)) if costs_s else "-",
+                *map(seconds_text, (mean_s, min(times_s), max(times_s))),
+                gap_text(mean_s, contest.bound_s),
+                *ran,
+                f"{statistics.fmean(one.search_s for one in group):.1f}",
+                f"{round(statistics.fmean(one.num_evaluated for one in group)):,}",
+            )
+        )
+    head = (
+        "Scheduler", "DT-FM cost s", "simulated s", "min", "max", "gap to bound",
+        *with_emulated, "search s", "candidates",
+    )  # fmt: skip
+    return Grid(head=head, rows=tuple(rows))
+
+
+def contest_csv_grid(contest: Contest) -> Grid:
+    """A row per search, unrounded."""
+    rows = [
+        (
+            one.scheduler, str(one.seed), repr(one.simulated_s),
+            "" if one.cost_s is None else repr(one.cost_s),
+            "" if contest.bound_s is None else repr(contest.bound_s),
+            repr(one.search_s), str(one.num_evaluated),
+        )
+        for one in contest.found
+    ]  # fmt: skip
+    head = (
+        "scheduler", "seed", "simulated_s", "dtfm_cost_s", "bound_s", "search_s", "num_evaluated",
+    )  # fmt: skip
+    return Grid(head=head, rows=tuple(rows))
+
+
+def winners(contest: Contest) -> Sequence[tuple[str, Found]]:
+    """The best two schedulers, each with its best search."""
+    groups = contest.by_scheduler()
+    return [
+        (name, min(groups[name], key=lambda one: one.simulated_s)) for name in contest.ranking()[:2]
+    ]

@@ -1,0 +1,302 @@
+"""A placement as a file: JSON that says where every rank goes, by name, and who found it for what.
+
+It may be edited: reading checks all of it against the scenario, and says where it is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from netbench import __version__
+from netbench.errors import PlanError, RecordError, ScenarioError, nearest
+from netbench.placement.problem import Grid
+from netbench.plan import Layout, Plan
+from netbench.plan.build import choose_network
+from netbench.plan.serial import network_to_json
+from netbench.scenario.model import Scenario
+from netbench.scenario.schema import Positive, Section, shown
+from netbench.scenario.source import Source, read_source, shown_path
+from netbench.scenario.validate import validate
+from netbench.simulator.scheduling import Request, placement_of
+
+HASH_DIGITS = 12
+"""Hexadecimal digits of a scenario's hash: 48 bits."""
+
+OF_NODE = ":"
+"""Between the name of a node with several devices and which of them is meant."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Placed:
+    """A placement, for what it was found, and how.
+
+    grid, stage_layers: as in `placement.problem`. budget: in words. num_evaluated: candidates.
+    search_s: it took. simulated_s: an iteration. bound_s: none is shorter; None = not known.
+    """
+
+    request: Request
+    scheduler: str
+    seed: int
+    grid: Grid
+    stage_layers: tuple[int, ...]
+    budget: str
+    num_evaluated: int
+    search_s: float
+    simulated_s: float
+    bound_s: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """How far above the bound, relative; None where there is no bound."""
+        return self.simulated_s / self.bound_s - 1 if self.bound_s else None
+
+    def plan(self) -> Plan:
+        """The plan with this placement; raises as `build_plan`."""
+        template = self.request.plan(range(self.grid.size), self.stage_layers)
+        return self.request.plan(
+            placement_of(template, self.grid),
+            self.stage_layers,
+            scheduler=self.scheduler,
+            seed=self.seed,
+        )
+
+    def on(self, request: Request) -> Placed:
+        """The same placement for another size of the model or the batch, or another network.
+
+        Raises PlanError where its stages are of another number of layers.
+        """
+        if request.layers == self.request.layers:
+            return dataclasses.replace(self, request=request)
+        if len(set(self.stage_layers)) > 1:
+            layers = ", ".join(map(str, self.stage_layers))
+            raise PlanError(
+                f"the placement is for stages of {layers} layers, {self.request.layers} in all, "
+                f"not {request.layers}; search one for {request.layers} layers"
+            )
+        return dataclasses.replace(self, request=request, stage_layers=())
+
+
+def device_names(scenario: Scenario) -> tuple[str, ...]:
+    """Of every device: its node's name, and its number where the node has several: `spot-1:3`."""
+    return tuple(
+        node.name if node.num_devices == 1 else f"{node.name}{OF_NODE}{index}"
+        for node in scenario.nodes
+        for index in range(node.num_devices)
+    )
+
+
+def scenario_hash(scenario: Scenario, network: str = "") -> str:
+    """Of what makes a placement good or bad: nodes, what is in them, and the network."""
+    nodes = [[n.name, n.region, n.device, n.num_devices, n.nic_bps] for n in scenario.nodes]
+    text = json.dumps([nodes, network_to_json(choose_network(scenario, network))])
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def placed_text(placed: Placed) -> str:
+    """The file: a line per key and per pipeline."""
+    request = placed.request
+    scenario, plan = request.scenario, placed.plan()
+    names = device_names(scenario)
+    head = {
+        "netbench": __version__,
+        "scenario": scenario.name,
+        "scenario_hash": scenario_hash(scenario, request.network),
+        "network": request.network,
+        "system": request.variant,
+        "layers": request.layers,
+        "batch": request.batch,
+        "micro_batch": plan.workload.micro_batch,
+        "layout": dataclasses.asdict(plan.layout),
+        "scheduler": placed.scheduler,
+        "seed": placed.seed,
+        "budget": placed.budget,
+        "num_evaluated": placed.num_evaluated,
+        "search_s": round(placed.search_s, 3),
+        "simulated_s": placed.simulated_s,
+        "bound_s": placed.bound_s,
+        "stage_layers": [stage.num_layers for stage in plan.stages],
+    }
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    rows = [json.dumps([names[device] for device in lane]) for lane in placed.grid]
+    pipelines = ",\n".join(f"    {row}" for row in rows)
+    return "\n".join(["{", *lines, '  "pipelines": [', pipelines, "  ]", "}"]) + "\n"
+
+
+def write_placed(placed: Placed, path: Path) -> None:
+    """Raises RecordError where the file cannot be written."""
+    try:
+        path.write_text(placed_text(placed), encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+class LayoutForm(Section):
+    """Degrees of parallelism."""
+
+    tp: Positive = 1
+    pp: Positive = 1
+    dp: Positive = 1
+
+
+class PlacementForm(Section):
+    """The file, as `placed_text` writes it. pipelines: a row per lane (dp x tp), the device of
+    every stage."""
+
+    netbench: str
+    scenario: str = Field(examples=['"case5"'])
+    scenario_hash: str
+    network: str = ""
+    system: str = Field(examples=['"dtfm-scheduled"'])
+    layers: Positive = Field(examples=["24"])
+    batch: Positive = Field(examples=["1024"])
+    micro_batch: Positive | None = None
+    layout: LayoutForm = Field(examples=['{"tp": 1, "pp": 8, "dp": 8}'])
+    scheduler: str = Field(min_length=1, examples=['"by hand"'])
+    seed: int = 0
+    budget: str = ""
+    num_evaluated: int = 1
+    search_s: float = 0.0
+    simulated_s: float | None = None
+    bound_s: float | None = None
+    stage_layers: list[Positive] = Field(min_length=1, examples=["[3, 3, 3, 3]"])
+    pipelines: list[list[str]] = Field(min_length=1, examples=['[["node0", "node1"]]'])
+
+
+def read_placed(path: Path, scenario: Scenario) -> Placed:
+    """A placement of `scenario`.
+
+    Raises ScenarioError that says which key is wrong, what was found, expected, and what to do; and
+    as `build_plan` where the layout does not fit.
+    """
+    if not path.is_file():
+        raise ScenarioError(
+            f"{shown_path(path)}: no such file; write one with: netbench schedule "
+            f"{scenario.name} -o {path.name}"
+        )
+    source = read_source(path)
+    form = validate(source, PlacementForm)
+    _check_scenario(source, form, scenario)
+    request = Request(
+        scenario=scenario,
+        variant=form.system,
+        layers=form.layers,
+        batch=form.batch,
+        micro_batch=form.micro_batch,
+        network=form.network,
+    )
+    _check_layout(source, form, request.plan().layout)
+    return Placed(
+        request=request,
+        scheduler=form.scheduler,
+        seed=form.seed,
+        grid=_grid(source, form, scenario),
+        stage_layers=tuple(form.stage_layers),
+        budget=form.budget,
+        num_evaluated=form.num_evaluated,
+        search_s=form.search_s,
+        simulated_s=form.simulated_s or float("nan"),
+        bound_s=form.bound_s,
+    )
+
+
+def _check_scenario(source: Source, form: PlacementForm, scenario: Scenario) -> None:
+    """That it is of this scenario, and of the nodes and network it has now."""
+    again = f"netbench schedule {scenario.name} -o {source.path.name}"
+    if form.scenario != scenario.name:
+        raise source.error(
+            ("scenario",),
+            f"is {shown(form.scenario)}; expected {shown(scenario.name)}: this is a placement for "
+            f"another scenario, search one with: {again}",
+        )
+    now = scenario_hash(scenario, form.network)
+    if form.scenario_hash != now:
+        raise source.error(
+            ("scenario_hash",),
+            f'is {shown(form.scenario_hash)}; expected "{now}": nodes or network of '
+            f"{scenario.name} have changed since; search again with: {again}, or write the "
+            "expected hash to keep the placement",
+        )
+
+
+def _check_layout(source: Source, form: PlacementForm, expected: Layout) -> None:
+    """That numbers of stages, pipelines and layers agree with the system, and with each other."""
+    found = form.layout
+    if (found.tp, found.pp, found.dp) != (expected.tp, expected.pp, expected.dp):
+        raise source.error(
+            ("layout",),
+            f"is {_layout_text(found)}; expected {_layout_text(expected)}, that of {form.system} "
+            f"on {form.scenario}",
+        )
+    stages, total = form.stage_layers, sum(form.stage_layers)
+    if len(stages) != found.pp or total != form.layers:
+        raise source.error(
+            ("stage_layers",),
+            f"has {len(stages)} stages that come to {total} layers; expected {found.pp} stages "
+            f"that come to {form.layers}",
+        )
+    if len(form.pipelines) != found.dp * found.tp:
+        raise source.error(
+            ("pipelines",),
+            f"has {len(form.pipelines)} rows; expected {found.dp * found.tp}, one per pipeline"
+            + (" and tensor-parallel index" if found.tp > 1 else ""),
+        )
+    for index, row in enumerate(form.pipelines):
+        if len(row) != found.pp:
+            raise source.error(
+                ("pipelines", index),
+                f"has {len(row)} devices; expected {found.pp}, one per stage",
+            )
+
+
+def _layout_text(layout: Layout | LayoutForm) -> str:
+    return f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}"
+
+
+def _grid(source: Source, form: PlacementForm, scenario: Scenario) -> Grid:
+    """Devices by name; a node's name alone is its next device."""
+    numbers = {name: index for index, name in enumerate(device_names(scenario))}
+    several = {node.name: node.num_devices for node in scenario.nodes if node.num_devices > 1}
+    written = Counter(name for row in form.pipelines for name in row)
+    taken: dict[str, tuple[int, int]] = {}
+    grid = np.empty((len(form.pipelines), len(form.pipelines[0])), np.int64)
+    for lane, row in enumerate(form.pipelines):
+        for stage, given in enumerate(row):
+            keys, name = ("pipelines", lane, stage), given
+            if given in several:
+                own = [f"{given}{OF_NODE}{index}" for index in range(several[given])]
+                free = [other for other in own if other not in taken and other not in written]
+                if not free:
+                    raise source.error(
+                        keys, f"is {shown(given)}, which has no device left of {len(own)}; {ONCE}"
+                    )
+                name = free[0]
+            if name not in numbers:
+                raise source.error(keys, _unknown(given, scenario.name, list(numbers)))
+            if name in taken:
+                first, second = taken[name]
+                raise source.error(
+                    keys, f"is {shown(given)}, as is pipelines[{first}][{second}]; {ONCE}"
+                )
+            taken[name] = (lane, stage)
+            grid[lane, stage] = numbers[name]
+    return grid
+
+
+ONCE = "expected every device at most once"
+
+
+def _unknown(name: str, scenario: str, known: Sequence[str]) -> str:
+    """Never with all names of hundreds of devices."""
+    hint = nearest(name, known)
+    if not hint.startswith("did you mean"):
+        hint = f"expected names from {known[0]} to {known[-1]}"
+    return f"is {shown(name)}, no device of scenario {scenario}; {hint}"
