@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from netbench.placement.dtfm import dtfm
 from netbench.placement.maps import Map, identity, random
 from netbench.placement.problem import Answer, Budget, Problem, Scheduler
 
@@ -21,4 +22,5 @@ def _mapped(place: Map) -> Scheduler:
 SCHEDULERS: dict[str, Scheduler] = {
     "identity": _mapped(identity),
     "random": _mapped(random),
+    "dtfm": dtfm,
 }

@@ -1,0 +1,200 @@
+"""DT-FM's communication cost of stage groups: DP + 2 PP, in seconds.
+
+    DP = max over groups, max over members d, sum over the other members d' of
+         2 (alpha + c_dp / (D_dp beta))
+    PP = the shortest open path through all groups; a hop between two groups is the bottleneck
+         perfect matching of their members, min max of alpha + c_pp / beta
+
+alpha is the delay one way and beta the bandwidth between two devices, c_dp the gradients of a stage
+and c_pp the activations of a pipeline's whole batch, D_dp the members of a group.
+
+What the formula leaves open: where a link differs by direction, its time is the mean of both. That
+is exact for a sum, as whatever is counted goes there and back: activations and their gradients over
+a hop (2 PP), and a shard of the gradients between two members (the 2 in DP).
+
+Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous Environments",
+NeurIPS 2022, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from netbench.placement.problem import Floats, Grid
+
+MAX_EXACT_STAGES = 12
+"""Groups through which the shortest path is found exactly; its table has 2^groups rows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LinkTimes:
+    """Seconds that the cost counts for two devices: (num_devices, num_devices), symmetric.
+
+    group_s: as members of a group, 2 (alpha + c_dp / (D_dp beta)); 0 with itself.
+    hop_s: in neighbouring groups of a pipeline, alpha + c_pp / beta.
+    """
+
+    group_s: Floats
+    hop_s: Floats
+
+
+def link_times(
+    delay_s: Floats,
+    bandwidth_bps: Floats,
+    *,
+    dp: int,
+    gradient_bytes: float,
+    activation_bytes: float,
+) -> LinkTimes:
+    """delay_s, bandwidth_bps: (num_devices, num_devices), [src][dst], one way. dp: D_dp."""
+    group_s = 2 * (delay_s + 8 * gradient_bytes / dp / bandwidth_bps)
+    hop_s = delay_s + 8 * activation_bytes / bandwidth_bps
+    np.fill_diagonal(group_s, 0.0)
+    return LinkTimes(group_s=(group_s + group_s.T) / 2, hop_s=(hop_s + hop_s.T) / 2)
+
+
+def cost_s(links: LinkTimes, groups: Grid) -> float:
+    """DP + 2 PP. groups: (pp, dp), devices; neither their order nor that of members matters."""
+    path_s, _ = shortest_path(hops_s(links, groups))
+    return data_parallel_s(links, groups) + 2 * path_s
+
+
+def grid_cost_s(links: LinkTimes, grid: Grid) -> float:
+    """DP + 2 PP of a grid, (dp, pp), as it is: its own path, and its own matchings."""
+    path_s = float(links.hop_s[grid[:, :-1], grid[:, 1:]].max(axis=0).sum())
+    return data_parallel_s(links, grid.T) + 2 * path_s
+
+
+def data_parallel_s(links: LinkTimes, groups: Grid) -> float:
+    """DP of groups (pp, dp)."""
+    members_s = links.group_s[groups[:, :, None], groups[:, None, :]].sum(axis=2)
+    return float(members_s.max())
+
+
+def hops_s(links: LinkTimes, groups: Grid) -> Floats:
+    """The bottleneck matching of every two groups: groups (pp, dp) -> (pp, pp), 0 with itself."""
+    hops = np.zeros((len(groups), len(groups)))
+    for one in range(len(groups)):
+        for other in range(one):
+            pairs_s = links.hop_s[np.ix_(groups[one], groups[other])]
+            hops[one, other] = hops[other, one] = bottleneck_s(pairs_s)
+    return hops
+
+
+def bottleneck_s(pairs_s: Floats) -> float:
+    """The least threshold below which a perfect matching exists; pairs_s: (n, n)."""
+    levels = np.unique(pairs_s)
+    every_one_s = max(pairs_s.min(axis=0).max(), pairs_s.min(axis=1).max())
+    low, high = int(np.searchsorted(levels, every_one_s)), len(levels) - 1
+    tried = low  # mostly nothing else stands in the way
+    while low < high:
+        if _is_perfect(pairs_s <= levels[tried]):
+            high = tried
+        else:
+            low = tried + 1
+        tried = (low + high) // 2
+    return float(levels[low])
+
+
+def _is_perfect(allowed: NDArray[np.bool_]) -> bool:
+    """Whether a matching along what is allowed leaves nobody out."""
+    return bool((maximum_bipartite_matching(csr_array(allowed)) >= 0).all())
+
+
+def matching(pairs_s: Floats) -> Grid:
+    """The partner of every row, (n,): of all bottleneck matchings the one of the least sum."""
+    within_s = np.where(pairs_s <= bottleneck_s(pairs_s), pairs_s, np.inf)
+    _, partners = linear_sum_assignment(within_s)
+    return np.asarray(partners, np.int64)
+
+
+def grid_of(links: LinkTimes, groups: Grid) -> Grid:
+    """The pipelines, (dp, pp), that groups in the order of their stages make: (pp, dp)."""
+    stages = [groups[0]]
+    for group in groups[1:]:
+        stages.append(group[matching(links.hop_s[np.ix_(stages[-1], group)])])
+    return np.array(stages, np.int64).T
+
+
+def shortest_path(hops: Floats) -> tuple[float, Grid]:
+    """(seconds, order) of the shortest open path through all groups; hops: (pp, pp), symmetric.
+
+    Exact up to `MAX_EXACT_STAGES` groups (Held and Karp, 1962). Above it is the best of one greedy
+    path from every group, improved until no reversal of a part of it helps.
+    """
+    num_groups = len(hops)
+    if num_groups <= MAX_EXACT_STAGES:
+        order = _exact_path(hops)
+    else:
+        paths = [_without_crossings(hops, _greedy_path(hops, i)) for i in range(num_groups)]
+        order = min(paths, key=lambda path: length_s(hops, path))
+    return length_s(hops, order), order
+
+
+def length_s(hops: Floats, order: Grid) -> float:
+    """Of a path through groups in this order."""
+    return float(hops[order[:-1], order[1:]].sum())
+
+
+def _exact_path(hops: Floats) -> Grid:
+    """By the shortest path through every subset of groups that ends in each of its members."""
+    num_groups = len(hops)
+    least_s = np.full((1 << num_groups, num_groups), np.inf)
+    least_s[1 << np.arange(num_groups), np.arange(num_groups)] = 0.0
+    for with_last in _subsets(num_groups):
+        for last, subsets in enumerate(with_last):
+            before_s = least_s[subsets ^ (1 << last)]
+            least_s[subsets, last] = (before_s + hops[:, last]).min(axis=1)
+    subset, order = (1 << num_groups) - 1, [int(least_s[-1].argmin())]
+    while len(order) < num_groups:
+        subset ^= 1 << order[-1]
+        order.append(int((least_s[subset] + hops[:, order[-1]]).argmin()))
+    return np.array(order, np.int64)
+
+
+@cache
+def _subsets(num_groups: int) -> tuple[tuple[Grid, ...], ...]:
+    """[size - 2][last]: the subsets of two groups or more, by size, that contain `last`."""
+    subsets = np.arange(1 << num_groups)
+    contains = (subsets[:, None] >> np.arange(num_groups)) & 1
+    sizes = contains.sum(axis=1)
+    return tuple(
+        tuple(subsets[(sizes == size) & (contains[:, last] == 1)] for last in range(num_groups))
+        for size in range(2, num_groups + 1)
+    )
+
+
+def _greedy_path(hops: Floats, start: int) -> Grid:
+    """From `start` always on to the nearest group that is left."""
+    order, left = [start], np.ones(len(hops), np.bool_)
+    left[start] = False
+    while left.any():
+        order.append(int(np.where(left, hops[order[-1]], np.inf).argmin()))
+        left[order[-1]] = False
+    return np.array(order, np.int64)
+
+
+def _without_crossings(hops: Floats, order: Grid) -> Grid:
+    """2-opt: reverses the part of the path that gains most, until none does."""
+    num_groups = len(order)
+    # A group without a place, at both ends: reversing a part at an end changes one hop only.
+    padded = np.zeros((num_groups + 1, num_groups + 1))
+    padded[:num_groups, :num_groups] = hops
+    first, last = np.triu_indices(num_groups, k=1)
+    while True:
+        path = np.concatenate([[num_groups], order, [num_groups]])
+        before, start, end, after = path[first], path[first + 1], path[last + 1], path[last + 2]
+        gains = padded[before, start] + padded[end, after]
+        gains -= padded[before, end] + padded[start, after]
+        best = int(gains.argmax())
+        if gains[best] <= 1e-12 * hops.max():
+            return order
+        part = slice(first[best], last[best] + 1)
+        order[part] = order[part][::-1].copy()

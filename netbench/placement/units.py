@@ -1,0 +1,136 @@
+"""A problem as DT-FM's cost sees it: units, of which each takes one cell of a (dp, pp) grid.
+
+A unit is a device, or tp devices that share a stage's tensors. Units are cut from nodes first, as
+tensor parallelism wants the fastest links; from what remains of the nodes of a region next; from
+what remains of regions last. Units are joined lane by lane, by the slowest of their links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.errors import PlanError
+from netbench.placement.dtfm_cost import LinkTimes, grid_of, hops_s, link_times, shortest_path
+from netbench.placement.problem import Floats, Grid, Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Units:
+    """devices: (num_units, tp). links: between units. problem: whose they are.
+
+    There are dp * pp units or more.
+    """
+
+    devices: Grid
+    links: LinkTimes
+    problem: Problem
+
+
+def units_of(problem: Problem) -> Units:
+    """The units of a problem. Raises PlanError where they are too few.
+
+    Counts the gradients of the stage that has most of them, and the activations of a pipeline's
+    whole batch.
+    """
+    devices = _cut(problem)
+    first, *lanes = (_between(problem, devices[:, lane]) for lane in range(problem.tp))
+    group_s, hop_s = first.group_s, first.hop_s
+    for lane in lanes:
+        group_s, hop_s = np.maximum(group_s, lane.group_s), np.maximum(hop_s, lane.hop_s)
+    return Units(devices=devices, links=LinkTimes(group_s=group_s, hop_s=hop_s), problem=problem)
+
+
+def _between(problem: Problem, devices: Grid) -> LinkTimes:
+    """Of one lane's devices. The devices of a node share its NIC equally."""
+    _, node, num_beside = np.unique(problem.node, return_inverse=True, return_counts=True)
+    share_bps = (problem.nic_bps / num_beside[node])[devices]
+    apart_bps = np.minimum(share_bps[:, None], share_bps)
+    apart_bps[problem.node[devices, None] == problem.node[devices]] = np.inf
+    pairs = np.ix_(devices, devices)
+    return link_times(
+        problem.delay_s[pairs],
+        np.minimum(problem.bandwidth_bps[pairs], apart_bps),
+        dp=problem.dp,
+        gradient_bytes=float(problem.gradient_bytes.max()),
+        activation_bytes=problem.message_bytes * problem.num_micro_batches,
+    )
+
+
+def _cut(problem: Problem) -> Grid:
+    """The units' devices, (num_units, tp): those that can hold every stage, if they are enough,
+    else all that can hold one."""
+    wanted = problem.dp * problem.pp
+    fits = np.isfinite(problem.stage_s)
+    units = np.empty((0, problem.tp), np.int64)
+    for able in (np.all(fits, axis=1), np.any(fits, axis=1)):
+        units = _cut_devices(problem, np.flatnonzero(np.take(able, problem.kind)))
+        if len(units) >= wanted:
+            return units
+    raise PlanError(
+        f"dp {problem.dp} x pp {problem.pp} needs {wanted} times {problem.tp} devices that can "
+        f"hold a stage; found {len(units)} times as many among {problem.num_devices} devices; "
+        f"lower dp, pp or tp"
+    )
+
+
+def _cut_devices(problem: Problem, devices: Grid) -> Grid:
+    """As many units as there are, by node, region, and wherever the rest is."""
+    units = []
+    for place in (problem.node, problem.region, np.zeros_like(problem.node)):
+        left = []
+        for one in np.unique(place[devices]):
+            here = devices[place[devices] == one]
+            whole = len(here) // problem.tp * problem.tp
+            units.append(here[:whole].reshape(-1, problem.tp))
+            left.append(here[whole:])
+        if not left:
+            break
+        devices = np.concatenate(left)
+    return np.concatenate([np.empty((0, problem.tp), np.int64), *units])
+
+
+def closest(links: LinkTimes, count: int) -> Grid:
+    """`count` units, those that are left when always the one farthest from all others goes."""
+    hop_s = links.hop_s.copy()
+    np.fill_diagonal(hop_s, 0.0)
+    far_s = hop_s.sum(axis=1)
+    for _ in range(len(far_s) - count):
+        farthest = len(far_s) - 1 - int(far_s[::-1].argmax())  # of equals the last
+        far_s -= hop_s[farthest]
+        far_s[farthest] = -np.inf
+    return np.flatnonzero(np.isfinite(far_s))
+
+
+def assemble(units: Units, groups: Grid) -> Grid:
+    """The grid, (dp * tp, pp), of stage groups (pp, dp) of units, in any order.
+
+    The path decides the order of stages but not its direction. Taken is the one in which every
+    stage fits its devices, then the one that gives most gradients to the groups that are fast.
+    Raises PlanError where neither fits.
+    """
+    problem = units.problem
+    _, order = shortest_path(hops_s(units.links, groups))
+    ahead = _expand(units, grid_of(units.links, groups[order]))
+    both = (ahead, ahead[:, ::-1])
+    overfull = [int(np.isinf(_stage_s(problem, grid)).sum()) for grid in both]
+    if min(overfull) > 0:
+        raise PlanError(
+            f"the communication cost looks at links alone, and {min(overfull)} devices of its "
+            f"placement do not hold their stage in memory; take scheduler netbench, or more stages"
+        )
+    group_s = units.links.group_s[groups[:, :, None], groups[:, None, :]].sum(axis=2).max(axis=1)
+    slowest_s = [
+        float((group_s[path] * problem.gradient_bytes).max()) for path in (order, order[::-1])
+    ]
+    return min(zip(overfull, slowest_s, (0, 1), both, strict=True))[3]
+
+
+def _expand(units: Units, grid: Grid) -> Grid:
+    """Units (dp, pp) to their devices (dp * tp, pp), lane by lane."""
+    return units.devices[grid].transpose(0, 2, 1).reshape(units.problem.shape)
+
+
+def _stage_s(problem: Problem, grid: Grid) -> Floats:
+    return problem.stage_s[problem.kind[grid], np.arange(problem.pp)]
