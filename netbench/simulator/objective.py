@@ -1,9 +1,9 @@
-"""The simulated iteration time of a plan with other placements, and of an iteration's parts.
+"""The simulated iteration time of a plan with other placements.
 
-A search asks for thousands of placements that differ little. So an iteration is taken apart: its
-pipelines and its data-parallel groups are simulated alone, many in one graph, each on nodes of its
-own, and what is known of one holds for all that the simulation cannot tell from it: devices of one
-region, kind and NIC that are alone on their nodes have one name.
+A search asks for thousands of placements that differ little. So an iteration is taken apart into
+its pipelines and its data-parallel groups (`parts`), and what is known of a part holds for every
+one that the simulation cannot tell from it: devices of one region, kind and NIC that are alone on
+their nodes have one name. Their order counts: rings and chains go round in it.
 """
 
 from __future__ import annotations
@@ -12,170 +12,208 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import PlanError
 from netbench.placement.problem import Floats, Grid
-from netbench.plan.model import Layout, Plan
-from netbench.simulator.graph import Graph, Ids, Kind, Timeline
-from netbench.simulator.pipeline import Wiring, add_pipelines
-from netbench.simulator.profile import load_transport
-from netbench.simulator.simulate import (
-    compute_seconds,
-    fabric_of,
-    pipeline_lanes,
-    rank_lanes,
-    shape,
-    simulate,
-    steady_labels,
-    synchronise,
-    wired,
-)
-from netbench.workload.costs import Stage
+from netbench.plan.model import Plan
+from netbench.simulator.parts import FINISH, FIRST, LAST, LATEST, LEFT, Parts
+from netbench.simulator.simulate import rank_lanes, simulate, steady_labels
 
-MAX_RANKS = 512
-"""Of one graph of parts: a fabric keeps a table of all pairs of its ranks."""
+MAX_RANKS = 256
+"""Of parts that are timed in one graph. Larger ones fit the processor's caches less well, and one
+part whose flows meet has all of a graph run again."""
 
 _TICKS = float(1 << 30)
-"""Of a second, as in `kernel`."""
+"""Of a second, as the event loop's times have them."""
 
-_EARLY_S = 64.0
-"""By how much a pipeline's last stage starts its backward passes after the others, alone: more than
-a barrier lets any rank go before another."""
 
-FINISH, FIRST, LAST = range(3)
-"""Rows of a pipeline's record: when each stage has ended a phase, and the ends of the two
-micro-batches between which it repeats itself."""
+class _Passes(NamedTuple):
+    """Pipelines of an iteration. begin_s: (dp, pp), when each rank begins the last phase.
+    records: (dp, num_phases, 5, pp), as in `parts`, but since the iteration began."""
+
+    begin_s: Floats
+    records: Floats
+
+    @property
+    def ready_s(self) -> Floats:
+        """When each rank may synchronise, (dp, pp)."""
+        return self.records[:, -1, FINISH]
 
 
 class PlanObjective:
-    """`placement.problem.Objective` of a plan: its simulated time with other placements."""
+    """`placement.problem.Objective` of a plan: its simulated time with other placements.
+
+    independent: no two pipelines and no two groups share anything, whatever the grid. A rank's last
+    message and its first gradients still may, unless every pair of nodes has its own rate.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._shape = shape(plan)
-        self._transport = load_transport(plan.backend)
-        network, node = plan.network, np.asarray(plan.device_nodes)
-        self._node = node
-        self._region = np.asarray(network.node_regions)[node]
-        self._nic_bps = np.asarray(network.nic_bps)[node]
-        self._kind = np.asarray(plan.device_types or [0] * len(node))
-        self._lone = bool((np.bincount(node) <= 1).all())
-        told = [self._region, self._kind]
+        self._parts = Parts(plan)
+        self._missing = plan.num_micro_batches - self._parts.shape.num_micro_batches
+        network, self._node = plan.network, np.asarray(plan.device_nodes)
+        self._region = np.asarray(network.node_regions)[self._node]
+        told = [self._region, np.asarray(plan.device_types or [0] * len(self._node))]
         if network.sharing == "nic":
-            told.append(self._nic_bps)
-        _, name = np.unique(np.stack(told), axis=1, return_inverse=True)
-        self._name = name.ravel()
-        self._delay_s = network.one_way_delay_s()
-        self.independent = (
-            self._lone and network.sharing in ("pair", "class") and plan.layout.tp == 1
+            told.append(np.asarray(network.nic_bps)[self._node])
+        self._name = np.unique(np.stack(told), axis=1, return_inverse=True)[1].ravel()
+        self._alone = bool(np.bincount(self._node).max() == 1)
+        self._divisible = plan.schedule != "none" and plan.layout.tp == 1
+        self.independent = self._divisible and self._alone and network.sharing in ("pair", "class")
+        self._delay_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
+        self._bandwidth_bps = np.array(
+            [[link.bandwidth_bps for link in row] for row in network.links]
         )
+        self._by_rank = np.argsort(rank_lanes(plan).ravel())
         self._times: dict[bytes, float] = {}
         self._pipelines: dict[bytes, Floats] = {}
         self._groups: dict[bytes, Floats] = {}
 
     def times_s(self, grids: Grid) -> Floats:
-        """Of whole iterations: grids (n, dp * tp, pp) -> (n,)."""
+        """Of whole iterations: grids (n, dp * tp, pp) -> (n,), as `simulate` has them."""
         return np.array([self._time_s(np.asarray(grid)) for grid in grids])
 
+    def composed_s(self, grids: Grid) -> Floats:
+        """Of whole iterations, by what their parts take alone: (n, dp, pp) -> (n,). tp = 1 only.
+
+        A group begins when the last of its members is ready; barriers are as in `simulate`.
+        """
+        return np.array([self._composed_s(np.asarray(grid)) for grid in grids])
+
     def pipelines_s(self, pipelines: Grid) -> Floats:
-        """Of pipelines alone: (n, pp) -> (n, 2), up to the end of the forward passes and from there
-        to that of the backward passes, all rounds and micro-batches; of a schedule that mixes them,
+        """Of pipelines alone: (n, pp) -> (n, 2), all rounds and micro-batches: up to the end of the
+        forward passes, and from there to that of the backward passes. Schedules that mix them have
         0 and all. tp = 1 only."""
-        phases_s = self._extrapolated(self._pipeline_records(pipelines))
+        records = self._pipeline_records(np.asarray(pipelines))
+        phases_s = np.array(
+            [
+                [sum(self._stretches_s(phase[None], 0.0, phase[FINISH].max())) for phase in record]
+                for record in records
+            ]
+        )
         return phases_s if phases_s.shape[1] == 2 else np.pad(phases_s, ((0, 0), (1, 0)))
 
     def groups_s(self, stage: int, groups: Grid) -> Floats:
         """Of synchronising and updating a stage's group alone, all members ready at once: (n, dp)
         -> (n,). tp = 1 only."""
-        slowest: Floats = self._group_records(stage, groups).max(axis=1)
+        slowest: Floats = self._group_records(stage, np.asarray(groups)).max(axis=1)
         return slowest
-
-    def composed_s(self, grids: Grid) -> Floats:
-        """Of whole iterations, estimated from what their parts take alone: (n, dp, pp) -> (n,).
-
-        A group starts when the last of its members is ready. Barriers are as in `simulate`.
-        """
-        return np.array([self._composed_s(np.asarray(grid)) for grid in grids])
 
     def _time_s(self, grid: Grid) -> float:
         key = hashlib.blake2b(self._told(grid.reshape(1, -1)).tobytes(), digest_size=16).digest()
         if key not in self._times:
-            placement = np.empty(grid.size, np.int64)
-            placement[rank_lanes(self._plan)] = grid
-            placed = dataclasses.replace(self._plan, placement=tuple(placement.tolist()))
-            self._times[key] = simulate(placed).iteration_s
+            by_parts_s = self._by_parts_s(grid) if self.independent else None
+            self._times[key] = self._whole_s(grid) if by_parts_s is None else by_parts_s
         return self._times[key]
 
+    def _whole_s(self, grid: Grid) -> float:
+        placement = tuple(grid.ravel()[self._by_rank].tolist())
+        return simulate(dataclasses.replace(self._plan, placement=placement)).iteration_s
+
+    def _by_parts_s(self, grid: Grid) -> float | None:
+        """What `simulate` finds, of parts that do not meet; None = some do."""
+        passes = self._passes(grid)
+        late = passes.begin_s > passes.records[:, -1, LATEST]
+        if rows := np.flatnonzero(late.any(axis=1)).tolist():
+            last = len(passes.records[0]) - 1
+            passes.records[rows, -1] = self._parts.phase(grid[rows], passes.begin_s[rows], last)
+        done_s, first_s = self._parts.synchronised(grid, passes.ready_s)
+        if self._meet(grid, passes.records[:, -1, LEFT] > first_s):
+            return None
+        return self._iteration_s(grid, passes, done_s)
+
     def _composed_s(self, grid: Grid) -> float:
-        plan, stages = self._plan, range(grid.shape[1])
-        records = self._pipeline_records(grid)
-        groups_s = [self._group_records(stage, grid[:, stage][None])[0] for stage in stages]
-        after_s = np.stack(groups_s, axis=1)  # (dp, pp)
-        ready_s, missing = records[:, 0, FINISH], self._missing()
-        total_s = missing * self._period_s(records[:, 0])
-        if plan.schedule == "gpipe":
-            turn_s = self._barrier_s(grid, ready_s)
-            ready_s = turn_s[:, -1:] + records[:, 1, FINISH]
-            total_s += missing * self._period_s(records[:, 1])
-        total_s += (plan.num_rounds - 1) * (ready_s.max() + total_s)
-        done_s = ready_s.max(axis=0) + after_s
-        if plan.schedule == "gpipe":
-            done_s = self._barrier_s(
-                grid, done_s.T
-            )  # in the order in which `simulate` hands it over
-        return float(total_s + done_s.max())
+        passes = self._passes(grid)
+        groups_s = [
+            self._group_records(stage, devices[None])[0] for stage, devices in enumerate(grid.T)
+        ]
+        done_s = passes.ready_s.max(axis=0) + np.stack(groups_s, axis=1)
+        return self._iteration_s(grid, passes, done_s)
 
-    def _missing(self) -> int:
-        """Micro-batches that are not simulated."""
-        return self._plan.num_micro_batches - self._shape.num_micro_batches
+    def _passes(self, grid: Grid) -> _Passes:
+        """Pipelines that nothing but their last stage keeps waiting when they turn."""
+        records, begin_s = self._pipeline_records(grid), np.zeros(grid.shape)
+        if self._plan.schedule == "gpipe":
+            begin_s = self._barrier_s(grid, records[:, 0, FINISH])
+            records[:, 1] += begin_s[:, None, -1:]
+        return _Passes(begin_s, records)
 
-    def _extrapolated(self, records: Floats) -> Floats:
-        """Seconds of each phase with all its micro-batches and rounds, (n, num_phases)."""
-        each_s = records[:, :, FINISH].max(axis=2)
-        if missing := self._missing():
-            steady_s = [[self._period_s(phase[None]) for phase in record] for record in records]
-            each_s = each_s + missing * np.asarray(steady_s)
-        total_s: Floats = each_s * self._plan.num_rounds
-        return total_s
+    def _meet(self, grid: Grid, overlap: NDArray[np.bool_]) -> bool:
+        """Whether gradients share a class with messages of the pipeline that are not yet away.
+        overlap: (dp, pp), ranks that send both at once."""
+        if self._plan.network.sharing == "pair" or not overlap.any():
+            return False
+        lanes, stages = np.nonzero(overlap)
+        here, (dp, pp) = self._region[grid[overlap]], grid.shape
+        mates = range(1, dp) if self._plan.data_parallel == "sharded-ps" else range(1, 2)
+        for step in (-1, 1):
+            beside = self._region[grid[lanes, (stages + step) % pp]]
+            for mate in mates:
+                there = self._region[grid[(lanes + mate) % dp, stages]]
+                same = self._delay_s[here, beside] == self._delay_s[here, there]
+                same &= self._bandwidth_bps[here, beside] == self._bandwidth_bps[here, there]
+                if same.any():
+                    return True
+        return False
 
-    def _period_s(self, records: Floats) -> float:
-        """Of a further micro-batch, in the stage that would end last: (n, 3, pp)."""
-        missing = self._missing()
+    def _iteration_s(self, grid: Grid, passes: _Passes, done_s: Floats) -> float:
+        """All its phases, summed as `Simulation` sums them. done_s: (dp, pp), of synchronising."""
+        ready_s, num_phases = float(passes.ready_s.max()), passes.records.shape[1]
+        cuts_s = [0.0, float(passes.begin_s.max()), ready_s] if num_phases > 1 else [0.0, ready_s]
+        totals_s = [
+            total_s
+            for phase in range(num_phases)
+            for total_s in self._stretches_s(
+                passes.records[:, phase], cuts_s[phase], cuts_s[phase + 1]
+            )
+        ]
+        if self._plan.schedule == "gpipe":
+            done_s = self._barrier_s(grid, done_s.T)  # `simulate` has them in this order
+        return sum([*totals_s, float(done_s.max()) - ready_s])
+
+    def _stretches_s(self, records: Floats, from_s: float, to_s: float) -> list[float]:
+        """Of a phase of pipelines, (n, 5, pp): the parts that `simulate` takes it for, seconds."""
+        rounds, missing = self._plan.num_rounds, self._missing
         if not missing:
-            return 0.0
-        first, last = steady_labels(self._shape)
-        period_s = (records[:, LAST] - records[:, FIRST]) / (last - first)
-        return float(period_s.flat[np.argmax(records[:, FINISH] + missing * period_s)])
+            return [rounds * (to_s - from_s)]
+        first, last = steady_labels(self._parts.shape)
+        rows = records[:, [FINISH, FIRST, LAST]].transpose(1, 0, 2).reshape(3, -1)
+        if rows.shape[1] == len(self._by_rank):
+            rows = rows[:, self._by_rank]
+        slowest = np.argmax(rows[0] + missing * ((rows[2] - rows[1]) / (last - first)))
+        cuts_s = (from_s, float(rows[1, slowest]), float(rows[2, slowest]), to_s)
+        repeats = (1.0, 1.0 + missing / (last - first), 1.0)
+        return [
+            repeat * rounds * (end_s - begin_s)
+            for begin_s, end_s, repeat in zip(cuts_s, cuts_s[1:], repeats, strict=False)
+        ]
 
     def _barrier_s(self, grid: Grid, ready_s: Floats) -> Floats:
         """When `simulate.barrier` lets each rank go, (dp, pp), seconds."""
-        ranks = rank_lanes(self._plan)
-        order, index = np.argsort(ranks.ravel()), np.arange(ranks.size)
-        node, end_s = self._node[grid].ravel()[order], ready_s.ravel()[order]
-        for step in range(math.ceil(math.log2(ranks.size))):
-            source, target = (index - (1 << step)) % len(index), (index + (1 << step)) % len(index)
-            word_s = np.maximum(end_s, _tick(end_s[target] + self._delay_s[node[target], node]))
-            end_s = np.maximum(word_s, _tick(word_s[source] + self._delay_s[node[source], node]))
-        return end_s[ranks]
+        region, end_s = self._region[grid].ravel()[self._by_rank], ready_s.ravel()[self._by_rank]
+        rank = np.arange(len(end_s))
+        for step in range(math.ceil(math.log2(len(rank)))):
+            source, target = (rank - (1 << step)) % len(rank), (rank + (1 << step)) % len(rank)
+            asked_s = _tick(end_s[target] + self._delay_s[region[target], region])
+            word_s = np.maximum(end_s, asked_s)
+            heard_s = _tick(word_s[source] + self._delay_s[region[source], region])
+            end_s = np.maximum(word_s, heard_s)
+        let_go_s = np.empty(len(rank))
+        let_go_s[self._by_rank] = end_s
+        return let_go_s.reshape(grid.shape)
 
     def _pipeline_records(self, pipelines: Grid) -> Floats:
-        """(n, num_phases, 3, pp), seconds since its last stage could start each phase."""
-        if self._plan.layout.tp > 1 or self._plan.schedule == "none":
-            raise PlanError(f"{self._plan.variant} has no pipelines of single devices to be timed")
-        return self._recorded(self._pipelines, b"", np.asarray(pipelines), self._time_pipelines)
+        return self._recorded(self._pipelines, b"", pipelines, self._parts.pipelines)
 
     def _group_records(self, stage: int, groups: Grid) -> Floats:
-        """(n, dp), seconds until each member of a group is done."""
-        if self._plan.layout.tp > 1 or self._plan.schedule == "none":
-            raise PlanError(f"{self._plan.variant} has no groups of single devices to be timed")
-
         def timed(some: Grid) -> Floats:
-            return self._time_groups(stage, some)
+            return self._parts.groups(stage, some)
 
-        return self._recorded(self._groups, b"%d " % stage, np.asarray(groups), timed)
+        return self._recorded(self._groups, b"%d " % stage, groups, timed)
 
     def _recorded(
         self,
@@ -184,110 +222,30 @@ class PlanObjective:
         parts: Grid,
         timed: Callable[[Grid], Floats],
     ) -> Floats:
-        """Records of parts, (n, num_devices of one); those that are not known are simulated."""
+        """Records of parts, (n, num_devices of each); those that are not known are timed."""
+        if not self._divisible:
+            raise PlanError(
+                f"{self._plan.variant} has no parts to be timed apart; expected pipelines, and no "
+                "tensor parallelism"
+            )
         keys = [prefix + row.tobytes() for row in self._told(parts)]
-        new = {key: index for index, key in enumerate(keys) if key not in known}
-        which, at_once = list(new.values()), max(1, MAX_RANKS // parts.shape[1])
-        for begin in range(0, len(which), at_once):
-            some = which[begin : begin + at_once]
-            known.update(zip([keys[index] for index in some], timed(parts[some]), strict=True))
+        new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
+        at_once = max(1, MAX_RANKS // parts.shape[1])
+        for begin in range(0, len(new), at_once):
+            some = new[begin : begin + at_once]
+            known.update(zip([keys[row] for row in some], timed(parts[some]), strict=True))
         return np.stack([known[key] for key in keys])
 
     def _told(self, parts: Grid) -> NDArray[np.int32]:
         """What a simulation of only these devices, (n, k), can tell them by: (n, k or 2 k)."""
         names = self._name[parts].astype(np.int32)
-        if self._lone:
+        if self._alone:
             return names
-        beside = np.empty(parts.shape, np.int32)  # which of them was the first on this node
+        beside = np.empty(parts.shape, np.int32)  # which of them is the first on its node
         for row, nodes in enumerate(self._node[parts]):
             _, first, inverse = np.unique(nodes, return_index=True, return_inverse=True)
             beside[row] = first[inverse]
         return np.concatenate([names, beside], axis=1)
-
-    def _time_pipelines(self, pipelines: Grid) -> Floats:
-        part = np.broadcast_to(np.arange(len(pipelines))[:, None], pipelines.shape)
-        plan = self._apart(pipelines, part)
-        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
-        lanes = pipeline_lanes(plan, ranks, blocking=plan.system == "megatron")
-        seconds, gate = compute_seconds(plan, graph.fabric), graph.work(Kind.MARK, ranks)
-        depth, count = plan.layout.pp, plan.num_micro_batches
-        phases = wired(plan.schedule, depth, count, plan.num_chunks, lanes.blocking)
-        if len(phases) == 1:
-            ends = add_pipelines(graph, lanes, phases[0], seconds, gate)
-            return self._records(graph.run(), Kind.BACKWARD, ranks, ends, 0.0)[:, None]
-        records = []
-        for wiring, kind in zip(phases, (Kind.FORWARD, Kind.BACKWARD), strict=True):
-            records.append(self._time_phase(plan, wiring, kind))
-        return np.stack(records, axis=1)
-
-    def _time_phase(self, plan: Plan, wiring: Wiring, kind: Kind) -> Floats:
-        """GPipe's forward passes, all stages at once, or backward passes, the last stage last."""
-        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
-        lanes, seconds = (
-            pipeline_lanes(plan, ranks, blocking=False),
-            compute_seconds(plan, graph.fabric),
-        )
-        begin_s = _EARLY_S if kind == Kind.BACKWARD else 0.0
-        offsets_s = np.zeros(ranks.shape)
-        offsets_s[:, -1] = begin_s
-        gate = graph.work(Kind.MARK, ranks, offsets_s)
-        name = "forward" if kind == Kind.FORWARD else "backward"
-        ends = add_pipelines(graph, lanes, wiring, {name: seconds[name]}, gate)
-        return self._records(graph.run(), kind, ranks, ends, begin_s)
-
-    def _records(
-        self, timeline: Timeline, kind: Kind, ranks: Ids, ends: Ids, begin_s: float
-    ) -> Floats:
-        marks_s = np.zeros((2, ranks.size))
-        for row, label in enumerate(steady_labels(self._shape)):
-            chosen = (timeline.kind == kind) & (timeline.label == label)
-            np.maximum.at(marks_s[row], timeline.rank[chosen], timeline.end_s[chosen])
-        found: Floats = np.stack([timeline.end_s[ends], *marks_s[:, ranks]], axis=1) - begin_s
-        return found
-
-    def _time_groups(self, stage: int, groups: Grid) -> Floats:
-        """Groups side by side, as if each were of a stage of its own."""
-        part = np.broadcast_to(np.arange(len(groups)), groups.T.shape)
-        plan = self._apart(groups.T, part, stage)
-        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
-        done = synchronise(graph, plan, ranks, graph.work(Kind.MARK, ranks))
-        end_s = np.empty(ranks.size)
-        timeline = graph.run()
-        end_s[timeline.rank[done]] = timeline.end_s[done]
-        return end_s[ranks].T
-
-    def _apart(self, grid: Grid, part: Grid, stage: int | None = None) -> Plan:
-        """The plan on these devices only, every part on nodes of its own. grid, part: (dp, pp).
-        stage: that all columns are of, None = column i is stage i."""
-        dp, pp = grid.shape
-        layout = Layout(pp=pp, dp=dp)
-        ranks = rank_lanes(dataclasses.replace(self._shape, layout=layout))
-        device, owner = np.empty((2, grid.size), np.int64)
-        device[ranks], owner[ranks] = grid, part
-        _, first, own = np.unique(
-            owner * len(self._plan.network.node_regions) + self._node[device],
-            return_index=True,
-            return_inverse=True,
-        )
-        network = dataclasses.replace(
-            self._plan.network,
-            node_regions=tuple(self._region[device[first]].tolist()),
-            nic_bps=tuple(self._nic_bps[device[first]].tolist()),
-        )
-
-        def columns(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-            return stages if stage is None else (stages[stage],) * pp
-
-        return dataclasses.replace(
-            self._shape,
-            layout=layout,
-            placement=tuple(range(grid.size)),
-            device_nodes=tuple(own.tolist()),
-            network=network,
-            stages=columns(self._shape.stages),
-            device_types=tuple(self._kind[device].tolist()) if self._plan.type_stages else (),
-            type_stages=tuple(columns(stages) for stages in self._shape.type_stages),
-        )
 
 
 def _tick(time_s: Floats) -> Floats:
