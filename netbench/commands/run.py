@@ -165,7 +165,7 @@ def command(
             click.echo(describe_plan(plan))
         return 0
     console = wide_console()
-    outcome = _run(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
+    outcome = carry_out(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
     console.print(render_run(read_run(outcome.path)))
     console.print(f"records: {outcome.path}", soft_wrap=True)
     if trace_file or plot:
@@ -336,7 +336,7 @@ def _run_to_resume(resume: str | None, results: Path, scenario: str) -> Path | N
     return newest
 
 
-def _run(
+def carry_out(
     console: Console,
     scenario: Scenario,
     plans: Sequence[Plan],

@@ -7,6 +7,7 @@ import numpy as np
 from netbench.placement.dtfm import dtfm
 from netbench.placement.maps import Map, identity, random
 from netbench.placement.problem import Answer, Budget, Problem, Scheduler
+from netbench.placement.sampled import NUM_SAMPLES, sampled
 
 
 def _mapped(place: Map) -> Scheduler:
@@ -22,5 +23,6 @@ def _mapped(place: Map) -> Scheduler:
 SCHEDULERS: dict[str, Scheduler] = {
     "identity": _mapped(identity),
     "random": _mapped(random),
+    f"random-{NUM_SAMPLES}": sampled,
     "dtfm": dtfm,
 }

@@ -272,6 +272,16 @@ def _pool(plans: Sequence[Sequence[float]]) -> Sample:
     )
 
 
+def measured(run: Run, plan_hash: str) -> Sample | None:
+    """Times of one plan's iterations but warm-ups; None where there are none."""
+    times_s = [
+        record.iteration_s
+        for record in run.records
+        if record.plan_hash == plan_hash and not record.warmup
+    ]
+    return _pool([times_s]) if times_s else None
+
+
 def _workload(run: Run, plan_hash: str) -> Workload:
     try:
         return Workload(**run.plans[plan_hash]["workload"])

@@ -89,8 +89,7 @@ def placement_figure(plan: Plan, grid: Grid, *, note: str = "") -> Figure:
     axes.set_xlim(low[0], high[0])
     axes.set_ylim(low[1], high[1])
     colors = _colors(grid.shape[1])
-    for name, centre, radius in zip(sites.names, sites.centres, sites.radii, strict=True):
-        _draw_site(axes, name, centre, float(radius), sites.centres.mean(axis=0))
+    _draw_sites(axes, sites)
     if whole:
         _draw_shares(axes, plan, grid, sites, colors)
     else:
@@ -145,7 +144,6 @@ def _spots(num: int) -> Points:
         nearest = np.lexsort((moved[:, 0], moved[:, 1], np.hypot(*moved.T).round(6)))[:num]
         found.append(moved[nearest])
     spots = min(found, key=lambda spots: float(np.hypot(*spots.T).max(initial=0.0)))
-    spots = spots - (spots.max(axis=0) + spots.min(axis=0)) / 2 if num else spots
     ordered: list[Points] = []
     for index, y in enumerate(sorted(set(spots[:, 1].round(6)), reverse=True)):
         row = spots[np.isclose(spots[:, 1], y, atol=1e-5)]
@@ -195,17 +193,22 @@ def _ring(radii: NDArray[np.float64]) -> Points:
 # -- drawing -------------------------------------------------------------------------------------
 
 
-def _draw_site(axes: Axes, name: str, centre: Points, radius: float, middle: Points) -> None:
-    """A circle, its name beyond it as seen from the middle."""
+def _draw_sites(axes: Axes, sites: Sites) -> None:
+    """Circles, each with its name and number of devices on the side away from the others."""
     from matplotlib.patches import Circle
 
-    x, y = float(centre[0]), float(centre[1])
-    axes.add_patch(Circle((x, y), radius, facecolor=FILL, edgecolor=RIM, linewidth=1.2, zorder=1))
-    above = y >= float(middle[1]) - 1e-9
-    axes.text(
-        x, y + (radius + 0.3) * (1 if above else -1), name, ha="center",
-        va="bottom" if above else "top", size=10.5, weight="bold", color=INK, zorder=5,
-    )  # fmt: skip
+    middle = float(sites.centres[:, 1].mean())
+    counts = np.bincount(sites.of_device, minlength=len(sites.names))
+    for (x, y), radius, name, count in zip(
+        sites.centres.tolist(), sites.radii.tolist(), sites.names, counts, strict=True
+    ):
+        axes.add_patch(Circle((x, y), radius, facecolor=FILL, edgecolor=RIM, lw=1.2, zorder=1))
+        above = y >= middle - 1e-9
+        axes.text(
+            x, y + (radius + 0.25) * (1 if above else -1), f"{name} ({count})", ha="center",
+            va="bottom" if above else "top", size=10.5, weight="bold", color=INK, zorder=5,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none"},
+        )  # fmt: skip
 
 
 def _draw_devices(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Sequence[str]) -> None:

@@ -97,7 +97,7 @@ def contest_grid(contest: Contest) -> Grid:
             )
         )
     head = (
-        "Scheduler", "DT-FM cost s", "simulated s", "min", "max", "gap to bound",
+        "Scheduler", "cost s", "simulated s", "min", "max", "gap to bound",
         *with_emulated, "search s", "candidates",
     )  # fmt: skip
     return Grid(head=head, rows=tuple(rows))

@@ -261,15 +261,25 @@ def _round_ticks(low: float, high: float) -> list[float]:
 
 
 def _label_ends(axis: Axes, across: Axis, lines: dict[str, list[Point]]) -> None:
-    """Names at the right ends of lines, moved apart where they would meet."""
+    last = [points[-1] for points in lines.values()]
+    label_ends(
+        axis,
+        [
+            (across.values[point.at[0]], point.iteration_s, name, color)
+            for color, name, point in zip(COLORS, lines, last, strict=False)
+        ],
+    )
+
+
+def label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Names at the right ends of lines, moved apart where they would meet. ends: (x, y, name,
+    colour)."""
     axis.autoscale_view()
     to_panel = axis.transScale + axis.transLimits
-    ends = []
-    for color, (name, points) in zip(COLORS, lines.items(), strict=False):
-        x, y = across.values[points[-1].at[0]], points[-1].iteration_s
-        ends.append((*to_panel.transform((x, y)), name, color))
-    ends.sort(key=lambda end: end[1])
-    for (x, _, name, color), height in zip(ends, _apart([end[1] for end in ends]), strict=True):
+    placed = [(*to_panel.transform((x, y)), name, color) for x, y, name, color in ends]
+    placed.sort(key=lambda end: end[1])
+    heights = _apart([end[1] for end in placed])
+    for (x, _, name, color), height in zip(placed, heights, strict=True):
         axis.annotate(
             name,
             (x, height),

@@ -192,8 +192,9 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
         batch=form.batch,
         micro_batch=form.micro_batch,
         network=form.network,
+        num_ranks=form.layout.tp * form.layout.pp * form.layout.dp,
     )
-    _check_layout(source, form, request.plan().layout)
+    _check_layout(source, form, request.listed().layout)
     return Placed(
         request=request,
         scheduler=form.scheduler,

@@ -86,6 +86,10 @@ class Request:
             sharing=network.sharing,
         )
 
+    def listed(self) -> Plan:
+        """The plan with rank r on device r: what comes of the order in which nodes are listed."""
+        return self.plan(range(self._num_ranks()))
+
     def answered(self, answer: Answer, scheduler: str, seed: int) -> Plan:
         """The plan that an answer makes."""
         template = self.plan(range(self._num_ranks()))

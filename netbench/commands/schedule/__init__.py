@@ -3,7 +3,8 @@
 - `place` searches one placement and keeps it in a file; it is what `netbench schedule SCENARIO` is.
 - `compare` puts all schedulers side by side at equal time.
 - `repair` mends a placement that lost or gained nodes.
-- `request` reads what is to be placed, `search` runs schedulers and says how far they are.
+- `request` reads what is to be placed, `search` runs a scheduler and says how far it is, `contest`
+  runs many.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from netbench.commands.lazy import Commands, DefaultGroup
 
 LAZY: Commands = {
     "place": ("netbench.commands.schedule.place", "command", "Search a placement."),
+    "compare": ("netbench.commands.schedule.compare", "command", "All schedulers, side by side."),
 }
 
 

@@ -52,7 +52,7 @@ def command(
     console = Console(stderr=True, highlight=False) if as_json else wide_console()
     if seed is None:
         seed = request.scenario.sweep.default_seeds[0]
-    warn_of_disturbances(console, [request.plan().network])
+    warn_of_disturbances(console, [request.listed().network])
     if not as_json:
         print_heading(console, request)
     with watching(console, scheduler, limits) as on_step:
@@ -74,7 +74,7 @@ def command(
 
 def print_heading(console: Console, request: Request) -> None:
     """The scenario, and what of it is to be placed."""
-    scenario, plan = request.scenario, request.plan()
+    scenario, plan = request.scenario, request.listed()
     title = f": {scenario.title}" if scenario.title else ""
     console.print(f"[bold]{scenario.name}[/bold]{title}")
     console.print(f"{system_text(plan)}; {scenario.num_devices} devices", soft_wrap=True)

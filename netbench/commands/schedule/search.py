@@ -64,8 +64,7 @@ def simulated_s(request: Request, placed: Placed | None = None) -> float:
     """Of an iteration with a placement; without one, rank r is on device r."""
     from netbench.simulator.simulate import simulate
 
-    plan = placed.plan() if placed else request.plan(range(request.problem().ranks.size))
-    return simulate(plan).iteration_s
+    return simulate(placed.plan() if placed else request.listed()).iteration_s
 
 
 def with_bound(placed: Placed) -> Placed:

@@ -1,0 +1,237 @@
+"""`netbench schedule compare SCENARIO`: all schedulers side by side, at equal time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from netbench.commands.live import wide_console
+from netbench.commands.schedule.contest import Entry, OnSaid, run_entries
+from netbench.commands.schedule.place import keep, print_heading, system_text
+from netbench.commands.schedule.request import Limits, limit_options, request_options
+from netbench.commands.schedule.search import find_scheduler, with_bound
+from netbench.commands.simulation import check_pictures, warn_of_disturbances
+from netbench.errors import RecordError, UsageError
+from netbench.report.grid import csv_text, rich_table
+from netbench.report.schedule import Contest, Found, contest_csv_grid, contest_grid, winners
+from netbench.report.sweep import seconds_text
+
+if TYPE_CHECKING:
+    from netbench.simulator.placement_file import Placed
+    from netbench.simulator.scheduling import Request
+
+SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
+
+WITHOUT_SEED = frozenset({"identity", "region-aligned"})
+"""Schedulers that answer the same whatever the seed: they are asked once."""
+
+
+@click.command()
+@request_options
+@click.option(
+    "--schedulers", default=",".join(SCHEDULERS), show_default=True, help="Comma-separated."
+)
+@click.option(
+    "--seeds",
+    "num_seeds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Searches of each, from the slice's first seed on.",
+)
+@limit_options
+@click.option("--emulate", is_flag=True, help="Run the best two too, as netbench run does.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write every search, unrounded.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the best so far over time.")
+@click.option("--map", "map_path", type=click.Path(path_type=Path), help="Draw the best placement.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the best placement.")
+@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+def command(
+    request: Request,
+    schedulers: str,
+    num_seeds: int,
+    limits: Limits,
+    emulate: bool,
+    csv: Path | None,
+    plot: Path | None,
+    map_path: Path | None,
+    output: Path | None,
+    results: Path,
+) -> int:
+    """Put schedulers side by side on SCENARIO: each search has the same time, on a core of its own.
+
+    Simulated times are means over the seeds. DT-FM's cost is what scheduler dtfm minimises.
+    """
+    check_pictures(csv, plot, map_path, output)
+    console = wide_console()
+    entries = _entries(request, schedulers, num_seeds)
+    warn_of_disturbances(console, [request.listed().network])
+    print_heading(console, request)
+    contest, placed = _search(console, request, entries, limits)
+    code = 0
+    if emulate:
+        contest, code = _emulate(console, request, contest, placed, results)
+    console.print()
+    console.print(rich_table(contest_grid(contest)))
+    console.print()
+    for line in _remarks(contest, limits, num_seeds):
+        console.print(line, style="dim", soft_wrap=True)
+    if csv is not None:
+        _write(csv, csv_text(contest_csv_grid(contest)) + "\n")
+        console.print(f"searches: {csv}", soft_wrap=True)
+    if plot is not None:
+        from netbench.report.convergence import plot_convergence
+
+        title = f"{request.scenario.name}, {system_text(request.listed())}"
+        plot_convergence(title, contest, plot)
+        console.print(f"picture: {plot}", soft_wrap=True)
+    _, best = winners(contest)[0]
+    keep(console, with_bound(placed[_key(best)]), output, map_path)
+    return code
+
+
+def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, ...]:
+    """Every search. Raises UsageError for an unknown scheduler, or one given twice."""
+    names = schedulers.split(",")
+    for name in names:
+        find_scheduler(name)
+        if names.count(name) > 1:
+            raise UsageError(f"--schedulers has {name} twice; give every scheduler once")
+    first = request.scenario.sweep.default_seeds[0]
+    seeds = range(first, first + num_seeds)
+    return tuple(
+        Entry(scheduler=name, seed=seed)
+        for name in names
+        for seed in (seeds[:1] if name in WITHOUT_SEED else seeds)
+    )
+
+
+Key = tuple[str, int]
+"""Scheduler and seed of a search."""
+
+OnFound = Callable[[int, Found], None]
+
+
+def _key(one: Found) -> Key:
+    return one.scheduler, one.seed
+
+
+def _search(
+    console: Console, request: Request, entries: Sequence[Entry], limits: Limits
+) -> tuple[Contest, dict[Key, Placed]]:
+    """All searches, in the order of the schedulers and seeds; what each has found is shown."""
+    found: dict[int, Found] = {}
+    placed: dict[Key, Placed] = {}
+    with _watching(console, entries) as (on_said, on_found):
+        for index, one, answer in run_entries(request, entries, limits, on_said):
+            found[index], placed[_key(one)] = one, answer
+            on_found(index, one)
+    bound_s = with_bound(next(iter(placed.values()))).bound_s
+    return Contest(found=tuple(found[index] for index in sorted(found)), bound_s=bound_s), placed
+
+
+@contextmanager
+def _watching(console: Console, entries: Sequence[Entry]) -> Iterator[tuple[OnSaid, OnFound]]:
+    """A line for every search that is going on, on a terminal; and one for every one that ended."""
+    columns = (
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[said]}"),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        tasks: dict[int, TaskID] = {}
+        ended = 0
+
+        def on_said(index: int, text: str) -> None:
+            if index not in tasks:
+                entry = entries[index]
+                tasks[index] = bar.add_task(f"{entry.scheduler} seed {entry.seed}", said="")
+            bar.update(tasks[index], said=text)
+
+        def on_found(index: int, one: Found) -> None:
+            nonlocal ended
+            ended += 1
+            if index in tasks:
+                bar.update(tasks[index], visible=False)
+            console.print(
+                f"[dim]{ended:3} of {len(entries)}[/dim]  {one.scheduler:<15} seed {one.seed}: "
+                f"[bold]{seconds_text(one.simulated_s)} s[/bold] simulated, searched "
+                f"{one.search_s:.1f} s",
+                soft_wrap=True,
+            )
+
+        yield on_said, on_found
+
+
+def _emulate(
+    console: Console,
+    request: Request,
+    contest: Contest,
+    placed: dict[Key, Placed],
+    results: Path,
+) -> tuple[Contest, int]:
+    """With emulated times of the best two, run as `netbench run` does; and its exit code."""
+    from netbench.commands.run import EXIT_NOT_TRUSTWORTHY, ITERATIONS, WARMUP, carry_out
+    from netbench.plan import plan_hash
+    from netbench.records import read_run
+    from netbench.report.emulated import measured
+
+    best = dict(winners(contest))
+    plans = {name: placed[_key(one)].plan() for name, one in best.items()}
+    scale = max(plan.scale for plan in plans.values())
+    plans = {
+        name: dataclasses.replace(
+            plan, iterations=ITERATIONS + WARMUP, warmup_iterations=WARMUP, scale=scale
+        )
+        for name, plan in plans.items()
+    }
+    outcome = carry_out(
+        console, request.scenario, tuple(plans.values()), "local", ssh=False, results=results,
+        resumed=None, trace=False,
+    )  # fmt: skip
+    run = read_run(outcome.path)
+    times = [(name, measured(run, plan_hash(plan))) for name, plan in plans.items()]
+    console.print(f"records: {outcome.path}", soft_wrap=True)
+    for reason in outcome.reasons:
+        console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
+    emulated = tuple((name, sample) for name, sample in times if sample)
+    code = 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
+    return dataclasses.replace(contest, emulated=emulated), code
+
+
+def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
+    """What a reader must know of the figures."""
+    lines = [
+        f"simulated: seconds of an iteration, mean, min and max of {num_seeds} seeds. cost: "
+        f"DT-FM's, of communication alone. Each search had {limits} on a core of its own; it may "
+        "end sooner by itself."
+    ]
+    if contest.bound_s is None:
+        lines.append("no lower bound is known for this system.")
+    else:
+        lines.append(
+            f"lower bound: {seconds_text(contest.bound_s)} s; no placement is faster, and the best "
+            "there is lies somewhere between the bound and the lowest time found."
+        )
+    if contest.emulated:
+        lines.append(
+            f"emulated: the best search of the best two, mean of {contest.emulated[0][1].num} "
+            "iterations ± half their range."
+        )
+    return lines
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
