@@ -1,0 +1,346 @@
+"""Which plan trains a workload soonest: every layout of every system that trains the same thing.
+
+Candidates are dtfm and megatron in all depths, tensor-parallel degrees, schedules and kinds of data
+parallelism, zero3 and ddp. hivemind and diloco are none: stale gradients and local steps change
+what is trained, so their times do not compare.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.errors import PlanError
+from netbench.placement import SEEDED
+from netbench.placement.problem import Budget, Scheduler
+from netbench.placement.schedulers import SCHEDULERS
+from netbench.plan import Layout, Plan, build_plan, check_memory, find_variant
+from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
+from netbench.scenario.model import Scenario, Workload
+from netbench.simulator.profile import load_transport
+from netbench.simulator.scheduling import Request
+from netbench.simulator.simulate import simulate
+
+NUM_FINALISTS = 8
+"""Layouts that are placed by the scheduler, as many as a rung of the search begins with."""
+
+MAX_CHUNKS = 4
+"""Of a rank, interleaved: every chunk more sends each micro-batch round all stages once more."""
+
+OTHERS = (
+    "zero3",
+    "zero3-prefetch",
+    "zero3-accumulate",
+    "zero3-prefetch-accumulate",
+    "zero3-hybrid",
+    "zero3-hybrid-prefetch",
+    "zero3-hybrid-accumulate",
+    "zero3-hybrid-prefetch-accumulate",
+    "ddp",
+    "ddp-tree",
+    "ddp-central-ps",
+    "ddp-sharded-ps",
+)
+"""Candidates of one stage, which take all devices."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Degrees:
+    """Of a layout; None = any."""
+
+    pp: int | None = None
+    tp: int | None = None
+    dp: int | None = None
+
+    def admit(self, layout: Layout) -> bool:
+        """Whether `layout` has these degrees."""
+        wanted = ((self.pp, layout.pp), (self.tp, layout.tp), (self.dp, layout.dp))
+        return all(asked in (None, has) for asked, has in wanted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A plan that fits the devices. plan: on the first of them. at_least_s: see `at_least_s`."""
+
+    request: Request
+    plan: Plan
+    at_least_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A candidate on the best placement found. iteration_s, unplaced_s: simulated, of that
+    placement and of the identity."""
+
+    candidate: Candidate
+    plan: Plan
+    iteration_s: float
+    unplaced_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutSearch:
+    """found: the best first. num_candidates: that fit. num_simulated: of them, those that might
+    have been among the best."""
+
+    found: tuple[Found, ...]
+    num_candidates: int
+    num_simulated: int
+
+
+def parse_layout(text: str) -> Degrees:
+    """`auto`, or degrees as in p8, p4t2, p8d8. Raises PlanError for anything else."""
+    found = re.fullmatch(r"(?=.)(p([1-9]\d*))?(t([1-9]\d*))?(d([1-9]\d*))?", text, re.ASCII)
+    if text == "auto":
+        return Degrees()
+    if found is None:
+        raise PlanError(f'layout "{text}" is none; expected auto, or degrees, e.g. p8, p4t2, p8d8')
+    pp, tp, dp = (int(digits) if digits else None for digits in found.group(2, 4, 6))
+    return Degrees(pp=pp, tp=tp, dp=dp)
+
+
+def search_layouts(
+    candidates: Sequence[Candidate],
+    *,
+    scheduler: Scheduler | None = None,
+    seed: int = 0,
+    budget: Budget | None = None,
+    progress: Callable[[Found], None] | None = None,
+) -> LayoutSearch:
+    """Simulate `candidates`, and place the best.
+
+    scheduler: None = `netbench`. budget: of all its runs together; by successive halving, the best
+    8 share a quarter of it, the better half of these another, and so on. The seed and the
+    evaluations decide the result; the seconds only cut it short. progress: told of each new best.
+    """
+    budget = budget or Budget()
+    deadline_s = time.perf_counter() + budget.seconds
+    found, num_simulated = _simulated(candidates, NUM_FINALISTS)
+    best = _Best(progress)
+    best.see(found)
+    chosen = scheduler or SCHEDULERS["netbench"]
+    rungs = NUM_FINALISTS.bit_length()
+    for rung in range(rungs):
+        rest = found[: NUM_FINALISTS >> rung]
+        share = budget.evaluations / (rungs * len(rest))
+        if share < 1:
+            break
+        for index, one in enumerate(rest):
+            left_s = deadline_s - time.perf_counter()
+            if left_s <= 0:
+                break
+            seconds = left_s / ((rungs - rung) * len(rest) - index)
+            found[index] = _placed(one, chosen, seed, Budget(seconds=seconds, evaluations=share))
+            best.see(found[index : index + 1])
+        found.sort(key=_rank)
+    return LayoutSearch(
+        found=tuple(found), num_candidates=len(candidates), num_simulated=num_simulated
+    )
+
+
+def find_candidates(
+    scenario: Scenario,
+    layers: int,
+    batch: int,
+    *,
+    micro_batch: int | None = None,
+    network: str = "",
+    degrees: Degrees | None = None,
+) -> tuple[Candidate, ...]:
+    """Every plan that fits the devices and their memory, the one with the lowest bound first.
+
+    Raises PlanError where there is none, with why the last one is not.
+    """
+    found, refusal = [], None
+    for variant, num_ranks in _names(scenario, layers, batch, micro_batch):
+        request = Request(
+            scenario=scenario,
+            variant=variant,
+            layers=layers,
+            batch=batch,
+            micro_batch=micro_batch,
+            network=network,
+            num_ranks=num_ranks,
+        )
+        try:
+            plan = _plan(request)
+            if degrees and not degrees.admit(plan.layout):
+                continue
+            check_memory(plan, scenario)
+        except PlanError as error:
+            refusal = error
+            continue
+        found.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
+    if not found:
+        raise PlanError(
+            f"no layout trains {layers} layers with batch {batch} on the {scenario.num_devices} "
+            f"devices of scenario {scenario.name}"
+            + (f": {refusal}" if refusal else " with these degrees; try --layout auto")
+        )
+    return tuple(sorted(found, key=lambda one: (one.at_least_s, one.request.variant)))
+
+
+def at_least_s(plan: Plan) -> float:
+    """No iteration of `plan` takes less, wherever its ranks are: seconds.
+
+    The slowest stage computes all its micro-batches on the fastest kind of device; where a group is
+    larger than a node, what each of its ranks sends on passes a link at the best bandwidth: of
+    tensor-parallel all-reduces, and of gradients in a ring or chain.
+    """
+    across_bps = _best_bps(plan)
+    largest = max(Counter(plan.device_nodes).values())
+    layout, count = plan.layout, plan.num_rounds * plan.num_micro_batches
+    kinds = plan.type_stages or (plan.stages,)
+    stages_s = [min(s.forward_s + s.backward_s for s in same) for same in zip(*kinds, strict=True)]
+    inside_bps = load_transport(plan.backend).inside_node_bps
+    tensor_bps = across_bps if layout.tp > largest else max(across_bps, inside_bps)
+    all_reduce_s = 2 * (layout.tp - 1) / layout.tp * 8 * plan.activation_bytes / tensor_bps
+    reductions = LAYER_ALL_REDUCES * num_passes(plan)
+    seconds: float = max(
+        count * (stage_s + reductions * stage.num_layers * all_reduce_s)
+        for stage_s, stage in zip(stages_s, plan.stages, strict=True)
+    )
+    serial = plan.data_parallel in ("ring", "reduce-broadcast") and plan.system != "ddp"
+    if serial and layout.dp > largest:
+        seconds += 8 * max(stage.gradient_bytes for stage in plan.stages) / across_bps
+    return seconds
+
+
+def best_listed(scenario: Scenario, layers: int, batch: int, network: str = "") -> Found | None:
+    """The fastest of the systems that the scenario itself lists and that train the same thing; of
+    random placements, the mean over the scenario's seeds counts. None: it lists none that fits."""
+    found = []
+    for variant in scenario.sweep.variants:
+        chosen = find_variant(variant)
+        if chosen.staleness or chosen.local_steps:
+            continue
+        seeds = scenario.sweep.seeds if chosen.scheduler in SEEDED else (0,)
+        request = Request(
+            scenario=scenario, variant=variant, layers=layers, batch=batch, network=network
+        )
+        with suppress(PlanError):
+            plans = [_plan(request, seed) for seed in seeds]
+            mean_s = sum(simulate(plan).iteration_s for plan in plans) / len(plans)
+            one = Candidate(request=request, plan=plans[0], at_least_s=at_least_s(plans[0]))
+            found.append(Found(candidate=one, plan=plans[0], iteration_s=mean_s, unplaced_s=mean_s))
+    return min(found, key=_rank, default=None)
+
+
+class _Best:
+    """Tells `progress` of each new best."""
+
+    def __init__(self, progress: Callable[[Found], None] | None) -> None:
+        self._progress, self._iteration_s = progress, math.inf
+
+    def see(self, found: Sequence[Found]) -> None:
+        if self._progress and found and found[0].iteration_s < self._iteration_s:
+            self._iteration_s = found[0].iteration_s
+            self._progress(found[0])
+
+
+def _simulated(candidates: Sequence[Candidate], num: int) -> tuple[list[Found], int]:
+    """The best `num` on identity placements, and how many were simulated to know them: those whose
+    bound is above the worst of them cannot be among them."""
+    found: list[Found] = []
+    num_simulated = 0
+    for candidate in sorted(candidates, key=lambda one: one.at_least_s):
+        if len(found) == num and candidate.at_least_s >= found[-1].iteration_s:
+            break
+        num_simulated += 1
+        with suppress(PlanError):  # a schedule that waits for itself
+            seconds = simulate(candidate.plan).iteration_s
+            one = Found(
+                candidate=candidate,
+                plan=candidate.plan,
+                iteration_s=seconds,
+                unplaced_s=seconds,
+            )
+            found = sorted([*found, one], key=_rank)[:num]
+    return found, num_simulated
+
+
+def _placed(found: Found, scheduler: Scheduler, seed: int, budget: Budget) -> Found:
+    """`found` where the scheduler puts it, if that is better."""
+    request = found.candidate.request
+    answer = scheduler(request.problem(), seed, budget)
+    plan = request.answered(answer, "netbench", seed)
+    seconds = simulate(plan).iteration_s
+    if seconds >= found.iteration_s:
+        return found
+    return Found(
+        candidate=found.candidate, plan=plan, iteration_s=seconds, unplaced_s=found.unplaced_s
+    )
+
+
+def _rank(found: Found) -> tuple[float, str]:
+    return found.iteration_s, found.candidate.request.variant
+
+
+def _plan(request: Request, seed: int = 0) -> Plan:
+    """At full size, which is what a simulation takes; on the first devices where some stay idle."""
+    return build_plan(
+        request.scenario,
+        request.variant,
+        request.layers,
+        request.batch,
+        seed,
+        1,
+        0,
+        scale=1.0,
+        network=request.network,
+        micro_batch=request.micro_batch,
+        placement=None if request.num_ranks is None else range(request.num_ranks),
+    )
+
+
+def _names(
+    scenario: Scenario, layers: int, batch: int, micro_batch: int | None
+) -> Iterator[tuple[str, int | None]]:
+    """Of candidates, each with its number of ranks; None = all devices."""
+    devices = scenario.num_devices
+    sequences = batch // (micro_batch or scenario.workload.micro_batch)
+    for pp in _divisors(layers):
+        for tp in _tensor_degrees(scenario.workload):
+            pipelines = range(devices // (pp * tp), 0, -1)
+            dp = next((dp for dp in pipelines if sequences % dp == 0), 0)
+            num_ranks = pp * tp * dp
+            for name in _of_degrees(pp, tp, dp, layers) if dp else ():
+                yield name, None if num_ranks == devices else num_ranks
+    for name in OTHERS:
+        yield name, None
+
+
+def _of_degrees(pp: int, tp: int, dp: int, layers: int) -> Iterator[str]:
+    """Schedules and kinds of data parallelism of dtfm and megatron; one kind where dp is 1."""
+    if tp == 1:
+        for schedule in ("", "-1f1b"):
+            for kind in ("", "-allreduce", "-sharded-ps") if dp > 1 else ("",):
+                yield f"dtfm-scheduled-p{pp}{schedule}{kind}"
+    chunks = [v for v in range(2, MAX_CHUNKS + 1) if pp > 1 and layers % (pp * v) == 0]
+    schedules = ["", *(["-zero-bubble"] if pp > 1 else []), *(f"-interleaved{v}" for v in chunks)]
+    for sequence in ("", "-sp") if tp > 1 else ("",):
+        for schedule in schedules:
+            yield f"megatron-p{pp}{f't{tp}' if tp > 1 else ''}{sequence}{schedule}"
+
+
+def _tensor_degrees(workload: Workload) -> list[int]:
+    """Whole heads and whole columns for each rank; a named model is not split."""
+    return [1] if workload.model else _divisors(math.gcd(workload.heads, workload.hidden))
+
+
+def _divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]
+
+
+def _best_bps(plan: Plan) -> float:
+    """The best bandwidth between two nodes, bit/s; inf where there is one node."""
+    bandwidth_bps = plan.network.bandwidth_bps()
+    across = bandwidth_bps[~np.eye(len(bandwidth_bps), dtype=bool)]
+    return float(across.max()) if across.size else math.inf
