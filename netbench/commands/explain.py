@@ -18,6 +18,7 @@ from netbench.commands.simulation import check_pictures, warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, build_plan, describe_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
+from netbench.plan.timeline import name_of_rank
 from netbench.records import FILE_NAME, read_run
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.units import format_bandwidth, format_bytes
@@ -209,7 +210,6 @@ def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) 
         critical_path,
         links,
         losses,
-        rank_name,
     )
 
     plan, iteration_s = simulation.plan, simulation.iteration_s
@@ -230,13 +230,18 @@ def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) 
     found = breakdown(simulation)
     console.print("\n[bold]Where a rank's time goes[/bold]")
     console.print(_breakdown_table(simulation, found))
-    if plan.schedule != "none":
-        worst = rank_name(plan, found.worst_rank)
+    if not _are_alike(plan):
+        worst = name_of_rank(plan, found.worst_rank)
         console.print(f"worst: the rank that waits longest, {worst}", style="dim")
     console.print("\n[bold]Critical path[/bold]: what decides when the iteration ends")
     console.print(_path_table(simulation, critical_path(simulation)))
     console.print("\n[bold]Busiest links[/bold]")
     console.print(_link_table(links(simulation)))
+
+
+def _are_alike(plan: Plan) -> bool:
+    """Whether all ranks do the same, for as long."""
+    return plan.schedule == "none" and not plan.type_stages
 
 
 def _print_hanging(console: Console, text: str) -> None:
@@ -258,8 +263,8 @@ def _breakdown_table(simulation: Simulation, found: Breakdown) -> Table:
     from netbench.simulator.trail import Cause
 
     ranks: list[tuple[str, slice]] = [("mean", slice(None))]
-    if simulation.plan.schedule == "none":
-        ranks = [("every rank", slice(None))]  # they do the same
+    if _are_alike(simulation.plan):
+        ranks = [("every rank", slice(None))]
     else:
         ranks.append(("worst", slice(found.worst_rank, found.worst_rank + 1)))
     heads: list[tuple[str, JustifyMethod]] = [("", "left")]

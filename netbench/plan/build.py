@@ -82,16 +82,21 @@ def build_plan(
     _check_stage_layers(stage_layers, layout.pp, layers)
     _check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
-    device = single_device(scenario)
-    stages = model_stages(workload, device) or stage_costs(
-        workload,
-        device,
-        system=chosen.system,
-        num_stages=layout.pp,
-        tensor_parallel=layout.tp,
-        optimizer_shards=shard_ranks or layout.dp if chosen.system == "zero3" else 1,
-        stage_layers=stage_layers,
+    profiles = device_profiles(scenario)
+    type_stages = tuple(
+        model_stages(workload, profile)
+        or stage_costs(
+            workload,
+            profile,
+            system=chosen.system,
+            num_stages=layout.pp,
+            tensor_parallel=layout.tp,
+            optimizer_shards=shard_ranks or layout.dp if chosen.system == "zero3" else 1,
+            stage_layers=stage_layers,
+        )
+        for profile in profiles
     )
+    is_mixed = len(profiles) > 1
     plan = Plan(
         scenario=scenario.name,
         variant=variant,
@@ -108,7 +113,7 @@ def build_plan(
         data_parallel=chosen.data_parallel,
         num_rounds=rounds,
         num_micro_batches=micro_batches // rounds,
-        stages=stages,
+        stages=type_stages[0],
         activation_bytes=activation_bytes(workload),
         transport=Transport(),
         iterations=iterations,
@@ -125,12 +130,15 @@ def build_plan(
         prefetch_units=chosen.prefetch_units,
         accumulation=chosen.accumulation,
         bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
-        collective_s=_collective_s(device, chosen.system),
+        collective_s=max(_collective_s(profile, chosen.system) for profile in profiles),
         backend=scenario.backend,
         network_name=network,
         compute=compute,
         token_file=token_file,
         master_weights=_master_weights(chosen.system, workload.dtype, compute),
+        device_types=_device_types(scenario, profiles) if is_mixed else (),
+        type_stages=type_stages if is_mixed else (),
+        type_names=tuple(profile.name for profile in profiles) if is_mixed else (),
     )
     if compute != VIRTUAL:
         return plan
@@ -225,7 +233,8 @@ def describe_plan(plan: Plan) -> str:
         )
     return (
         f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} {plan.workload.name} "
-        f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{uneven}{chunks}, "
+        f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{uneven}{chunks}"
+        f"{_types(plan)}, "
         f"{plan.scheduler} placement"
         f"{seed}, {schedule}{rounds}{plan.num_micro_batches} micro-batches of "
         f"{plan.workload.micro_batch}, {plan.data_parallel}{_sharding(plan)}, "
@@ -242,15 +251,25 @@ def _sharding(plan: Plan) -> str:
     return f"{groups}{ahead if plan.prefetch_units else ''}{kept}"
 
 
-def single_device(scenario: Scenario) -> DeviceProfile:
-    """The one device type of the scenario. Raises PlanError where it mixes several."""
-    names = sorted({node.device for node in scenario.nodes})
-    if len(names) != 1:
-        raise PlanError(
-            f"scenario {scenario.name} mixes devices {', '.join(names)}; stages are costed for one "
-            "device type so far: give every node the same device"
-        )
-    return scenario.devices[names[0]]
+def _types(plan: Plan) -> str:
+    """E.g. ` on 18 V100 + 14 A40`, where devices are of several types."""
+    kinds = [plan.device_types[device] for device in plan.placement] if plan.device_types else []
+    counts = [(kinds.count(kind), name) for kind, name in enumerate(plan.type_names)]
+    found = " + ".join(f"{count} {name}" for count, name in counts if count)
+    return f" on {found}" if found else ""
+
+
+def device_profiles(scenario: Scenario) -> tuple[DeviceProfile, ...]:
+    """The types of devices, in the order in which nodes have them."""
+    return tuple(
+        scenario.devices[name] for name in dict.fromkeys(node.device for node in scenario.nodes)
+    )
+
+
+def _device_types(scenario: Scenario, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
+    """Of each device, which of `profiles` it has."""
+    index = {profile.name: kind for kind, profile in enumerate(profiles)}
+    return tuple(index[scenario.nodes[node].device] for node in scenario.device_nodes())
 
 
 def check_numbers(

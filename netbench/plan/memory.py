@@ -1,12 +1,12 @@
-"""Whether a plan fits its devices' memory, as estimated: to warn, or to refuse what fits nowhere."""
+"""Whether a plan fits its devices' memory, by estimate: to warn, or refuse what fits nowhere."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from netbench.errors import PlanError
-from netbench.plan.build import single_device
 from netbench.plan.model import Plan
+from netbench.plan.timeline import stage_of
 from netbench.scenario.model import Scenario
 from netbench.workload.costs import layer_parameters, live_layers
 from netbench.workload.memory import MemoryEstimate, estimate_memory, held_layers
@@ -38,19 +38,24 @@ def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
 
 
 def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
-    """One line if a rank of `plan` probably does not fit, about the stage that needs most."""
+    """One line if a rank of `plan` probably does not fit, about the stage and the device of the
+    rank that needs most of what it has."""
     if not plan.stages:
         return ()  # a script's memory is its own
-    device = single_device(scenario)
     needs = [estimate.total_bytes for estimate in plan_memory(plan)]
-    too_big = [need for need in needs if need > device.memory_bytes]
+    devices = [scenario.devices[scenario.nodes[node].device] for node in plan.device_nodes]
+    ranks = [(stage_of(plan, rank), devices[device]) for rank, device in enumerate(plan.placement)]
+    too_big = [(stage, device) for stage, device in ranks if needs[stage] > device.memory_bytes]
     if not too_big:
         return ()
-    worst = max(needs)
-    where = f"stage {needs.index(worst)}" if len(needs) > 1 else "every rank"
-    many = f" ({len(too_big)} of {len(needs)} stages do not fit)" if len(too_big) > 1 else ""
+    stage, device = max(too_big, key=lambda rank: needs[rank[0]] / rank[1].memory_bytes)
+    where = f"stage {stage}" if len(needs) > 1 else "every rank"
+    count, total = len({stage for stage, _ in too_big}), f"{len(needs)} stages"
+    if plan.type_names:  # then not all ranks of a stage are alike
+        count, total = len(too_big), f"{len(ranks)} ranks"
+    many = f" ({count} of {total} do not fit)" if count > 1 else ""
     return (
-        f"{plan.variant} {plan.workload.name}: {where} needs about {worst / 1e9:.1f} GB, "
+        f"{plan.variant} {plan.workload.name}: {where} needs about {needs[stage] / 1e9:.1f} GB, "
         f"{device.name} has {device.memory_bytes / 1e9:.4g} GB{many}; use {_remedies(plan)}",
     )
 

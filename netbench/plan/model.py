@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from netbench.scenario.model import LATER, Network, Workload
@@ -78,9 +79,9 @@ class Plan:
     diloco's iterations between two averagings. staleness: hivemind's iterations from gradients to
     the update they make. compression: dtype of what hivemind sends, "" = the gradients' own.
     script: the command a `command` system starts on every rank.
-    device_types: of each device, an index into `type_stages`, which has what `stages` says for
-    every type of device; both are empty where all devices are of one type. Else `stages` are those
-    of the first type.
+    device_types: of each device, an index into `type_names` and `type_stages`, which has what
+    `stages` says for every type of device; all three are empty where devices are of one type. Else
+    `stages` are those of the first type: their seconds are nobody else's, their sizes everybody's.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -125,7 +126,39 @@ class Plan:
     script: tuple[str, ...] = field(default=(), metadata=LATER)
     device_types: tuple[int, ...] = field(default=(), metadata=LATER)
     type_stages: tuple[tuple[Stage, ...], ...] = field(default=(), metadata=LATER)
+    type_names: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    def type_on(self, device: int) -> str:
+        """Name of the type of `device`; "" where all are of one."""
+        return self.type_names[self.device_types[device]] if self.type_names else ""
 
     def stages_on(self, device: int) -> tuple[Stage, ...]:
         """What each stage costs on `device`."""
         return self.type_stages[self.device_types[device]] if self.type_stages else self.stages
+
+    def on_device(self, device: int) -> Plan:
+        """The plan as the rank on `device` sees it: its `stages` are what they cost there."""
+        return self._of_one_type(self.stages_on(device))
+
+    def at_slowest(self) -> Plan:
+        """The plan as if every rank were as slow as the slowest: for systems whose ranks all do the
+        same, and wait for each other."""
+        if not self.type_stages:
+            return self
+        used = {self.device_types[device] for device in self.placement}
+        return self._of_one_type(
+            tuple(
+                dataclasses.replace(
+                    of_types[0],
+                    forward_s=max(stage.forward_s for stage in of_types),
+                    backward_s=max(stage.backward_s for stage in of_types),
+                    optimizer_s=max(stage.optimizer_s for stage in of_types),
+                )
+                for of_types in zip(*(self.type_stages[kind] for kind in used), strict=True)
+            )
+        )
+
+    def _of_one_type(self, stages: tuple[Stage, ...]) -> Plan:
+        return dataclasses.replace(
+            self, stages=stages, device_types=(), type_stages=(), type_names=()
+        )

@@ -93,7 +93,13 @@ def name_of_rank(plan: Plan, rank: int) -> str:
     regions = plan.network.node_regions
     where = f"{plan.network.regions[regions[node]]} " if len(set(regions)) > 1 else ""
     stage = "" if plan.schedule == "none" else f", stage {stage_of(plan, rank)}"
-    return f"{where}{plan.node_names[node]} (rank {rank}{stage})"
+    kind = f", {plan.type_on(plan.placement[rank])}" if plan.type_names else ""
+    return f"{where}{plan.node_names[node]} (rank {rank}{stage}{kind})"
+
+
+def name_of_all(plan: Plan) -> str:
+    """Of the rank that stands for all, for a person."""
+    return "slowest rank" if plan.type_stages else "every rank"
 
 
 def timeline_events(
@@ -108,7 +114,7 @@ def timeline_events(
     threads = list(_threads(timeline.slices))
     for rank in sorted({piece.rank for piece in timeline.slices}):
         process = first + rank * step
-        name = "every rank" if alone else name_of_rank(plan, rank)
+        name = name_of_all(plan) if alone else name_of_rank(plan, rank)
         yield named("process_name", process, 0, name=prefix + name)
         yield named("process_sort_index", process, 0, sort_index=process)
     for rank, thread in sorted({(piece.rank, thread) for piece, thread in threads}):

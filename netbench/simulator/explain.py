@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.plan.model import Plan
-from netbench.plan.timeline import name_of_rank
+from netbench.plan.timeline import name_of_all, name_of_rank
 from netbench.simulator.collectives import double_tree
 from netbench.simulator.graph import Ids, Kind, Timeline
-from netbench.simulator.simulate import Part, Simulation, rank_lanes
+from netbench.simulator.simulate import Part, Simulation, rank_lanes, rank_seconds
 from netbench.simulator.trail import NONE, OWN, WORK, Cause, Trail
 from netbench.simulator.usage import LinkUse, links, num_simulated
 from netbench.units import format_bandwidth, format_time
@@ -52,7 +52,7 @@ GROUPS: Mapping[str, tuple[Cause, ...]] = {
 
 NUM_LOSSES = 3
 EQUAL = 1e-9
-"""Relative difference up to which stages count as equally busy: rounding."""
+"""Relative difference up to which ranks count as equally busy: rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,14 +172,14 @@ def seconds_by_link(steps: tuple[Step, ...], plan: Plan) -> dict[str, float]:
 
 
 def bound_s(plan: Plan) -> float:
-    """What no network can beat: the forward and backward passes of the busiest stage, seconds."""
-    return float(_stage_compute_s(plan).max())
+    """What no network can beat: the forward and backward passes of the busiest rank, seconds."""
+    return float(_compute_s(plan).max())
 
 
 def losses(simulation: Simulation) -> tuple[Loss, ...]:
     """The largest losses against `bound_s`, at most three, largest first.
 
-    They are those of the busiest stage's ranks (their mean, where there are several), whose own
+    They are those of the busiest ranks (their mean, where there are several), whose own
     compute is the bound: all losses together are exactly what the iteration takes more.
     """
     plan, iteration_s = simulation.plan, simulation.iteration_s
@@ -251,8 +251,9 @@ def timelines(simulation: Simulation) -> Iterator[tuple[Trail, float, tuple[Part
 
 
 def rank_name(plan: Plan, rank: int) -> str:
-    """Region, node, rank and stage, for a person; `every rank` where all do the same."""
-    return "every rank" if plan.schedule == "none" else name_of_rank(plan, rank)
+    """Region, node, rank and stage, for a person; `every rank`, or `slowest rank` where devices
+    differ, where one stands for all."""
+    return name_of_all(plan) if plan.schedule == "none" else name_of_rank(plan, rank)
 
 
 def _stretches(simulation: Simulation) -> Iterator[tuple[Part, Trail, float, float | None]]:
@@ -291,7 +292,7 @@ def _account(simulation: Simulation) -> tuple[Floats, Floats]:
         places += count * where
         seconds += count * _own_s(trail, part, len(seconds))
     if alone:
-        return np.repeat(seconds, num_ranks, axis=0), places
+        return _of_each_rank(plan, seconds[0]), places
     timeline = simulation.parts[0].timeline
     _count_all_passes(plan, timeline, seconds)
     if plan.layout.tp > 1:
@@ -300,6 +301,22 @@ def _account(simulation: Simulation) -> tuple[Floats, Floats]:
             seconds[:, OWN[own]] -= shared
             seconds[:, Cause.TENSOR_PARALLEL] += shared
     return seconds, places
+
+
+def _of_each_rank(plan: Plan, seconds: Floats) -> Floats:
+    """(num_ranks, num_causes), of one rank's seconds that stand for all: a rank on a faster device
+    waits where that one computes."""
+    found = np.repeat(seconds[None], plan.layout.num_ranks, axis=0)
+    costs = {
+        "forward_s": Cause.FORWARD,
+        "backward_s": Cause.BACKWARD,
+        "optimizer_s": Cause.OPTIMIZER,
+    }
+    for cost, cause in costs.items() if plan.type_stages else ():
+        own_s = _of_ranks(plan, cost)
+        found[:, cause] *= own_s / own_s.max() if own_s.any() else 1.0
+        found[:, Cause.BUBBLE] += seconds[cause] - found[:, cause]
+    return found
 
 
 def _count_all_passes(plan: Plan, timeline: Timeline, seconds: Floats) -> None:
@@ -342,20 +359,28 @@ def _tensor_share(plan: Plan, timeline: Timeline, kind: Kind) -> Floats:
     )
     forward = timeline.rank[timeline.kind == Kind.FORWARD]
     micro_batches = np.bincount(forward, minlength=num_ranks) / plan.num_chunks
-    each_s = [s.forward_s if kind is Kind.FORWARD else s.backward_s for s in plan.stages]
-    share: Floats = 1 - micro_batches * np.asarray(each_s)[_stage_of(plan)] / taken_s
+    each_s = _of_ranks(plan, "forward_s" if kind is Kind.FORWARD else "backward_s")
+    share: Floats = 1 - micro_batches * each_s / taken_s
     return np.clip(share, 0.0, 1.0)
 
 
-def _stage_compute_s(plan: Plan) -> Floats:
-    """Forward and backward passes of an iteration by stage, (pp,)."""
+def _of_ranks(plan: Plan, cost: str) -> Floats:
+    """`simulate.rank_seconds` in the order of ranks, (num_ranks,)."""
+    seconds = np.empty(plan.layout.num_ranks)
+    seconds[rank_lanes(plan)] = rank_seconds(plan, cost)
+    return seconds
+
+
+def _compute_s(plan: Plan) -> Floats:
+    """Forward and backward passes of an iteration by rank, (num_ranks,)."""
     count = plan.num_rounds * plan.num_micro_batches
-    return np.asarray([count * (stage.forward_s + stage.backward_s) for stage in plan.stages])
+    seconds: Floats = count * (_of_ranks(plan, "forward_s") + _of_ranks(plan, "backward_s"))
+    return seconds
 
 
 def _busiest(plan: Plan) -> Ids:
-    """Ranks of the stages that compute most."""
-    compute_s = _stage_compute_s(plan)[_stage_of(plan)]
+    """Ranks that compute most."""
+    compute_s = _compute_s(plan)
     return np.flatnonzero(compute_s >= compute_s.max() * (1 - EQUAL))
 
 

@@ -194,17 +194,16 @@ def add_pipelines(
 ) -> Ids:
     """Add a schedule for every lane.
 
-    seconds: by kind of work, (num_virtual_stages,). gate: (num_lanes, num_stages), what each rank
-    has ended before. Returns (num_lanes, num_stages), when each rank has ended its program.
+    seconds: by kind of work, (num_virtual_stages, num_lanes). gate: (num_lanes, num_stages), what
+    each rank has ended before. Returns (num_lanes, num_stages), when each rank has ended its
+    program.
     """
     ranks = lanes.ranks.T
-    amount = np.zeros(len(wiring.kind))
+    amount = np.zeros((len(wiring.kind), ranks.shape[1]))
     for kind, durations in seconds.items():
         work = wiring.work_of[kind]
         amount[work] = durations[wiring.virtual_stage[work]]
-    tasks = graph.work(
-        wiring.kind[:, None], ranks[wiring.stage], amount[:, None], wiring.label[:, None]
-    )
+    tasks = graph.work(wiring.kind[:, None], ranks[wiring.stage], amount, wiring.label[:, None])
     graph.edge(gate.T[wiring.stage[wiring.first]], tasks[wiring.first])
     graph.edge(tasks[wiring.before], tasks[wiring.after])
     if len(wiring.source):

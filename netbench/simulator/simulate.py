@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,13 +86,9 @@ def simulate(
         return _gpipe(plan, transport, whole)
     if plan.schedule in ("1f1b", "interleaved", "zero-bubble"):
         return _one_f_one_b(plan, transport, whole)
-    if plan.system == "zero3":
-        return _zero3(plan, transport)
-    if plan.system == "ddp":
-        return _ddp(plan, transport)
-    if plan.system in local_steps.SYSTEMS:
-        return _local_steps(plan, transport)
-    raise PlanError(f"no simulation for schedule {plan.schedule!r} of system {plan.system!r}")
+    if plan.system not in _OF_ONE_RANK:
+        raise PlanError(f"no simulation for schedule {plan.schedule!r} of system {plan.system!r}")
+    return dataclasses.replace(_OF_ONE_RANK[plan.system](plan.at_slowest(), transport), plan=plan)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -302,21 +299,43 @@ def pipeline_lanes(plan: Plan, ranks: Ids, *, blocking: bool) -> Lanes:
     )
 
 
-def compute_seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
-    """Compute of one micro-batch by kind of work, (num_virtual_stages,), seconds.
+def rank_seconds(plan: Plan, cost: str) -> NDArray[np.float64]:
+    """`cost` (forward_s, backward_s or optimizer_s) of every rank's stage on its device, in the
+    rows and columns of `rank_lanes`."""
+    lanes, types = rank_lanes(plan), plan.type_stages or (plan.stages,)
+    seconds = np.array([[getattr(stage, cost) for stage in stages] for stages in types], np.float64)
+    kind = np.zeros(len(plan.device_nodes), np.int64)
+    kind[: len(plan.device_types)] = plan.device_types
+    found: NDArray[np.float64] = seconds[
+        kind[np.asarray(plan.placement)[lanes]], np.arange(lanes.shape[1])
+    ]
+    return found
 
-    Zero-bubble's gradients of weights are as much work as a forward pass.
+
+def compute_seconds(plan: Plan, fabric: Fabric) -> dict[str, NDArray[np.float64]]:
+    """Compute of one micro-batch by kind of work, (num_virtual_stages, num_lanes), seconds.
+
+    Tensor-parallel ranks meet in every layer, and go at the pace of the slowest. Zero-bubble's
+    gradients of weights are as much work as a forward pass.
     """
     chunks = plan.num_chunks
-    forward = np.tile([stage.forward_s / chunks for stage in plan.stages], chunks)
-    backward = np.tile([stage.backward_s / chunks for stage in plan.stages], chunks)
-    tensor_s = _tensor_parallel_s(plan, fabric) if plan.layout.tp > 1 else 0.0
+    forward, backward = (
+        np.tile(_paced(plan, rank_seconds(plan, cost)).T / chunks, (chunks, 1))
+        for cost in ("forward_s", "backward_s")
+    )
+    tensor_s = _tensor_parallel_s(plan, fabric)[:, None] if plan.layout.tp > 1 else 0.0
     passes = 2 if plan.workload.recomputation else 1
     seconds = {"forward": forward + tensor_s, "backward": backward + passes * tensor_s}
     if plan.schedule == "zero-bubble":
         seconds["backward"] = seconds["backward"] - forward
         seconds["weight"] = forward
     return seconds
+
+
+def _paced(plan: Plan, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of lanes, with those of the slowest rank for all of a tensor-parallel group."""
+    groups = seconds.reshape(-1, plan.layout.tp, seconds.shape[1])
+    return np.repeat(groups.max(axis=1), plan.layout.tp, axis=0)
 
 
 def _tensor_parallel_s(plan: Plan, fabric: Fabric) -> NDArray[np.float64]:
@@ -377,11 +396,11 @@ def synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
     gate = ends[lane].transpose(2, 1, 0).reshape(-1, plan.layout.dp)
     stage = np.repeat(np.arange(depth), plan.layout.tp)
     gradients = np.asarray([float(s.gradient_bytes) for s in plan.stages])[stage]
-    update_s = np.asarray([s.optimizer_s for s in plan.stages])[stage]
+    update_s = rank_seconds(plan, "optimizer_s")[lane].transpose(2, 1, 0).reshape(members.shape)
     if plan.data_parallel == "reduce-broadcast":
         reduced = collectives.chain_reduce(graph, members, gradients, gate)
         at_once = graph.fabric.num_beside(members[:, 0])
-        update = graph.work(Kind.OPTIMIZER, members[:, 0], update_s * at_once)
+        update = graph.work(Kind.OPTIMIZER, members[:, 0], update_s[:, 0] * at_once)
         graph.edge(reduced[:, 0], update)
         turn = graph.work(Kind.MARK, members)
         graph.edge(reduced, turn)
@@ -392,12 +411,12 @@ def synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
         at_once = graph.fabric.num_beside(members.ravel()).reshape(members.shape)
     if plan.data_parallel == "sharded-ps":
         summed = collectives.all_to_all(graph, members, gradients, gate)
-        share_s = update_s[:, None] * at_once / plan.layout.dp
+        share_s = update_s * at_once / plan.layout.dp
         update = graph.work(Kind.OPTIMIZER, members, share_s)
         graph.edge(summed, update)
         return collectives.ring_all_gather(graph, members, gradients, update)
     done = collectives.DATA_PARALLEL[plan.data_parallel](graph, members, gradients, gate)
-    update = graph.work(Kind.OPTIMIZER, members, update_s[:, None] * at_once)
+    update = graph.work(Kind.OPTIMIZER, members, update_s * at_once)
     graph.edge(done, update)
     return update
 
@@ -505,3 +524,12 @@ def _local_steps(plan: Plan, transport: TransportProfile) -> Simulation:
     iteration_s = sum(part.total_s for part in parts)
     phases = local_steps.phases(plan, iteration_s)
     return Simulation(plan=plan, parts=parts, phases=phases, fabric=fabric)
+
+
+_OF_ONE_RANK: dict[str, Callable[[Plan, TransportProfile], Simulation]] = {
+    "zero3": _zero3,
+    "ddp": _ddp,
+    **dict.fromkeys(local_steps.SYSTEMS, _local_steps),
+}
+"""Systems whose ranks all do the same, so that one stands for all: where devices differ, the
+slowest. The others compute less and wait for it, wherever they meet."""

@@ -236,10 +236,12 @@ def allowance_s(plan: Experiment) -> float:
 
 
 def compute_s(plan: Experiment) -> float:
-    """What all stages of one replica compute in an iteration, one after the other, seconds."""
+    """What all stages of one replica compute in an iteration, one after the other, on the slowest
+    devices that there are, seconds."""
     if not isinstance(plan, Plan):
         return 0.0
     passes = plan.num_rounds * plan.num_micro_batches
     return sum(
-        passes * (stage.forward_s + stage.backward_s) + stage.optimizer_s for stage in plan.stages
+        passes * (stage.forward_s + stage.backward_s) + stage.optimizer_s
+        for stage in plan.at_slowest().stages
     )

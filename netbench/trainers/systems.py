@@ -64,7 +64,7 @@ SYSTEMS: dict[str, Callable[[World, Plan], System]] = {
 
 
 def build_system(world: World, plan: Experiment) -> System:
-    """This rank's part of a plan of either kind."""
+    """This rank's part of a plan of either kind, on its own device."""
     if isinstance(plan, CollectivePlan):
         return Benchmark(world, plan)
-    return SYSTEMS[plan.system](world, plan)
+    return SYSTEMS[plan.system](world, plan.on_device(world.rank))

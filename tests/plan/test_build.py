@@ -19,6 +19,7 @@ from netbench.plan import (
     iteration_bytes,
     plan_hash,
     plan_memory,
+    plan_to_json,
 )
 from netbench.plan.build import pipeline_depth, zero3_units
 from netbench.plan.traffic import FULL_SIZE_RANK_BYTES
@@ -28,6 +29,7 @@ from netbench.scenario.model import Link
 CASE3 = load_scenario("case3")
 EXAMPLE = load_scenario("example-two-labs")
 SMALL = load_scenario("gpt3-small")
+MIXED = load_scenario("mixed-gpu")
 
 
 def case3(variant: str, layers: int = 24, batch: int = 1024, seed: int = 2022) -> Plan:
@@ -347,12 +349,36 @@ def test_devices_left_over_are_refused() -> None:
         build_plan(with_nodes(CASE3, 6, pipeline=4), "dtfm-random", 24, 1024, 0, 1, 0)
 
 
-def test_mixed_devices_are_refused() -> None:
-    """Costs are per stage, not per device."""
-    other = dataclasses.replace(EXAMPLE.nodes[0], device="V100")
-    mixed = dataclasses.replace(EXAMPLE, nodes=(other, *EXAMPLE.nodes[1:]))
-    with pytest.raises(PlanError, match="mixes devices RTX4090, V100"):
-        build_plan(mixed, "zero3", 8, 16, 0, 1, 0)
+def test_stages_are_costed_for_every_type_of_device() -> None:
+    """A T4 has 28.8 of a V100's 55.4 TFLOPS; sizes do not depend on it."""
+    plan = build_plan(MIXED, "dtfm-random", 40, 384, 2022, 1, 0)
+    assert plan.type_names == ("V100", "A40", "T4")
+    assert plan.stages == plan.type_stages[0]
+    for v100, t4 in zip(plan.type_stages[0], plan.type_stages[2], strict=True):
+        assert t4.forward_s / v100.forward_s == pytest.approx(55.4 / 28.8)
+        assert t4.backward_s == pytest.approx(3 * t4.forward_s)
+        same = dataclasses.replace(t4, forward_s=v100.forward_s, backward_s=v100.backward_s)
+        assert same == v100
+    types = [MIXED.nodes[node].device for node in plan.device_nodes]
+    assert [plan.type_on(device) for device in range(48)] == types
+    assert "p8d6 on 18 V100 + 14 A40 + 16 T4, random placement" in describe_plan(plan)
+
+
+def test_devices_of_one_type_are_not_told_apart() -> None:
+    """Their plans have no types, so that they keep their hash."""
+    plan = case3("dtfm-random")
+    assert (plan.device_types, plan.type_stages, plan.type_names) == ((), (), ())
+    assert "device_types" not in plan_to_json(plan)
+    assert plan.type_on(5) == ""
+    assert plan.stages_on(5) == plan.stages
+
+
+def test_a_collective_waits_for_the_slowest_host() -> None:
+    """What it costs beside its bytes is that of the type that takes longest."""
+    slower = dataclasses.replace(MIXED.devices["T4"], collective_s={"default": 0.5})
+    mixed = dataclasses.replace(MIXED, devices=MIXED.devices | {"T4": slower})
+    assert build_plan(mixed, "zero3", 40, 384, 2022, 1, 0).collective_s == 0.5
+    assert build_plan(MIXED, "zero3", 40, 384, 2022, 1, 0).collective_s == 21.2e-3
 
 
 @pytest.mark.parametrize(("iterations", "warmup"), [(1, 1), (2, 3), (2, -1), (0, 0)])

@@ -23,6 +23,7 @@ from netbench.scenario import Scenario, load_scenario
 
 CASE1 = load_scenario("case1")
 SMALL = load_scenario("gpt3-small")
+MIXED = load_scenario("mixed-gpu")
 V100_BYTES = 16e9
 
 
@@ -124,6 +125,35 @@ def test_only_the_stages_that_do_not_fit_are_counted() -> None:
     assert "stage 0 needs about 29.6 GB" in warning
     assert "(2 of 3 stages do not fit)" in warning
     assert "-1f1b or" not in warning.partition("; use ")[2]
+
+
+def test_the_rank_that_needs_most_of_its_own_device_is_named() -> None:
+    """The 35.2 GB of the first stage go into an A40's 48; 18 V100s and 16 T4s of 16 GB hold no
+    stage."""
+    plan = build_plan(MIXED, "megatron-p8", 40, 384, 0, 1, 0)
+    (warning,) = memory_warnings(plan, MIXED)
+    assert warning.startswith(
+        "megatron-p8 L40: stage 0 needs about 35.2 GB, V100 has 16 GB (34 of 48 ranks do not fit); "
+    )
+    assert not memory_warnings(build_plan(MIXED, "dtfm-scheduled", 40, 384, 0, 1, 0), MIXED)
+
+
+def test_stages_that_need_much_may_be_on_devices_that_have_it() -> None:
+    """Six layers and the embeddings do not fit into 16 GB, on six A40s they do."""
+    a40 = [d for d, node in enumerate(MIXED.device_nodes()) if MIXED.nodes[node].device == "A40"]
+    rest = [device for device in range(48) if device not in a40[:6]]
+    layers = (6, 5, 5, 5, 5, 5, 5, 4)
+    for firsts, others in ((a40[:6], rest), (rest[:6], rest[6:] + a40[:6])):
+        columns = [firsts, *(others[s * 6 : s * 6 + 6] for s in range(7))]
+        placement = [columns[stage][pipeline] for pipeline in range(6) for stage in range(8)]
+        plan = build_plan(
+            MIXED, "dtfm-scheduled", 40, 384, 0, 1, 0, placement=placement, stage_layers=layers
+        )
+        warnings = memory_warnings(plan, MIXED)
+        if firsts == a40[:6]:
+            assert not warnings
+        else:
+            assert "stage 0 needs about 17.9 GB, V100" in warnings[0]
 
 
 def test_a_device_of_unknown_memory_is_taken_to_suffice() -> None:

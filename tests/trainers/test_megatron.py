@@ -56,6 +56,25 @@ def test_other_schedules_last_at_least_what_is_left_of_the_bubble(
             assert sum(answer["phases"].values()) == pytest.approx(lasted_s, abs=0.002)
 
 
+def test_a_rank_computes_for_what_its_own_device_takes(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
+) -> None:
+    """Three replicas; rank 0 is on device 2, the slow one. The others wait for it."""
+    ranks = start_ranks(3)
+    ranks.connect()
+    plan = plan_of(system="megatron", pp=1, dp=3, placement=(2, 0, 1), num_micro_batches=2)
+    (stage,) = plan.stages
+    slow = replace(stage, forward_s=0.1, backward_s=0.2)
+    types = {"device_types": (0, 0, 1), "type_stages": ((stage,), (slow,))}
+    plan_hash = ranks.prepare(replace(plan, **types, type_names=("fast", "slow")))
+    ended = ranks.run(plan_hash, 0)
+    for device, answer in enumerate(ended):
+        is_slow = device == 2
+        assert (answer["phases"]["forward_s"] >= 2 * 0.1) == is_slow
+        assert (answer["phases"]["backward_s"] >= 2 * 0.2) == is_slow
+        assert answer["end_s"] - answer["start_s"] >= 2 * (0.1 + 0.2)
+
+
 def test_one_world_serves_plans_of_different_systems_and_placements(
     start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
 ) -> None:
