@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,28 +20,27 @@ from numpy.typing import NDArray
 from netbench.errors import PlanError
 from netbench.placement.problem import Floats, Grid
 from netbench.plan.model import Plan
+from netbench.simulator.graph import Ids
 from netbench.simulator.parts import FINISH, FIRST, LAST, LATEST, LEFT, Parts
 from netbench.simulator.simulate import rank_lanes, simulate, steady_labels
 
-MAX_RANKS = 256
-"""Of parts that are timed in one graph. Larger ones fit the processor's caches less well, and one
-part whose flows meet has all of a graph run again."""
+S = TypeVar("S", bound=np.generic)
 
 _TICKS = float(1 << 30)
 """Of a second, as the event loop's times have them."""
 
 
 class _Passes(NamedTuple):
-    """Pipelines of an iteration. begin_s: (dp, pp), when each rank begins the last phase.
-    records: (dp, num_phases, 5, pp), as in `parts`, but since the iteration began."""
+    """Pipelines of iterations. begin_s: (n, dp, pp), when each rank begins the last phase.
+    records: (n, dp, num_phases, 5, pp), as in `parts`, but since the iteration began."""
 
     begin_s: Floats
     records: Floats
 
     @property
     def ready_s(self) -> Floats:
-        """When each rank may synchronise, (dp, pp)."""
-        return self.records[:, -1, FINISH]
+        """When each rank may synchronise, (n, dp, pp)."""
+        return self.records[:, :, -1, FINISH]
 
 
 class PlanObjective:
@@ -64,9 +63,11 @@ class PlanObjective:
         self._alone = bool(np.bincount(self._node).max() == 1)
         self._divisible = plan.schedule != "none" and plan.layout.tp == 1
         self.independent = self._divisible and self._alone and network.sharing in ("pair", "class")
-        self._delay_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
-        self._bandwidth_bps = np.array(
-            [[link.bandwidth_bps for link in row] for row in network.links]
+        self._link = np.array(  # [:, src, dst], of regions
+            [
+                [[link.one_way_delay_s for link in row] for row in network.links],
+                [[link.bandwidth_bps for link in row] for row in network.links],
+            ]
         )
         self._by_rank = np.argsort(rank_lanes(plan).ravel())
         self._times: dict[bytes, float] = {}
@@ -75,177 +76,200 @@ class PlanObjective:
 
     def times_s(self, grids: Grid) -> Floats:
         """Of whole iterations: grids (n, dp * tp, pp) -> (n,), as `simulate` has them."""
-        return np.array([self._time_s(np.asarray(grid)) for grid in grids])
+        grids = np.asarray(grids)
+        keys = [_digest(row) for row in self._told(grids.reshape(len(grids), -1))]
+        new = list({key: row for row, key in enumerate(keys) if key not in self._times}.values())
+        if new:
+            timed = self._by_parts_s if self.independent else self._whole_s
+            found_s = timed(grids[new]).tolist()
+            self._times.update(zip([keys[row] for row in new], found_s, strict=True))
+        return np.array([self._times[key] for key in keys])
 
     def composed_s(self, grids: Grid) -> Floats:
         """Of whole iterations, by what their parts take alone: (n, dp, pp) -> (n,). tp = 1 only.
 
         A group begins when the last of its members is ready; barriers are as in `simulate`.
         """
-        return np.array([self._composed_s(np.asarray(grid)) for grid in grids])
+        grids = np.asarray(grids)
+        passes = self._passes(grids)
+        n, dp, pp = grids.shape
+        records = self._group_records(np.tile(np.arange(pp), n), _by_group(grids))
+        after_s = records.reshape(n, pp, dp).transpose(0, 2, 1)
+        done_s = passes.ready_s.max(axis=1, keepdims=True) + after_s
+        return self._iterations_s(grids, passes, done_s)
 
     def pipelines_s(self, pipelines: Grid) -> Floats:
         """Of pipelines alone: (n, pp) -> (n, 2), all rounds and micro-batches: up to the end of the
         forward passes, and from there to that of the backward passes. Schedules that mix them have
         0 and all. tp = 1 only."""
         records = self._pipeline_records(np.asarray(pipelines))
-        phases_s = np.array(
-            [
-                [sum(self._stretches_s(phase[None], 0.0, phase[FINISH].max())) for phase in record]
-                for record in records
-            ]
-        )
-        return phases_s if phases_s.shape[1] == 2 else np.pad(phases_s, ((0, 0), (1, 0)))
+        phases_s = np.zeros((len(records), 2))
+        for phase, which in enumerate(range(2 - records.shape[1], 2)):
+            alone = records[:, phase]
+            stretches_s = self._stretches_s(
+                alone, np.zeros(len(alone)), alone[:, FINISH].max(axis=1)
+            )
+            phases_s[:, which] = sum(stretches_s)
+        return phases_s
 
     def groups_s(self, stage: int, groups: Grid) -> Floats:
         """Of synchronising and updating a stage's group alone, all members ready at once: (n, dp)
         -> (n,). tp = 1 only."""
-        slowest: Floats = self._group_records(stage, np.asarray(groups)).max(axis=1)
+        stages = np.full(len(groups), stage)
+        slowest: Floats = self._group_records(stages, np.asarray(groups)).max(axis=1)
         return slowest
 
-    def _time_s(self, grid: Grid) -> float:
-        key = hashlib.blake2b(self._told(grid.reshape(1, -1)).tobytes(), digest_size=16).digest()
-        if key not in self._times:
-            by_parts_s = self._by_parts_s(grid) if self.independent else None
-            self._times[key] = self._whole_s(grid) if by_parts_s is None else by_parts_s
-        return self._times[key]
+    def _whole_s(self, grids: Grid) -> Floats:
+        placements = (tuple(grid.ravel()[self._by_rank].tolist()) for grid in grids)
+        plans = (dataclasses.replace(self._plan, placement=placement) for placement in placements)
+        return np.array([simulate(plan).iteration_s for plan in plans])
 
-    def _whole_s(self, grid: Grid) -> float:
-        placement = tuple(grid.ravel()[self._by_rank].tolist())
-        return simulate(dataclasses.replace(self._plan, placement=placement)).iteration_s
+    def _by_parts_s(self, grids: Grid) -> Floats:
+        """What `simulate` finds, of parts that begin when those before them let them."""
+        passes, (n, dp, pp) = self._passes(grids), grids.shape
+        last, turned = passes.records.shape[2] - 1, passes.records[:, :, -1]
+        late = np.nonzero((passes.begin_s > turned[:, :, LATEST]).any(axis=2))
+        if len(late[0]):
+            turned[late] = self._parts.phase(grids[late], passes.begin_s[late], last)
+        ends_s = self._parts.groups(
+            np.tile(np.arange(pp), n), _by_group(grids), _by_group(passes.ready_s)
+        ).reshape(n, pp, 2, dp)
+        done_s, first_s = ends_s.transpose(2, 0, 3, 1)
+        for row in np.flatnonzero(self._meet(grids, turned[:, :, LEFT] > first_s)):
+            turned[row], done_s[row] = self._parts.joined(grids[row], passes.begin_s[row], last)
+        return self._iterations_s(grids, passes, done_s)
 
-    def _by_parts_s(self, grid: Grid) -> float | None:
-        """What `simulate` finds, of parts that do not meet; None = some do."""
-        passes = self._passes(grid)
-        late = passes.begin_s > passes.records[:, -1, LATEST]
-        if rows := np.flatnonzero(late.any(axis=1)).tolist():
-            last = len(passes.records[0]) - 1
-            passes.records[rows, -1] = self._parts.phase(grid[rows], passes.begin_s[rows], last)
-        done_s, first_s = self._parts.synchronised(grid, passes.ready_s)
-        if self._meet(grid, passes.records[:, -1, LEFT] > first_s):
-            return None
-        return self._iteration_s(grid, passes, done_s)
-
-    def _composed_s(self, grid: Grid) -> float:
-        passes = self._passes(grid)
-        groups_s = [
-            self._group_records(stage, devices[None])[0] for stage, devices in enumerate(grid.T)
-        ]
-        done_s = passes.ready_s.max(axis=0) + np.stack(groups_s, axis=1)
-        return self._iteration_s(grid, passes, done_s)
-
-    def _passes(self, grid: Grid) -> _Passes:
+    def _passes(self, grids: Grid) -> _Passes:
         """Pipelines that nothing but their last stage keeps waiting when they turn."""
-        records, begin_s = self._pipeline_records(grid), np.zeros(grid.shape)
+        n, dp, pp = grids.shape
+        records = self._pipeline_records(grids.reshape(-1, pp))
+        records = records.reshape(n, dp, *records.shape[1:])
+        begin_s = np.zeros(grids.shape)
         if self._plan.schedule == "gpipe":
-            begin_s = self._barrier_s(grid, records[:, 0, FINISH])
-            records[:, 1] += begin_s[:, None, -1:]
+            begin_s = self._barrier_s(grids, records[:, :, 0, FINISH])
+            records[:, :, 1] += begin_s[:, :, None, -1:]
         return _Passes(begin_s, records)
 
-    def _meet(self, grid: Grid, overlap: NDArray[np.bool_]) -> bool:
-        """Whether gradients share a class with messages of the pipeline that are not yet away.
-        overlap: (dp, pp), ranks that send both at once."""
-        if self._plan.network.sharing == "pair" or not overlap.any():
-            return False
-        lanes, stages = np.nonzero(overlap)
-        here, (dp, pp) = self._region[grid[overlap]], grid.shape
-        mates = range(1, dp) if self._plan.data_parallel == "sharded-ps" else range(1, 2)
-        for step in (-1, 1):
-            beside = self._region[grid[lanes, (stages + step) % pp]]
-            for mate in mates:
-                there = self._region[grid[(lanes + mate) % dp, stages]]
-                same = self._delay_s[here, beside] == self._delay_s[here, there]
-                same &= self._bandwidth_bps[here, beside] == self._bandwidth_bps[here, there]
-                if same.any():
-                    return True
-        return False
+    def _meet(self, grids: Grid, overlap: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which grids, (n,), have a rank whose last messages share a class with its gradients.
+        overlap: (n, dp, pp), ranks that have sent one before all of the other are away."""
+        found = np.zeros(len(grids), np.bool_)
+        if self._plan.network.sharing == "pair":
+            return found
+        row, lane, stage = np.nonzero(overlap)
+        here, (_, dp, pp) = self._region[grids[overlap]], grids.shape
+        hops = range(1, dp if self._plan.data_parallel == "sharded-ps" else 2)
+        for beside in (stage - 1, (stage + 1) % pp):
+            message = self._link[:, here, self._region[grids[row, lane, beside]]]
+            for hop in hops:
+                gradients = self._link[:, here, self._region[grids[row, (lane + hop) % dp, stage]]]
+                found[row[(message == gradients).all(axis=0)]] = True
+        return found
 
-    def _iteration_s(self, grid: Grid, passes: _Passes, done_s: Floats) -> float:
-        """All its phases, summed as `Simulation` sums them. done_s: (dp, pp), of synchronising."""
-        ready_s, num_phases = float(passes.ready_s.max()), passes.records.shape[1]
-        cuts_s = [0.0, float(passes.begin_s.max()), ready_s] if num_phases > 1 else [0.0, ready_s]
+    def _iterations_s(self, grids: Grid, passes: _Passes, done_s: Floats) -> Floats:
+        """All phases of each, summed as `Simulation` sums them, (n,). done_s: (n, dp, pp), when
+        each rank has synchronised."""
+        ready_s, num_phases = passes.ready_s.max(axis=(1, 2)), passes.records.shape[2]
+        cuts_s = [np.zeros(len(grids)), ready_s]
+        if num_phases > 1:
+            cuts_s.insert(1, passes.begin_s.max(axis=(1, 2)))
+        by_rank = passes.records.transpose(2, 0, 3, 1, 4).reshape(num_phases, len(grids), 5, -1)
         totals_s = [
             total_s
-            for phase in range(num_phases)
-            for total_s in self._stretches_s(
-                passes.records[:, phase], cuts_s[phase], cuts_s[phase + 1]
-            )
+            for records, from_s, to_s in zip(by_rank, cuts_s, cuts_s[1:], strict=False)
+            for total_s in self._stretches_s(records[:, :, self._by_rank], from_s, to_s)
         ]
         if self._plan.schedule == "gpipe":
-            done_s = self._barrier_s(grid, done_s.T)  # `simulate` has them in this order
-        return sum([*totals_s, float(done_s.max()) - ready_s])
+            done_s = self._barrier_s(grids, done_s.transpose(0, 2, 1))  # so `simulate` orders them
+        return np.asarray(sum([*totals_s, done_s.max(axis=(1, 2)) - ready_s]))
 
-    def _stretches_s(self, records: Floats, from_s: float, to_s: float) -> list[float]:
-        """Of a phase of pipelines, (n, 5, pp): the parts that `simulate` takes it for, seconds."""
+    def _stretches_s(self, records: Floats, from_s: Floats, to_s: Floats) -> list[Floats]:
+        """Of a phase, the parts that `simulate` takes it for, each (n,), seconds. records: (n, 5,
+        num_ranks). from_s, to_s: (n,), the phase's."""
         rounds, missing = self._plan.num_rounds, self._missing
         if not missing:
             return [rounds * (to_s - from_s)]
         first, last = steady_labels(self._parts.shape)
-        rows = records[:, [FINISH, FIRST, LAST]].transpose(1, 0, 2).reshape(3, -1)
-        if rows.shape[1] == len(self._by_rank):
-            rows = rows[:, self._by_rank]
-        slowest = np.argmax(rows[0] + missing * ((rows[2] - rows[1]) / (last - first)))
-        cuts_s = (from_s, float(rows[1, slowest]), float(rows[2, slowest]), to_s)
+        period_s = (records[:, LAST] - records[:, FIRST]) / (last - first)
+        slowest = np.argmax(records[:, FINISH] + missing * period_s, axis=1)
+        each = np.arange(len(records))
+        cuts_s = (from_s, records[each, FIRST, slowest], records[each, LAST, slowest], to_s)
         repeats = (1.0, 1.0 + missing / (last - first), 1.0)
         return [
             repeat * rounds * (end_s - begin_s)
             for begin_s, end_s, repeat in zip(cuts_s, cuts_s[1:], repeats, strict=False)
         ]
 
-    def _barrier_s(self, grid: Grid, ready_s: Floats) -> Floats:
-        """When `simulate.barrier` lets each rank go, (dp, pp), seconds."""
-        region, end_s = self._region[grid].ravel()[self._by_rank], ready_s.ravel()[self._by_rank]
-        rank = np.arange(len(end_s))
+    def _barrier_s(self, grids: Grid, ready_s: Floats) -> Floats:
+        """When `simulate.barrier` lets each rank go, (n, dp, pp), seconds."""
+        n, delay_s = len(grids), self._link[0]
+        region = self._region[grids].reshape(n, -1)[:, self._by_rank]
+        end_s = ready_s.reshape(n, -1)[:, self._by_rank]
+        rank = np.arange(end_s.shape[1])
         for step in range(math.ceil(math.log2(len(rank)))):
             source, target = (rank - (1 << step)) % len(rank), (rank + (1 << step)) % len(rank)
-            asked_s = _tick(end_s[target] + self._delay_s[region[target], region])
+            asked_s = _tick(end_s[:, target] + delay_s[region[:, target], region])
             word_s = np.maximum(end_s, asked_s)
-            heard_s = _tick(word_s[source] + self._delay_s[region[source], region])
+            heard_s = _tick(word_s[:, source] + delay_s[region[:, source], region])
             end_s = np.maximum(word_s, heard_s)
-        let_go_s = np.empty(len(rank))
-        let_go_s[self._by_rank] = end_s
-        return let_go_s.reshape(grid.shape)
+        let_go_s = np.empty(end_s.shape)
+        let_go_s[:, self._by_rank] = end_s
+        return let_go_s.reshape(grids.shape)
 
     def _pipeline_records(self, pipelines: Grid) -> Floats:
-        return self._recorded(self._pipelines, b"", pipelines, self._parts.pipelines)
+        """(n, num_phases, 5, pp), as in `parts`."""
+        return self._recorded(
+            self._pipelines,
+            self._told(pipelines),
+            lambda rows: self._parts.pipelines(pipelines[rows]),
+        )
 
-    def _group_records(self, stage: int, groups: Grid) -> Floats:
-        def timed(some: Grid) -> Floats:
-            return self._parts.groups(stage, some)
+    def _group_records(self, stages: Ids, groups: Grid) -> Floats:
+        """(n, dp), when each member is done if all begin at 0."""
+        told = np.column_stack([stages, self._told(groups)])
 
-        return self._recorded(self._groups, b"%d " % stage, groups, timed)
+        def timed(rows: Ids) -> Floats:
+            ready_s = np.zeros((len(rows), groups.shape[1]))
+            return self._parts.groups(stages[rows], groups[rows], ready_s)[:, 0]
+
+        return self._recorded(self._groups, told, timed)
 
     def _recorded(
-        self,
-        known: dict[bytes, Floats],
-        prefix: bytes,
-        parts: Grid,
-        timed: Callable[[Grid], Floats],
+        self, known: dict[bytes, Floats], told: Ids, timed: Callable[[Ids], Floats]
     ) -> Floats:
-        """Records of parts, (n, num_devices of each); those that are not known are timed."""
+        """Records of parts, (n, ...), of which those that are not known are timed. told: (n, k),
+        what tells them apart."""
         if not self._divisible:
             raise PlanError(
                 f"{self._plan.variant} has no parts to be timed apart; expected pipelines, and no "
                 "tensor parallelism"
             )
-        keys = [prefix + row.tobytes() for row in self._told(parts)]
+        keys = [row.tobytes() for row in told]
         new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
-        at_once = max(1, MAX_RANKS // parts.shape[1])
-        for begin in range(0, len(new), at_once):
-            some = new[begin : begin + at_once]
-            known.update(zip([keys[row] for row in some], timed(parts[some]), strict=True))
+        if new:
+            known.update(zip([keys[row] for row in new], timed(np.array(new)), strict=True))
         return np.stack([known[key] for key in keys])
 
-    def _told(self, parts: Grid) -> NDArray[np.int32]:
+    def _told(self, parts: Grid) -> Ids:
         """What a simulation of only these devices, (n, k), can tell them by: (n, k or 2 k)."""
-        names = self._name[parts].astype(np.int32)
+        names = self._name[parts]
         if self._alone:
             return names
-        beside = np.empty(parts.shape, np.int32)  # which of them is the first on its node
+        beside = np.empty_like(names)  # which of them is the first on its node
         for row, nodes in enumerate(self._node[parts]):
             _, first, inverse = np.unique(nodes, return_index=True, return_inverse=True)
             beside[row] = first[inverse]
         return np.concatenate([names, beside], axis=1)
+
+
+def _by_group(grids: NDArray[S]) -> NDArray[S]:
+    """(n, dp, pp) -> (n * pp, dp)."""
+    n, dp, pp = grids.shape
+    return grids.transpose(0, 2, 1).reshape(n * pp, dp)
+
+
+def _digest(told: Ids) -> bytes:
+    return hashlib.blake2b(told.tobytes(), digest_size=16).digest()
 
 
 def _tick(time_s: Floats) -> Floats:

@@ -6,6 +6,7 @@ Many are timed in one graph, each on nodes of its own, so that they share nothin
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,6 +26,10 @@ from netbench.simulator.simulate import (
     wired,
 )
 from netbench.workload.costs import Stage
+
+MAX_RANKS = 128
+"""Of parts that are timed in one graph. Larger ones fit the processor's caches less well, and one
+part whose flows meet has all of a graph run again."""
 
 EARLY_S = 64.0
 """By how much the last stage of a pipeline alone begins GPipe's backward passes after the others:
@@ -65,58 +70,80 @@ class Parts:
 
     def phase(self, pipelines: Grid, begin_s: Floats, index: int) -> Floats:
         """(n, pp) -> (n, 5, pp): records of a phase. begin_s: (n, pp), when each rank begins it."""
+        return _in_pieces(
+            lambda rows: self._phase(pipelines[rows], begin_s[rows], index), pipelines
+        )
+
+    def groups(self, stages: Ids, groups: Grid, ready_s: Floats) -> Floats:
+        """(n, dp) -> (n, 2, dp): when each member has synchronised and updated its stage, and when
+        it begins to send. stages: (n,), of each group. ready_s: (n, dp), when it may."""
+        return _in_pieces(
+            lambda rows: self._groups(stages[rows], groups[rows], ready_s[rows]), groups
+        )
+
+    def joined(self, grid: Grid, begin_s: Floats, index: int) -> tuple[Floats, Floats]:
+        """A phase, and the synchronisation that follows it, of pipelines that may meet their
+        groups: (dp, pp) -> records (dp, 5, pp), and when each rank is done (dp, pp)."""
+        plan = self._apart(grid, np.zeros_like(grid))
+        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
+        gate = graph.work(Kind.MARK, ranks, begin_s)
+        ends = self._add_phase(graph, plan, gate, index)
+        done = synchronise(graph, plan, ranks, ends)
+        timeline = graph.run()
+        done_s = np.empty(ranks.size)
+        done_s[timeline.rank[done]] = timeline.end_s[done]
+        return self._records(timeline, gate, ends, index), done_s[ranks]
+
+    def _phase(self, pipelines: Grid, begin_s: Floats, index: int) -> Floats:
         part = np.broadcast_to(np.arange(len(pipelines))[:, None], pipelines.shape)
         plan = self._apart(pipelines, part)
         graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
-        lanes = pipeline_lanes(plan, ranks, blocking=plan.system == "megatron")
+        gate = graph.work(Kind.MARK, ranks, begin_s)
+        ends = self._add_phase(graph, plan, gate, index)
+        return self._records(graph.run(), gate, ends, index)
+
+    def _add_phase(self, graph: Graph, plan: Plan, gate: Ids, index: int) -> Ids:
+        """When each rank has ended it, (dp, pp)."""
+        lanes = pipeline_lanes(plan, rank_lanes(plan), blocking=plan.system == "megatron")
         depth, count = plan.layout.pp, plan.num_micro_batches
         phases = wired(plan.schedule, depth, count, plan.num_chunks, lanes.blocking)
-        seconds, kind = compute_seconds(plan, graph.fabric), Kind.BACKWARD
+        seconds = compute_seconds(plan, graph.fabric)
         if len(phases) > 1:
-            name, kind = (("forward", Kind.FORWARD), ("backward", Kind.BACKWARD))[index]
+            name = ("forward", "backward")[index]
             seconds = {name: seconds[name]}
-        gate = graph.work(Kind.MARK, ranks, begin_s)
-        ends = add_pipelines(graph, lanes, phases[index], seconds, gate)
-        timeline = graph.run()
-        latest = begin_s + _slack_s(timeline, gate)
-        return np.stack([*self._moments_s(timeline, kind, ranks, ends), latest], axis=1)
+        return add_pipelines(graph, lanes, phases[index], seconds, gate)
 
-    def groups(self, stage: int, groups: Grid) -> Floats:
-        """(n, dp) -> (n, dp): seconds until each member has synchronised and updated `stage`, if
-        all could begin at 0."""
-        ready_s = np.zeros(groups.T.shape)
-        return self._synchronised(groups.T, ready_s, stage)[0].T
-
-    def synchronised(self, grid: Grid, ready_s: Floats) -> tuple[Floats, Floats]:
-        """All groups of a grid, (dp, pp): when each rank is done, and when it begins to send.
-        ready_s: (dp, pp), when it may."""
-        return self._synchronised(grid, ready_s, None)
-
-    def _synchronised(
-        self, grid: Grid, ready_s: Floats, stage: int | None
-    ) -> tuple[Floats, Floats]:
-        plan = self._apart(grid, np.broadcast_to(np.arange(grid.shape[1]), grid.shape), stage)
-        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
-        done = synchronise(graph, plan, ranks, graph.work(Kind.MARK, ranks, ready_s))
-        timeline = graph.run()
-        done_s, first_s = np.empty(ranks.size), np.full(ranks.size, np.inf)
-        done_s[timeline.rank[done]] = timeline.end_s[done]
-        sent = timeline.path >= 0
-        np.minimum.at(first_s, timeline.rank[sent], timeline.start_s[sent])
-        return done_s[ranks], first_s[ranks]
-
-    def _moments_s(self, timeline: Timeline, kind: Kind, ranks: Ids, ends: Ids) -> list[Floats]:
-        """FINISH, FIRST, LAST and LEFT, each in the shape of `ranks`."""
-        latest = np.zeros((3, ranks.size))
+    def _records(self, timeline: Timeline, gate: Ids, ends: Ids, index: int) -> Floats:
+        """The records of a phase, (dp, 5, pp)."""
+        ranks = timeline.rank[ends]
+        two = self.shape.schedule == "gpipe"
+        kind = Kind.FORWARD if two and index == 0 else Kind.BACKWARD
+        latest_s = np.zeros((3, ranks.size))
         first, last = (timeline.label == label for label in steady_labels(self.shape))
-        of_kind, sent = timeline.kind == kind, timeline.path >= 0
-        for row, chosen in zip(latest, (of_kind & first, of_kind & last, sent), strict=True):
+        of_kind, sent = timeline.kind == kind, timeline.kind == Kind.TRANSFER
+        for row, chosen in zip(latest_s, (of_kind & first, of_kind & last, sent), strict=True):
             np.maximum.at(row, timeline.rank[chosen], timeline.end_s[chosen])
-        return [timeline.end_s[ends], *latest[:, ranks]]
+        until_s = timeline.end_s[gate]
+        if index > 0:  # nothing keeps the first phase waiting
+            until_s = until_s + _slack_s(timeline, gate)
+        return np.stack([timeline.end_s[ends], *latest_s[:, ranks], until_s], axis=1)
 
-    def _apart(self, grid: Grid, part: Grid, stage: int | None = None) -> Plan:
+    def _groups(self, stages: Ids, groups: Grid, ready_s: Floats) -> Floats:
+        """Side by side, as if each were of a stage of its own."""
+        part = np.broadcast_to(np.arange(len(groups)), groups.T.shape)
+        plan = self._apart(groups.T, part, stages)
+        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
+        done = synchronise(graph, plan, ranks, graph.work(Kind.MARK, ranks, ready_s.T))
+        timeline = graph.run()
+        found_s = np.full((2, ranks.size), np.inf)
+        found_s[0, timeline.rank[done]] = timeline.end_s[done]
+        sent = timeline.kind == Kind.COLLECTIVE
+        np.minimum.at(found_s[1], timeline.rank[sent], timeline.start_s[sent])
+        return found_s[:, ranks].transpose(2, 0, 1)
+
+    def _apart(self, grid: Grid, part: Grid, stages: Ids | None = None) -> Plan:
         """The plan on these devices only, (dp, pp). part: (dp, pp), those that may share a node.
-        stage: that all columns are of, None = column i is stage i."""
+        stages: (pp,), that of each column; None = column i is stage i."""
         layout = Layout(pp=grid.shape[1], dp=grid.shape[0])
         ranks = rank_lanes(dataclasses.replace(self.shape, layout=layout))
         device, owner = np.empty((2, grid.size), np.int64)
@@ -129,8 +156,8 @@ class Parts:
             nic_bps=tuple(self._nic_bps[device[first]].tolist()),
         )
 
-        def columns(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-            return stages if stage is None else (stages[stage],) * layout.pp
+        def columns(of_plan: tuple[Stage, ...]) -> tuple[Stage, ...]:
+            return of_plan if stages is None else tuple(of_plan[stage] for stage in stages)
 
         return dataclasses.replace(
             self.shape,
@@ -140,19 +167,38 @@ class Parts:
             network=network,
             stages=columns(self.shape.stages),
             device_types=tuple(self._kind[device].tolist()) if self.shape.type_stages else (),
-            type_stages=tuple(columns(stages) for stages in self.shape.type_stages),
+            type_stages=tuple(columns(of_type) for of_type in self.shape.type_stages),
         )
+
+
+def _in_pieces(timed: Callable[[slice], Floats], parts: Grid) -> Floats:
+    """Of all parts, (n, num_devices of each), a few in one graph."""
+    step = max(1, MAX_RANKS // parts.shape[1])
+    return np.concatenate([timed(slice(i, i + step)) for i in range(0, len(parts), step)])
 
 
 def _slack_s(timeline: Timeline, gate: Ids) -> Floats:
     """By how much each of `gate` could end later, if nothing else may change but tasks that take no
     time and wait for it: in its shape, seconds."""
-    before, after = timeline.before, timeline.after
-    slack_s = timeline.start_s[after] - (timeline.end_s[before] + timeline.lag_s)
-    beyond_s = np.full(len(timeline.kind), np.inf)
-    np.minimum.at(beyond_s, before, slack_s)
-    through_s = slack_s + np.where(timeline.amount[after] <= 0.0, beyond_s[after], 0.0)
     least_s = np.full(len(timeline.kind), np.inf)
-    np.minimum.at(least_s, before, through_s)
+    direct = _edges_of(timeline, gate)
+    followers = timeline.after[direct]
+    beyond = _edges_of(timeline, followers)
+    np.minimum.at(least_s, timeline.before[beyond], _waits_s(timeline, beyond))
+    further_s = np.where(timeline.amount[followers] <= 0.0, least_s[followers], 0.0)
+    np.minimum.at(least_s, timeline.before[direct], _waits_s(timeline, direct) + further_s)
     found: Floats = least_s[gate]
     return found
+
+
+def _edges_of(timeline: Timeline, tasks: Ids) -> Ids:
+    chosen = np.zeros(len(timeline.kind), np.bool_)
+    chosen[tasks] = True
+    return np.flatnonzero(chosen[timeline.before])
+
+
+def _waits_s(timeline: Timeline, edges: Ids) -> Floats:
+    """How long what waits for an edge goes on to wait for others."""
+    let_go_s = timeline.end_s[timeline.before[edges]] + timeline.lag_s[edges]
+    waits_s: Floats = timeline.start_s[timeline.after[edges]] - let_go_s
+    return waits_s
