@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from netbench.errors import PlanError
+from netbench.plan.build import device_profiles
 from netbench.plan.model import Plan
 from netbench.plan.timeline import stage_of
 from netbench.scenario.model import Scenario
@@ -57,6 +58,16 @@ def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
     return (
         f"{plan.variant} {plan.workload.name}: {where} needs about {needs[stage] / 1e9:.1f} GB, "
         f"{device.name} has {device.memory_bytes / 1e9:.4g} GB{many}; use {_remedies(plan)}",
+    )
+
+
+def stages_that_fit(plan: Plan, scenario: Scenario) -> tuple[tuple[bool, ...], ...]:
+    """(num_types, pp): whether a rank of each stage fits a device of each type, those of
+    `Plan.type_stages`."""
+    needs = [estimate.total_bytes for estimate in plan_memory(plan)]
+    return tuple(
+        tuple(need <= profile.memory_bytes for need in needs)
+        for profile in device_profiles(scenario)
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbench.placement.problem import Answer, Grid, Problem
 from netbench.plan import Plan, build_plan
+from netbench.plan.memory import stages_that_fit
 from netbench.scenario.model import Scenario
 from netbench.simulator.objective import PlanObjective
 from netbench.simulator.profile import load_transport
@@ -62,6 +63,7 @@ class Request:
         same = node[:, None] == node[None, :]
         bandwidth_bps[same] = load_transport(plan.backend).inside_node_bps
         kinds = plan.type_stages or (plan.stages,)
+        stage_s = np.array([[s.forward_s + s.backward_s for s in stages] for stages in kinds])
         nics = np.asarray(network.nic_bps)[node]
         return Problem(
             pp=plan.layout.pp,
@@ -73,7 +75,7 @@ class Request:
             region=np.asarray(network.node_regions)[node],
             kind=np.asarray(plan.device_types or [0] * len(node)),
             nic_bps=nics if network.sharing == "nic" else np.full(len(node), np.inf),
-            stage_s=np.array([[s.forward_s + s.backward_s for s in stages] for stages in kinds]),
+            stage_s=np.where(stages_that_fit(plan, self.scenario), stage_s, np.inf),
             message_bytes=float(plan.activation_bytes),
             num_micro_batches=plan.num_rounds * plan.num_micro_batches,
             gradient_bytes=np.array([float(stage.gradient_bytes) for stage in plan.stages]),

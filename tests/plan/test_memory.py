@@ -19,6 +19,7 @@ from netbench.plan import (
     memory_warnings,
     plan_memory,
 )
+from netbench.plan.memory import stages_that_fit
 from netbench.scenario import Scenario, load_scenario
 
 CASE1 = load_scenario("case1")
@@ -154,6 +155,16 @@ def test_stages_that_need_much_may_be_on_devices_that_have_it() -> None:
             assert not warnings
         else:
             assert "stage 0 needs about 17.9 GB, V100" in warnings[0]
+
+
+def test_what_fits_is_said_for_every_type_and_stage() -> None:
+    """Six layers under GPipe take 16.8 GB, five 14.2, the embeddings 1.1 more: A40s take all."""
+    plan = build_plan(
+        MIXED, "dtfm-scheduled", 40, 384, 0, 1, 0, stage_layers=(5, 6, 5, 5, 5, 5, 5, 4)
+    )
+    but_one = (True, False, *[True] * 6)
+    assert stages_that_fit(plan, MIXED) == (but_one, (True,) * 8, but_one)
+    assert plan.type_names == ("V100", "A40", "T4")
 
 
 def test_a_device_of_unknown_memory_is_taken_to_suffice() -> None:
