@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from netbench.plan import Plan
+from netbench.plan import Plan, placed_name
 from netbench.plan.collective import Experiment
 from netbench.records import Record
 from netbench.units import format_bytes
@@ -76,7 +76,7 @@ class Live:
         kind = "warm-up" if record.warmup else "iteration"
         loss = "" if record.loss is None else f", loss {record.loss:.4f}"
         self._say(
-            f"{plan.variant:<18} {_setting(plan)} "
+            f"{_row_name(plan):<18} {_setting(plan)} "
             f"{kind} {record.iteration}: [bold]{record.iteration_s:.3f} s[/bold]{loss}"
         )
         if self._progress is not None:
@@ -88,6 +88,10 @@ class Live:
     def _say(self, text: str) -> None:
         elapsed_s = time.monotonic() - self._started_s
         self._console.print(f"[dim]{elapsed_s:6.1f} s[/dim]  {text}", highlight=False)
+
+
+def _row_name(plan: Experiment) -> str:
+    return placed_name(plan.variant, plan.scheduler) if isinstance(plan, Plan) else plan.variant
 
 
 def _setting(plan: Experiment) -> str:

@@ -15,6 +15,8 @@ import click
 from rich.console import Console
 
 from netbench.commands.live import live, wide_console
+from netbench.commands.placed import check_placements, place_plans
+from netbench.commands.schedule.request import Limits, limit_options
 from netbench.commands.script import check_script
 from netbench.commands.simulation import (
     check_pictures,
@@ -104,6 +106,13 @@ class NumberList(click.ParamType[tuple[int, ...]]):
     type=click.Path(exists=True, dir_okay=False),
     help="What layers that compute train on.  [default: synthetic tokens]",
 )
+@click.option(
+    "--placement",
+    metavar="NAME|FILE,...",
+    help="Of pipelines: a scheduler, which searches, a file of netbench schedule -o, or own.  "
+    "[default: own]",
+)
+@limit_options
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option("--ssh", is_flag=True, help="Reach nodes through a real sshd each.")
 @click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
@@ -129,6 +138,8 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 )
 def command(
     scenario: str,
+    placement: str | None,
+    limits: Limits,
     testbed: str,
     ssh: bool,
     results: Path,
@@ -143,6 +154,7 @@ def command(
     Exit code 3: finished, but the network or the machine was outside tolerance.
     """
     check_request(testbed)
+    placements = check_placements(placement) if placement else ()
     asked, simulated = Wanted(**wanted), testbed == SIMULATOR
     _check_options(simulated, ssh, asked, trace, plot)
     trace_file = Path(trace) if trace and trace != IN_RUN else None
@@ -152,11 +164,13 @@ def command(
         plans = asked.plans(loaded, simulated)
         if asked.whole_sweep and not asked.systems and not simulated:
             plans = _with_trainers(plans)
-    elif asked.selects:
+        if placements:
+            plans = _placed(loaded, plans, placements, limits, asked, simulated)
+    elif asked.selects or placements:
         raise UsageError(
             "--resume continues the plans of the run it is given; leave out --systems, --layers, "
             "--batch, --micro-batch, --networks, --models, --replicas, --seeds, --all, --scale, "
-            "--compute, --token-file and --command, or start a new run"
+            "--placement, --compute, --token-file and --command, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -303,6 +317,33 @@ def _check_options(
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
     check_pictures(Path(trace) if simulated and trace else None, plot)
+
+
+def _placed(
+    scenario: Scenario,
+    plans: tuple[Plan, ...],
+    placements: Sequence[str],
+    limits: Limits,
+    asked: Wanted,
+    simulated: bool,
+) -> tuple[Plan, ...]:
+    """What becomes of `plans` with --placement. Raises UsageError where nothing can be placed."""
+    if asked.compute != VIRTUAL or asked.script is not None or scenario.workload.model:
+        raise UsageError(
+            "--placement is of pipelines of virtual layers; leave it out with --compute, --command "
+            "and models by name"
+        )
+    sizes = (asked.layers, asked.batch, asked.micro_batch, asked.networks)
+    return place_plans(
+        wide_console(),
+        scenario,
+        plans,
+        placements,
+        seeds=asked.seeds or scenario.sweep.default_seeds[:1],
+        limits=limits,
+        every_setting=any(sizes) or asked.whole_sweep,
+        scale=1.0 if simulated else asked.scale,
+    )
 
 
 def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:

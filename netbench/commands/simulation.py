@@ -10,7 +10,7 @@ from rich.console import Console
 
 from netbench.commands.live import track
 from netbench.errors import PlanError, UsageError
-from netbench.plan import Plan, plan_hash
+from netbench.plan import Plan, placed_name, plan_hash
 from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
 from netbench.testbed.local import Outcome, machine_name
@@ -126,6 +126,7 @@ def write_pictures(
 def plan_name(plan: Plan) -> str:
     """What tells a plan from others of its run, as part of a file's name."""
     model = plan.workload
-    words = [plan.variant, model.name, f"B{model.batch}", f"m{model.micro_batch}"]
+    placed = placed_name(plan.variant, plan.scheduler).replace(", ", "-").replace(" ", "-")
+    words = [placed, model.name, f"B{model.batch}", f"m{model.micro_batch}"]
     words += [plan.network_name] if plan.network_name else []
     return "-".join([*words, str(plan.seed)])

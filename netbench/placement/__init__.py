@@ -5,6 +5,6 @@
 - `schedulers` has them by name: `SCHEDULERS`. They are loaded when something is to be placed.
 """
 
-from netbench.placement.maps import MAPS, NUM_SEEDS, SEEDED, identity, random
+from netbench.placement.maps import MAPS, NUM_SEEDS, SEEDED, UNSEEDED, identity, random
 
-__all__ = ["MAPS", "NUM_SEEDS", "SEEDED", "identity", "random"]
+__all__ = ["MAPS", "NUM_SEEDS", "SEEDED", "UNSEEDED", "identity", "random"]

@@ -34,5 +34,8 @@ MAPS: dict[str, Map] = {"identity": identity, "random": random}
 SEEDED = frozenset({"random"})
 """Maps whose placement depends on the seed."""
 
+UNSEEDED = frozenset({"identity", "region-aligned"})
+"""Schedulers, of all in `schedulers`, that answer the same whatever the seed."""
+
 NUM_SEEDS = 1 << 32
 """Seeds are 0 to one less: what numpy's Mersenne twister takes."""

@@ -17,7 +17,7 @@ from netbench.plan.memory import check_memory, memory_warnings, plan_memory
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Layout, Plan, Transport
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.plan.traffic import choose_scale, iteration_bytes
-from netbench.plan.variants import VARIANTS, Variant, find_variant
+from netbench.plan.variants import VARIANTS, Variant, find_variant, placed_name, unplaced_name
 from netbench.workload.costs import Stage
 
 __all__ = [
@@ -36,8 +36,10 @@ __all__ = [
     "find_variant",
     "iteration_bytes",
     "memory_warnings",
+    "placed_name",
     "plan_from_json",
     "plan_hash",
     "plan_memory",
     "plan_to_json",
+    "unplaced_name",
 ]

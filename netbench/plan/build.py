@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import MAPS, NUM_SEEDS, SEEDED
+from netbench.placement import MAPS, NUM_SEEDS, SEEDED, UNSEEDED
 from netbench.plan.model import COMPUTE, VIRTUAL, Layout, Plan, Transport
 from netbench.plan.replicas import check_model, replicated
 from netbench.plan.serial import plan_hash
@@ -217,7 +217,7 @@ def pipeline_depth(scenario: Scenario, layers: int) -> int:
 def describe_plan(plan: Plan) -> str:
     """One line that tells this plan from its neighbours; iterations are warm-up + timed."""
     rounds = f"{plan.num_rounds} x " if plan.num_rounds > 1 else ""
-    seed = f" seed {plan.seed}" if plan.scheduler in SEEDED else ""
+    seed = f" seed {plan.seed}" if plan.scheduler not in UNSEEDED else ""
     schedule = "" if plan.schedule == "none" else f"{plan.schedule} "
     network = f" on {plan.network_name}" if plan.network_name else ""
     tensor = f"t{plan.layout.tp}" if plan.layout.tp > 1 else ""

@@ -66,6 +66,20 @@ def find_variant(name: str) -> Variant:
     raise PlanError(f'unknown system "{name}"; {nearest(name, NAMED)} (a name is {GRAMMAR})')
 
 
+def unplaced_name(name: str) -> str:
+    """A variant's name without what it says of the placement: `dtfm-1f1b`, `megatron-p8`."""
+    return re.sub(r"-(scheduled|random)(?=-|$)", "", name)
+
+
+def placed_name(name: str, scheduler: str) -> str:
+    """A variant as a row of a table: by its name, or, where another scheduler than its own placed
+    it, e.g. `dtfm, netbench placement`."""
+    own = next((variant(found) for p, variant in _SYSTEMS if (found := p.fullmatch(name))), None)
+    if own is None or own.scheduler == scheduler:
+        return name
+    return f"{unplaced_name(name)}, {scheduler} placement"
+
+
 def _megatron(found: re.Match[str]) -> Variant:
     """Without degrees the depth is the scenario's; tensor parallelism alone is one stage."""
     pipeline, tensor, num_chunks = found["pipeline"], found["tensor"], found["chunks"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from netbench.errors import RecordError
+from netbench.plan import placed_name
 from netbench.plan.command import COMMAND
 from netbench.records import Environment, Record, Run
 from netbench.report.grid import Grid, csv_text, markdown, rich_table
@@ -34,13 +35,15 @@ ALARM = "NOT TRUSTWORTHY"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """One variant in one setting. published, found: None where there are no times (yet).
+    """One variant in one setting, placed by one scheduler. published, found: None where there are
+    no times (yet).
     simulated_s: predicted before the run, mean over seeds; None where it was not.
 
     setting: layers, batch, and what else varies in the run, e.g. `L12 B64 m4 10ms-1Gbit`.
     network: of the scenario's sweep, "" = its own. micro_batch: sequences.
     seeds: those run. num_warmups: iterations dropped. pflop: work of one iteration.
     model: named, of which each of `replicas` computes its share in alone_s seconds; "" = a GPT.
+    name: of the row; the variant, or where a scheduler placed it what `placed_name` says.
     """
 
     scenario: str
@@ -60,6 +63,7 @@ class Comparison:
     model: str
     replicas: int
     alone_s: float
+    name: str
 
     @property
     def error(self) -> float | None:
@@ -76,11 +80,12 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     settings = {plan_hash: _Setting.read(run, plan_hash) for plan_hash in order}
     groups: dict[tuple[_Setting, str], list[Record]] = {}
     for record in sorted(run.records, key=lambda record: order[record.plan_hash]):
-        groups.setdefault((settings[record.plan_hash], record.variant), []).append(record)
+        name = _row_name(run, record)
+        groups.setdefault((settings[record.plan_hash], name), []).append(record)
     networks = list(dict.fromkeys(setting.network for setting, _ in groups))
     names_micro_batch, names_network = _varies_micro_batch(groups), len(networks) > 1
     return tuple(
-        _comparison(run, groups[key], key[0], key[0].name(names_micro_batch, names_network))
+        _comparison(run, groups[key], key, key[0].name(names_micro_batch, names_network))
         for key in sorted(groups, key=lambda key: (networks.index(key[0].network), key[0].sizes))
     )
 
@@ -137,13 +142,14 @@ def run_csv(run: Run) -> str:
         "pflop",
         "published_mean_s", "published_min_s", "published_max_s", "published_n",
         "mean_s", "min_s", "max_s", "n", "error", "simulated_s", "model", "replicas", "alone_s",
+        "row",
     )  # fmt: skip
     shared = (run.run_id, run_source(run), _scenario(run))
     rows = [
         (*shared, row.network, row.variant, str(row.layers), str(row.batch), str(row.micro_batch),
          repr(row.pflop), *_sample_texts(row.published), *_sample_texts(row.found),
          _number(row.error), _number(row.simulated_s), row.model, str(row.replicas),
-         repr(row.alone_s))
+         repr(row.alone_s), row.name)
         for row in compare(run)
     ]  # fmt: skip
     return csv_text(Grid(head=head, rows=tuple(rows)))
@@ -216,16 +222,23 @@ def _constant(rows: Sequence[Comparison]) -> list[str]:
     return [f"network: {networks.pop()} of the scenario's sweep; {words}."]
 
 
-def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: str) -> Comparison:
-    """records: all of one variant in one setting; at least one."""
-    first = records[0]
+def _row_name(run: Run, record: Record) -> str:
+    scheduler = run.plans[record.plan_hash].get("scheduler")
+    return placed_name(record.variant, str(scheduler)) if scheduler else record.variant
+
+
+def _comparison(
+    run: Run, records: Sequence[Record], key: tuple[_Setting, str], setting_text: str
+) -> Comparison:
+    """records: all of one row, at least one. key: its setting and name."""
+    first, (setting, name) = records[0], key
     workload = _workload(run, first.plan_hash)
     by_plan: dict[str, list[float]] = {}
     for record in records:
         if not record.warmup:
             by_plan.setdefault(record.plan_hash, []).append(record.iteration_s)
     return Comparison(
-        setting=name,
+        setting=setting_text,
         variant=first.variant,
         layers=first.layers,
         batch=first.batch,
@@ -235,7 +248,7 @@ def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: st
         num_warmups=sum(record.warmup for record in records),
         pflop=pflop_per_iteration(workload),
         published=sample(first.scenario, first.variant, first.layers, first.batch)
-        if _is_published_model(workload) and not setting.network
+        if _is_published_model(workload) and not setting.network and name == first.variant
         else None,
         found=_pool(list(by_plan.values())) if by_plan else None,
         simulated_s=_predicted_s(run, {record.plan_hash for record in records}),
@@ -243,6 +256,7 @@ def _comparison(run: Run, records: Sequence[Record], setting: _Setting, name: st
         replicas=_replicas(run.plans[first.plan_hash]) if workload.model else 1,
         alone_s=_alone_s(run.plans[first.plan_hash]) if workload.model else 0.0,
         scenario=first.scenario,
+        name=name,
     )
 
 
@@ -305,7 +319,7 @@ def _has_other_model(run: Run) -> bool:
 
 
 def _texts(row: Comparison, has_published: bool, has_simulated: bool) -> tuple[str, ...]:
-    labels = (row.setting, row.variant)
+    labels = (row.setting, row.name)
     found, pflops = [*_time_and_num(row.found)], _pflops(row, row.found)
     if has_simulated:
         found.insert(0, "-" if row.simulated_s is None else seconds_text(row.simulated_s))

@@ -45,7 +45,7 @@ def csv_text(grid: Grid) -> str:
 
 def rich_table(grid: Grid) -> Table:
     """The same cells for a terminal, narrow: a run's comparison fits 80 columns, where need be with
-    the first label over several lines."""
+    labels over several lines."""
     from rich import box
     from rich.table import Table
 
@@ -56,17 +56,17 @@ def rich_table(grid: Grid) -> Table:
         table.add_column(
             text,
             justify="left" if label else "right",
-            no_wrap=column > 0,
-            min_width=None if column else max(map(len, _words(grid))),
+            no_wrap=not label,
+            min_width=max(map(len, _words(grid, column))) if label else None,
         )
     for row in grid.rows:
         table.add_row(*row)
     return table
 
 
-def _words(grid: Grid) -> list[str]:
-    """Words of the first column: it breaks between them, others do not break."""
-    return " ".join((grid.head[0], *(row[0] for row in grid.rows))).split()
+def _words(grid: Grid, column: int) -> list[str]:
+    """Words of a label: it breaks between them, and figures do not break."""
+    return " ".join((grid.head[column], *(row[column] for row in grid.rows))).split()
 
 
 def _line(grid: Grid, widths: list[int], cells: Iterable[str]) -> str:

@@ -87,7 +87,7 @@ def _draw(axis: Axes, rows: Sequence[Comparison], source: str) -> None:
         _label(axis, place + offset, row.found, error)
     longest_s = max(times.max_s for times in (*published, *found) if times)
     axis.set_xlim(0, longest_s * ROOM)
-    axis.set_yticks(places, [row.variant for row in rows], color=INK)
+    axis.set_yticks(places, [row.name for row in rows], color=INK)
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_title(rows[0].setting, color=MUTED, fontsize=10)
     axis.set_axisbelow(True)

@@ -133,7 +133,7 @@ def _glance(results: Path, runs: dict[str, list[Run]]) -> str:
             times = [simulated_sample(simulated, case, v, layers, batch) for v in GLANCE_VARIANTS]
             rows.append(("", "", "simulated", *map(_time, times)))
         for run in runs.get(case, ())[-1:]:
-            found = {(c.variant, c.layers, c.batch): c.found for c in compare(run)}
+            found = {(c.name, c.layers, c.batch): c.found for c in compare(run)}
             times = [found.get((variant, layers, batch)) for variant in GLANCE_VARIANTS]
             rows.append(("", "", run_source(run), *map(_time, times)))
     grid = Grid(

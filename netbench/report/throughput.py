@@ -69,7 +69,7 @@ def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
     for row, printed, before in zip(rows, published, predicted, strict=True):
         found = _rate(row, row.found.mean_s) if row.found else None
         error = percent_text(found / printed - 1, 1) if found and printed else "-"
-        texts = [unit_name(row.model), str(row.replicas), row.variant]
+        texts = [unit_name(row.model), str(row.replicas), row.name]
         texts += [printed_text(printed)] if has_published else []
         texts += [throughput_text(before)] if has_predicted else []
         texts += [throughput_text(found), str(row.found.num if row.found else 0)]

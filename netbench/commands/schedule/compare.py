@@ -19,6 +19,7 @@ from netbench.commands.schedule.request import Limits, limit_options, request_op
 from netbench.commands.schedule.search import find_scheduler, with_bound
 from netbench.commands.simulation import check_pictures, warn_of_disturbances
 from netbench.errors import RecordError, UsageError
+from netbench.placement import UNSEEDED
 from netbench.report.grid import csv_text, rich_table
 from netbench.report.schedule import Contest, Found, contest_csv_grid, contest_grid, winners
 from netbench.report.sweep import seconds_text
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from netbench.simulator.scheduling import Request
 
 SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
-
-WITHOUT_SEED = frozenset({"identity", "region-aligned"})
-"""Schedulers that answer the same whatever the seed: they are asked once."""
 
 
 @click.command()
@@ -109,7 +107,7 @@ def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, 
     return tuple(
         Entry(scheduler=name, seed=seed)
         for name in names
-        for seed in (seeds[:1] if name in WITHOUT_SEED else seeds)
+        for seed in (seeds[:1] if name in UNSEEDED else seeds)
     )
 
 

@@ -97,7 +97,7 @@ def _start(free: Any, said: Any) -> None:
 
 def _run(index: int, request: Request, entry: Entry, limits: Limits) -> tuple[int, Found, Placed]:
     def on_step(step: Step) -> None:
-        _said.put((index, step_text(step)))
+        _said.put((index, step_text(entry.scheduler, step)))
 
     placed, answer = search(request, entry.scheduler, entry.seed, limits, on_step)
     problem = request.problem()

@@ -11,7 +11,13 @@ from rich.console import Console
 
 from netbench.commands.live import wide_console
 from netbench.commands.schedule.request import Limits, limit_options, request_options
-from netbench.commands.schedule.search import search, simulated_s, watching, with_bound
+from netbench.commands.schedule.search import (
+    count_text,
+    search,
+    simulated_s,
+    watching,
+    with_bound,
+)
 from netbench.commands.simulation import check_pictures, warn_of_disturbances
 from netbench.plan import Plan
 from netbench.report.grid import rich_table
@@ -118,7 +124,7 @@ def _print(console: Console, placed: Placed, steps: tuple[Step, ...]) -> None:
         console.print(f"layers of the stages: {' '.join(map(str, layers))}", soft_wrap=True)
     last = f"; the best after {steps[-1].elapsed_s:.1f} s" if steps else ""
     console.print(
-        f"searched {placed.search_s:.1f} s, {placed.num_evaluated:,} candidates{last} "
+        f"searched {placed.search_s:.1f} s, {count_text(placed.num_evaluated)}{last} "
         f"({placed.scheduler}, seed {placed.seed}, budget {placed.budget})",
         soft_wrap=True,
     )

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LINE_S = 1.0
 """Between two lines about a search where there is no terminal, seconds."""
 
+BY_COST = frozenset({"dtfm"})
+"""Schedulers whose steps are of a cost of their own, not of simulated iterations."""
+
 OnStep = Callable[["Step"], None]
 
 
@@ -73,10 +76,14 @@ def with_bound(placed: Placed) -> Placed:
 
 
 @contextmanager
-def watching(console: Console, name: str, limits: Limits) -> Iterator[OnStep]:
-    """Shows the best so far: a bar over the budget on a terminal, else a line now and then."""
+def watching(console: Console, name: str, limits: Limits, system: str = "") -> Iterator[OnStep]:
+    """Shows the best so far: a bar over the budget on a terminal, else a line now and then.
+
+    system: what scheduler `name` places, where that has to be said.
+    """
+    title = f"{name}, {system}" if system else name
     if not console.is_terminal:
-        yield _lines(console, name)
+        yield _lines(console, name, title)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -85,17 +92,23 @@ def watching(console: Console, name: str, limits: Limits) -> Iterator[OnStep]:
         TextColumn("{task.fields[best]}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=None, best="")
+        task = progress.add_task(title, total=None, best="")
 
         def on_step(step: Step) -> None:
-            progress.update(task, completed=step.num_evaluated, best=step_text(step))
+            progress.update(task, completed=step.num_evaluated, best=step_text(name, step))
 
         yield on_step
 
 
-def step_text(step: Step) -> str:
-    """The best so far, in a few words."""
-    return f"best {seconds_text(step.value)} s, {step.num_evaluated:,} candidates"
+def step_text(name: str, step: Step) -> str:
+    """The best so far of scheduler `name`, in a few words."""
+    what = "best cost" if name in BY_COST else "best"
+    return f"{what} {seconds_text(step.value)} s, {count_text(step.num_evaluated)}"
+
+
+def count_text(num_evaluated: int) -> str:
+    """`1,204 candidates`."""
+    return f"{num_evaluated:,} candidate{'' if num_evaluated == 1 else 's'}"
 
 
 class BudgetBar(ProgressColumn):
@@ -114,13 +127,13 @@ class BudgetBar(ProgressColumn):
         return ProgressBar(total, task.completed, width=24)
 
 
-def _lines(console: Console, name: str) -> OnStep:
+def _lines(console: Console, name: str, title: str) -> OnStep:
     last_s = -math.inf
 
     def on_step(step: Step) -> None:
         nonlocal last_s
         if step.elapsed_s - last_s >= LINE_S:
             last_s = step.elapsed_s
-            console.print(f"{step.elapsed_s:6.1f} s  {name}: {step_text(step)}")
+            console.print(f"{step.elapsed_s:6.1f} s  {title}: {step_text(name, step)}")
 
     return on_step
