@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing import get_context
+from typing import TypeVar
 
 import numba
 import numpy as np
@@ -18,6 +19,9 @@ import numpy as np
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
 from netbench.simulator.simulate import simulate
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 FEW = 8
 """Plans that are simulated sooner in this process than others are started."""
@@ -52,7 +56,7 @@ def time_plans(plans: Sequence[Plan], num_workers: int | None = None) -> Iterato
     first, rest = [time_plan(plan) for plan in plans[:1]], plans[1:]
     if num_workers == 1 or len(rest) < FEW:
         return chain(first, map(time_plan, rest))
-    return _in_workers(first, rest, num_workers)
+    return chain(first, in_workers(time_plan, rest, num_workers))
 
 
 def library_versions() -> dict[str, str]:
@@ -64,15 +68,17 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def _in_workers(
-    first: Sequence[Timing], rest: Sequence[Plan], num_workers: int
-) -> Iterator[Timing]:
-    yield from first
-    num_workers = min(num_workers, len(rest))
+def in_workers(
+    function: Callable[[Item], Result], items: Sequence[Item], num_workers: int | None = None
+) -> Iterator[Result]:
+    """What `function`, of a module, returns for each of `items`, in their order. num_workers:
+    processes, None = one per core. Raises what it raises, and TestbedError when a worker dies."""
+    cores = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
+    num_workers = max(1, min(cores, len(items)))
     pool = ProcessPoolExecutor(num_workers, get_context("fork"), initializer=_start_worker)
     try:
-        chunk = max(1, len(rest) // (num_workers * CHUNKS_PER_WORKER))
-        yield from pool.map(time_plan, rest, chunksize=chunk)
+        chunk = max(1, len(items) // (num_workers * CHUNKS_PER_WORKER))
+        yield from pool.map(function, items, chunksize=chunk)
     except BrokenProcessPool as error:
         raise TestbedError(
             "a process that simulated plans was ended from outside (out of memory?); "
