@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from netbench.placement.floors import Floors
 
 Floats = NDArray[np.float64]
 Grid = NDArray[np.int64]
@@ -63,6 +66,7 @@ class Problem:
     ranks: (dp * tp, pp), the rank of each cell of a grid. stage_layers: of each stage.
     with_layers: the same problem with others, None = they are fixed.
     forward_share: of stage_s, what the forward pass takes. sharing: as in `scenario.model.Network`.
+    floors: what no grid can go below, for `bound`; None = not known.
     There may be more devices than dp * tp * pp; those that are left over stay idle.
     """
 
@@ -85,6 +89,7 @@ class Problem:
     with_layers: Callable[[tuple[int, ...]], Problem] | None = None
     forward_share: float = 0.25
     sharing: str = "pair"
+    floors: Floors | None = None
 
     @property
     def num_devices(self) -> int:

@@ -11,6 +11,7 @@ from netbench.placement.problem import Answer, Grid, Problem
 from netbench.plan import Plan, build_plan
 from netbench.plan.memory import stages_that_fit
 from netbench.scenario.model import Scenario
+from netbench.simulator.floors import plan_floors
 from netbench.simulator.objective import PlanObjective
 from netbench.simulator.profile import load_transport
 from netbench.simulator.simulate import rank_lanes
@@ -86,6 +87,7 @@ class Request:
             forward_share=plan.stages[0].forward_s
             / (plan.stages[0].forward_s + plan.stages[0].backward_s),
             sharing=network.sharing,
+            floors=plan_floors(plan),
         )
 
     def listed(self) -> Plan:

@@ -1,0 +1,105 @@
+"""The best of all grids, where they are few enough to simulate every one.
+
+Grids that differ only in devices nobody can tell apart take the same time, so one of them stands
+for all: nodes are alike that have a region, a NIC and as many devices of each kind in common, and
+so are a node's devices of one kind. The order of pipelines is not given away: it is the order of
+the members of a ring or chain, which may go well round the regions or badly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.errors import PlanError
+from netbench.placement.problem import Grid, Problem
+
+MAX_GRIDS = 100_000
+"""Simulated at most: at about 2 ms each, minutes."""
+
+_AT_ONCE = 1024
+"""Grids given to the objective together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Optimum:
+    """The least simulated iteration time, a grid that has it, and how many there were to try."""
+
+    seconds: float
+    grid: Grid
+    num_grids: int
+
+
+def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
+    """The best grid, for the problem's own layers. Of equals, the first.
+
+    Raises PlanError where there are more than `max_grids`, or a grid needs more devices than there
+    are.
+    """
+    needed = problem.dp * problem.tp * problem.pp
+    if needed > problem.num_devices:
+        raise PlanError(
+            f"{problem.dp} pipelines of {problem.pp} stages on {problem.tp} devices each need "
+            f"{needed}, but there are {problem.num_devices}; choose fewer"
+        )
+    grids = list(itertools.islice(distinct_grids(problem), max_grids + 1))
+    if len(grids) > max_grids:
+        raise PlanError(
+            f"{needed} of {problem.num_devices} devices can be placed in more than {max_grids} "
+            "ways that differ; expected fewer, e.g. 12 devices in 2 regions: search for a good one"
+        )
+    best, seconds = grids[0], np.inf
+    for begin in range(0, len(grids), _AT_ONCE):
+        some = np.stack(grids[begin : begin + _AT_ONCE])
+        times_s = problem.objective.times_s(some)
+        index = int(np.argmin(times_s))
+        if times_s[index] < seconds:
+            best, seconds = some[index], float(times_s[index])
+    return Optimum(seconds=seconds, grid=best, num_grids=len(grids))
+
+
+def distinct_grids(problem: Problem) -> Iterator[Grid]:
+    """All grids that devices can be told apart by, (dp * tp, pp) each; the first device of those
+    that are alike stands for them."""
+    nodes, alike = _nodes(problem)
+    num_cells = problem.dp * problem.tp * problem.pp
+    opened = Counter[int]()  # of each sort of nodes, how many have been taken from
+    chosen: list[int] = []
+
+    def rest() -> Iterator[Grid]:
+        if len(chosen) == num_cells:
+            yield np.array(chosen).reshape(problem.shape)
+            return
+        for sort, members in enumerate(alike):
+            for place, node in enumerate(members[: opened[sort] + 1]):
+                new = place == opened[sort]
+                for devices in nodes[node]:
+                    if not devices:
+                        continue
+                    chosen.append(devices.pop())
+                    opened[sort] += new
+                    yield from rest()
+                    opened[sort] -= new
+                    devices.append(chosen.pop())
+
+    return rest()
+
+
+def _nodes(problem: Problem) -> tuple[list[list[list[int]]], list[list[int]]]:
+    """Devices of every node, by kind, the next one last; and nodes that are alike, together."""
+    num_kinds = int(problem.kind.max()) + 1
+    nodes: list[list[list[int]]] = []
+    sorts: dict[tuple[object, ...], list[int]] = {}
+    for index, node in enumerate(np.unique(problem.node)):
+        devices = np.flatnonzero(problem.node == node)
+        by_kind = [devices[problem.kind[devices] == kind][::-1] for kind in range(num_kinds)]
+        nodes.append([some.tolist() for some in by_kind])
+        counts = tuple(len(some) for some in by_kind)
+        first = devices[0]
+        sort = (int(problem.region[first]), float(problem.nic_bps[first]), counts)
+        sorts.setdefault(sort, []).append(index)
+    return nodes, list(sorts.values())

@@ -1,0 +1,177 @@
+"""What a data-parallel group takes at least that has members in certain sites.
+
+A set of sites is a number with a bit per site. Figures of a set are the least of all sets that
+contain it, so that what holds for a set holds for its subsets, and members may be anywhere in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.placement.floors import CHAIN, RING, SHARDED, Floors
+from netbench.placement.problem import Floats, Grid
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Groups:
+    """Seconds by stage and set of sites, (pp, num_sets). after_s: from when the last member is
+    ready. full_s: from when the first one is."""
+
+    after_s: Floats
+    full_s: Floats
+
+
+def group_floors(floors: Floors, num_members: int) -> Groups:
+    """Of a plan's groups, for all 2 ** num_sites sets of sites."""
+    depth = len(floors.gradient_bytes)
+    update_s = floors.update_s[:, None] * np.ones(1 << floors.num_sites)
+    make = {CHAIN: _chain, RING: _ring, SHARDED: _sharded}.get(floors.data_parallel)
+    if make is None or num_members < 2:
+        return Groups(after_s=update_s, full_s=update_s)
+    after_s, full_s = (np.empty_like(update_s) for _ in range(2))
+    for stage in range(depth):
+        after, full = make(floors, num_members, stage)
+        after_s[stage], full_s[stage] = _inherited(after), _inherited(full)
+    return Groups(after_s=after_s, full_s=full_s)
+
+
+def _chain(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
+    """Reduced along a path to its end, the first member, and from there along another one.
+
+    When the last member is ready, the last hop to the first one still has to carry all but a slice.
+    """
+    size, update_s = floors.gradient_bytes[stage], floors.update_s[stage]
+    path_s = size * _narrowest(floors.byte_s, n) + _along(floors.delay_s, n)
+    last_s = _least_hop((size - floors.slice_bytes[stage]) * floors.byte_s + floors.delay_s)
+    new_s = _narrowest(size * floors.byte_s + floors.slow_s, n) + _along(floors.delay_s, n)
+    return last_s + update_s + path_s, new_s + update_s + path_s
+
+
+def _ring(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
+    after_s, full_s = _round(floors, n, stage, 2 * (n - 1), floors.ring_steps[0])
+    return after_s + floors.update_s[stage], full_s + floors.update_s[stage]
+
+
+def _sharded(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
+    """All send to all, update their share, and pass it round; nobody starts that last part before
+    everybody has sent."""
+    piece_s = floors.gradient_bytes[stage] / n * floors.byte_s + floors.delay_s
+    _, gathered_s = _round(floors, n, stage, n - 1, floors.ring_steps[1])
+    gathered_s = gathered_s + floors.update_s[stage] / n
+    sets = _sets(floors.num_sites)
+    off = np.where(np.eye(floors.num_sites, dtype=np.bool_), 0.0, piece_s)  # one may be alone there
+    reach_s = np.array([off[np.ix_(sites, sites)].max() for sites in sets[1:]])
+    first_s = np.array([off[:, sites].max(axis=1).min() for sites in sets[1:]])
+    return _with_none(first_s) + gathered_s, _with_none(reach_s) + gathered_s
+
+
+def _round(
+    floors: Floors, n: int, stage: int, num_steps: int, simulated: int
+) -> tuple[Floats, Floats]:
+    """Seconds of `num_steps` steps round a ring, after the last member is ready, and in all.
+
+    What the last member sends first has to go on for all steps, over as many hops and delays. The
+    narrowest hop has to carry as many parts; half of a whole all-reduce's, or more, when the last
+    member is ready.
+    """
+    size, passes = floors.gradient_bytes[stage], floors.ring_passes[stage]
+    delays = (num_steps * passes - simulated) / n
+    hop_s = delays * floors.delay_s
+    if simulated >= n:  # it comes round
+        slice_bytes = size / n * num_steps / simulated / 2
+        hop_s = hop_s + floors.delay_s + slice_bytes * floors.byte_s
+    relayed_s = _around(hop_s, n)
+    new_s = floors.slow_s / num_steps if num_steps > n - 1 else 0.0  # a ring alone is warm later
+    narrow_s = _narrowest(size / n * floors.byte_s + new_s, n, closed=True)
+    remaining = max(0, simulated - (n - 1)) * num_steps / simulated
+    return np.maximum(relayed_s, remaining * narrow_s), np.maximum(relayed_s, num_steps * narrow_s)
+
+
+def _sets(num_sites: int) -> list[Grid]:
+    return [
+        np.flatnonzero([number >> bit & 1 for bit in range(num_sites)])
+        for number in range(1 << num_sites)
+    ]
+
+
+def _with_none(of_sets: Floats) -> Floats:
+    return np.concatenate([[0.0], of_sets])
+
+
+def _inherited(of_sets: Floats) -> Floats:
+    """The least of a set and of all that contain it."""
+    least = of_sets.copy()
+    for bit in range((len(of_sets) - 1).bit_length()):
+        by_bit = least.reshape(-1, 2, 1 << bit)
+        by_bit[:, 0] = np.minimum(by_bit[:, 0], by_bit[:, 1])
+    return least
+
+
+def _least_hop(hop_s: Floats) -> Floats:
+    """The least hop inside every set."""
+    least = np.full(1 << len(hop_s), np.inf)
+    for (source, target), seconds in np.ndenumerate(hop_s):
+        both = 1 << source | 1 << target
+        least[both] = min(least[both], seconds)
+    for bit in range(len(hop_s)):
+        by_bit = least.reshape(-1, 2, 1 << bit)
+        by_bit[:, 1] = np.minimum(by_bit[:, 0], by_bit[:, 1])
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def _along(hop_s: Floats, n: int, *, closed: bool = False) -> Floats:
+    """The least sum over the hops of a path through n members of every set, or of a circle: as many
+    times the least hop, and what a tour of the sites has beside."""
+    num_hops = n if closed else n - 1
+    least = _least_hop(hop_s)
+    floor = float(np.min(hop_s))
+    beside = _closed(hop_s - floor, np.add)
+    tour = num_hops * floor + _tours(beside, np.add, closed=closed)
+    return np.maximum(tour, num_hops * least)
+
+
+def _around(hop_s: Floats, n: int) -> Floats:
+    return _along(hop_s, n, closed=True)
+
+
+def _narrowest(hop_s: Floats, n: int, *, closed: bool = False) -> Floats:
+    """The least that the dearest hop can be."""
+    tour = _tours(_closed(hop_s, np.maximum), np.maximum, closed=closed)
+    return np.maximum(tour, _least_hop(hop_s))
+
+
+def _closed(hop_s: Floats, join: np.ufunc) -> Floats:
+    """Hops by way of any other site (Floyd, Warshall); none from a site to itself."""
+    best = hop_s.copy()
+    for middle in range(len(best)):
+        best = np.minimum(best, join(best[:, middle, None], best[None, middle]))
+    return best
+
+
+def _tours(hop_s: Floats, join: np.ufunc, *, closed: bool) -> Floats:
+    """The cheapest order of the sites of every set (Held, Karp), (2 ** num_sites,); 0 s for none
+    and for one. closed: and back to the first."""
+    num_sites = len(hop_s)
+    best = np.full((1 << num_sites, num_sites), np.inf)
+    best[1 << np.arange(num_sites), np.arange(num_sites)] = 0.0
+    bits = 1 << np.arange(num_sites)
+    for number in range(1, 1 << num_sites):
+        outside = np.flatnonzero((number & bits) == 0)
+        if closed:  # the first is the lowest
+            outside = outside[bits[outside] > (number & -number)]
+        if not len(outside):
+            continue
+        reached = join(best[number][:, None], hop_s[:, outside]).min(axis=0)
+        where = number | bits[outside]
+        best[where, outside] = np.minimum(best[where, outside], reached)
+    if not closed:
+        found = best.min(axis=1)
+    else:
+        numbers = np.arange(1, 1 << num_sites)
+        start = np.log2(numbers & -numbers).astype(np.int64)
+        back = join(best[1:], hop_s[:, start].T).min(axis=1)
+        found = _with_none(np.where(numbers == numbers & -numbers, 0.0, back))
+    found[0] = 0.0
+    return np.asarray(found)
