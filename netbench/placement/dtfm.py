@@ -23,7 +23,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.placement.dtfm_cost import cost_s
+from netbench.placement.dtfm_cost import ordered
 from netbench.placement.problem import Answer, Budget, Floats, Grid, Problem, Step
 from netbench.placement.units import Units, assemble, closest, units_of
 
@@ -84,13 +84,13 @@ class _Search:
         self.least_s = np.inf
 
     def evolve(self) -> Grid | None:
-        """Evaluate one candidate more; its groups, (pp, dp), if it is better than all before."""
+        """Evaluate one candidate more; its groups, (pp, dp), along their path if it is the best."""
         full = len(self._population) == POPULATION
         parents = self._rng.choice(POPULATION, 2, replace=False).tolist() if full else []
         candidate = self._offspring(*parents) if full else self._random()
         candidate = exchange(self._speeds, candidate, self._shape[0], self._rng)
         groups = self._taken[np.argsort(candidate, kind="stable").reshape(self._shape)]
-        candidate_s = cost_s(self._links, groups)
+        candidate_s, groups = ordered(self._links, groups)
         self.num_evaluated += 1
         if full:
             self._accept(candidate, candidate_s, parents)

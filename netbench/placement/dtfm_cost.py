@@ -62,8 +62,13 @@ def link_times(
 
 def cost_s(links: LinkTimes, groups: Grid) -> float:
     """DP + 2 PP. groups: (pp, dp), devices; neither their order nor that of members matters."""
-    path_s, _ = shortest_path(hops_s(links, groups))
-    return data_parallel_s(links, groups) + 2 * path_s
+    return ordered(links, groups)[0]
+
+
+def ordered(links: LinkTimes, groups: Grid) -> tuple[float, Grid]:
+    """DP + 2 PP, and the groups in the order of the path."""
+    path_s, order = shortest_path(hops_s(links, groups))
+    return data_parallel_s(links, groups) + 2 * path_s, groups[order]
 
 
 def grid_cost_s(links: LinkTimes, grid: Grid) -> float:
@@ -133,7 +138,7 @@ def shortest_path(hops: Floats) -> tuple[float, Grid]:
     if num_groups <= MAX_EXACT_STAGES:
         order = _exact_path(hops)
     else:
-        paths = [_without_crossings(hops, _greedy_path(hops, i)) for i in range(num_groups)]
+        paths = [_without_crossings(hops, greedy_path(hops, i)) for i in range(num_groups)]
         order = min(paths, key=lambda path: length_s(hops, path))
     return length_s(hops, order), order
 
@@ -171,8 +176,8 @@ def _subsets(num_groups: int) -> tuple[tuple[Grid, ...], ...]:
     )
 
 
-def _greedy_path(hops: Floats, start: int) -> Grid:
-    """From `start` always on to the nearest group that is left."""
+def greedy_path(hops: Floats, start: int) -> Grid:
+    """The order of groups from `start` always on to the nearest group that is left."""
     order, left = [start], np.ones(len(hops), np.bool_)
     left[start] = False
     while left.any():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbench.errors import PlanError
-from netbench.placement.dtfm_cost import LinkTimes, grid_of, hops_s, link_times, shortest_path
+from netbench.placement.dtfm_cost import LinkTimes, grid_of, link_times
 from netbench.placement.problem import Floats, Grid, Problem
 
 
@@ -104,15 +104,14 @@ def closest(links: LinkTimes, count: int) -> Grid:
 
 
 def assemble(units: Units, groups: Grid) -> Grid:
-    """The grid, (dp * tp, pp), of stage groups (pp, dp) of units, in any order.
+    """The grid, (dp * tp, pp), of stage groups (pp, dp) of units in the order of a path.
 
-    The path decides the order of stages but not its direction. Taken is the one in which every
+    The cost does not tell in which direction stages go along it. Taken is the one in which every
     stage fits its devices, then the one that gives most gradients to the groups that are fast.
     Raises PlanError where neither fits.
     """
     problem = units.problem
-    _, order = shortest_path(hops_s(units.links, groups))
-    ahead = _expand(units, grid_of(units.links, groups[order]))
+    ahead = _expand(units, grid_of(units.links, groups))
     both = (ahead, ahead[:, ::-1])
     overfull = [int(np.isinf(_stage_s(problem, grid)).sum()) for grid in both]
     if min(overfull) > 0:
@@ -122,7 +121,7 @@ def assemble(units: Units, groups: Grid) -> Grid:
         )
     group_s = units.links.group_s[groups[:, :, None], groups[:, None, :]].sum(axis=2).max(axis=1)
     slowest_s = [
-        float((group_s[path] * problem.gradient_bytes).max()) for path in (order, order[::-1])
+        float((path_s * problem.gradient_bytes).max()) for path_s in (group_s, group_s[::-1])
     ]
     return min(zip(overfull, slowest_s, (0, 1), both, strict=True))[3]
 
