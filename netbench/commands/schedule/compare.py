@@ -131,7 +131,11 @@ def _search(
         for index, one, answer in run_entries(request, entries, limits, on_said):
             found[index], placed[_key(one)] = one, answer
             on_found(index, one)
-    bound_s = with_bound(next(iter(placed.values()))).bound_s
+    # Of all that have as many layers in each stage, one has the bound of all.
+    kinds = {answer.stage_layers: answer for answer in placed.values()}
+    with console.status("looking for a lower bound"):
+        bounds_s = [with_bound(answer).bound_s for answer in kinds.values()]
+    bound_s = min((bound for bound in bounds_s if bound is not None), default=None)
     return Contest(found=tuple(found[index] for index in sorted(found)), bound_s=bound_s), placed
 
 

@@ -63,7 +63,8 @@ def command(
         print_heading(console, request)
     with watching(console, scheduler, limits) as on_step:
         placed, answer = search(request, scheduler, seed, limits, on_step)
-    placed = with_bound(placed)
+    with console.status("looking for a lower bound"):
+        placed = with_bound(placed)
     if as_json:
         click.echo(json.dumps(_json(placed, answer.steps), indent=2))
     else:

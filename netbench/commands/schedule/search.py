@@ -14,7 +14,7 @@ from rich.progress import Progress, ProgressColumn, Task, TextColumn, TimeElapse
 from rich.progress_bar import ProgressBar
 
 from netbench.commands.schedule.request import Limits
-from netbench.errors import UsageError, nearest
+from netbench.errors import PlanError, UsageError, nearest
 from netbench.report.sweep import seconds_text
 
 if TYPE_CHECKING:
@@ -71,8 +71,14 @@ def simulated_s(request: Request, placed: Placed | None = None) -> float:
 
 
 def with_bound(placed: Placed) -> Placed:
-    """With the lower bound of its problem, where one is known."""
-    return placed
+    """With the lower bound of its problem, for its own layers of stages, where one is known."""
+    from netbench.placement.bound import lower_bound
+
+    try:
+        bound = lower_bound(placed.request.problem(placed.stage_layers))
+    except PlanError:  # a system without stages
+        return placed
+    return dataclasses.replace(placed, bound_s=bound.seconds)
 
 
 @contextmanager
