@@ -1,4 +1,4 @@
-"""`netbench scenario`: list, show, validate and describe the form of scenario files."""
+"""`netbench scenario`: list, show, validate, make up, and describe the form of scenario files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from netbench.commands.net.output import write_text
 from netbench.plan import build_plans
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import DeviceProfile, Link, Sweep
+from netbench.scenario.schema import MAX_NODES
 from netbench.units import (
     format_bandwidth,
     format_bytes,
@@ -100,6 +102,35 @@ def validate(files: tuple[str, ...]) -> None:
             f"{file}: good (nodes: {len(found.nodes)}, devices: {found.num_devices}, "
             f"regions: {len(found.network.regions)}, plans: {len(plans)})"
         )
+
+
+@scenario.command()
+@click.option("--regions", default=16, show_default=True, type=click.IntRange(1), help="Cities.")
+@click.option(
+    "--devices", default=1024, show_default=True, type=click.IntRange(1, MAX_NODES), help="In all."
+)
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(0), help="Decides it all."
+)
+@click.option("--mixed", is_flag=True, help="V100s, A40s and T4s.  [default: V100s]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+def generate(regions: int, devices: int, seed: int, mixed: bool, output: Path | None) -> None:
+    """Make up a scenario: cities of the world with uneven numbers of devices.
+
+    Delays are by distance, bandwidths by delay, as measured between AWS regions.
+    """
+    from netbench.scenario.geography import generate_scenario
+
+    words = f"--regions {regions} --devices {devices} --seed {seed}{' --mixed' if mixed else ''}"
+    text = generate_scenario(
+        num_regions=regions,
+        num_devices=devices,
+        seed=seed,
+        mixed=mixed,
+        name=output.stem if output else "random",
+        command=f"netbench scenario generate {words}",
+    )
+    write_text(output, text, f"{devices} devices in {regions} cities")
 
 
 @scenario.command()

@@ -232,10 +232,10 @@ def scenario_yaml(matrix: Matrix, frame: Frame) -> str:
     lines.append(f"name: {frame.name}")
     if frame.title:
         lines.append(f"title: {json.dumps(frame.title, ensure_ascii=False)}")
-    lines += ["", f"regions: [{', '.join(map(_plain, matrix.places))}]", "", "nodes:"]
+    lines += ["", f"regions: [{', '.join(map(plain, matrix.places))}]", "", "nodes:"]
     count = f", count: {frame.nodes_per_region}" if frame.nodes_per_region > 1 else ""
     for place in matrix.places:
-        lines.append(f"  - {{region: {_plain(place)}{count}, device: {_plain(frame.device)}}}")
+        lines.append(f"  - {{region: {plain(place)}{count}, device: {plain(frame.device)}}}")
     lines += ["", "network:", *_inside_lines(matrix, frame), *_link_lines(matrix, frame)]
     num_nodes = len(matrix.places) * frame.nodes_per_region
     batch = math.ceil(BATCH / num_nodes) * num_nodes
@@ -261,9 +261,9 @@ def _inside_lines(matrix: Matrix, frame: Frame) -> Iterator[str]:
         for place in matrix.places:
             if place in own:
                 reading = matrix.readings[place, place]
-                yield f"    {_plain(place)}: {{{_values(reading, frame)}}}{_source(reading)}"
+                yield f"    {plain(place)}: {{{_values(reading, frame)}}}{_source(reading)}"
             elif frame.inside is not None:
-                yield f"    {_plain(place)}: {{{_values(given, frame)}}}{note}"
+                yield f"    {plain(place)}: {{{_values(given, frame)}}}{note}"
 
 
 def _link_lines(matrix: Matrix, frame: Frame) -> Iterator[str]:
@@ -279,11 +279,11 @@ def _link_lines(matrix: Matrix, frame: Frame) -> Iterator[str]:
         values = _values(there, frame)
         note = "" if common else _source(there)
         if values == _values(back, frame):
-            yield f"    - {{between: [{_plain(a)}, {_plain(b)}], {values}}}{note}"
+            yield f"    - {{between: [{plain(a)}, {plain(b)}], {values}}}{note}"
         else:
-            yield f"    - {{from: {_plain(a)}, to: {_plain(b)}, {values}}}{note}"
+            yield f"    - {{from: {plain(a)}, to: {plain(b)}, {values}}}{note}"
             note = "" if common else _source(back)
-            yield f"    - {{from: {_plain(b)}, to: {_plain(a)}, {_values(back, frame)}}}{note}"
+            yield f"    - {{from: {plain(b)}, to: {plain(a)}, {_values(back, frame)}}}{note}"
 
 
 def _source(reading: Reading) -> str:
@@ -310,7 +310,7 @@ def _values(reading: Reading, frame: Frame) -> str:
     return ", ".join(words)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text as YAML has it, quoted where it would be taken for something else."""
     if PLAIN.fullmatch(text) and text.lower() not in RESERVED:
         return text

@@ -179,3 +179,26 @@ def test_show_says_what_else_a_link_does(
     assert "  2% duplicated" in out
     assert "  queue 500" in out
     assert "sharing: trunk (all between two regions shares one rate)" in out
+
+
+def test_a_generated_scenario_is_made_again_by_the_command_in_its_head(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """To a file and to the screen alike; and it is a scenario."""
+    made = tmp_path / "random.yaml"
+    words = ["generate", "--regions", "3", "--devices", "24", "--seed", "7", "--mixed"]
+    assert typed(capsys, *words, "-o", str(made))[0] == 0
+    head = made.read_text().splitlines()[0]
+    command = head.removeprefix("# Made by: netbench scenario ").split()
+    assert command == words
+    assert typed(capsys, *command) == (0, made.read_text(), "")
+    code, out, _ = typed(capsys, "validate", str(made))
+    assert code == 0
+    assert "devices: 24, regions: 3" in out
+
+
+def test_what_cannot_be_generated_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    code, _, err = typed(capsys, "generate", "--regions", "8", "--devices", "4")
+    assert code == 2
+    assert err.startswith("error: 8 regions for 4 devices: expected 1 to 71 regions")
