@@ -22,7 +22,11 @@ from netbench.placement.problem import Floats, Grid
 from netbench.plan.model import Plan
 from netbench.simulator.graph import Ids
 from netbench.simulator.parts import FINISH, FIRST, LAST, LATEST, LEFT, Parts
+from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.simulator.simulate import rank_lanes, simulate, steady_labels
+
+MAX_RECORDS = 200_000
+"""That are kept of pipelines, and of groups: a pipeline of 8 stages takes a kilobyte."""
 
 S = TypeVar("S", bound=np.generic)
 
@@ -50,9 +54,10 @@ class PlanObjective:
     message and its first gradients still may, unless every pair of nodes has its own rate.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._parts = Parts(plan)
+    def __init__(self, plan: Plan, transport: TransportProfile | None = None) -> None:
+        """transport: None = the profile of the plan's backend."""
+        self._plan, self._transport = plan, transport or load_transport(plan.backend)
+        self._parts = Parts(plan, self._transport)
         self._missing = plan.num_micro_batches - self._parts.shape.num_micro_batches
         network, self._node = plan.network, np.asarray(plan.device_nodes)
         self._region = np.asarray(network.node_regions)[self._node]
@@ -122,7 +127,7 @@ class PlanObjective:
     def _whole_s(self, grids: Grid) -> Floats:
         placements = (tuple(grid.ravel()[self._by_rank].tolist()) for grid in grids)
         plans = (dataclasses.replace(self._plan, placement=placement) for placement in placements)
-        return np.array([simulate(plan).iteration_s for plan in plans])
+        return np.array([simulate(plan, self._transport).iteration_s for plan in plans])
 
     def _by_parts_s(self, grids: Grid) -> Floats:
         """What `simulate` finds, of parts that begin when those before them let them."""
@@ -245,6 +250,8 @@ class PlanObjective:
                 "tensor parallelism"
             )
         keys = [row.tobytes() for row in told]
+        if len(known) + len(keys) > MAX_RECORDS:
+            known.clear()
         new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
         if new:
             known.update(zip([keys[row] for row in new], timed(np.array(new)), strict=True))

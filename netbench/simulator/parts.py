@@ -14,7 +14,7 @@ from netbench.placement.problem import Floats, Grid
 from netbench.plan.model import Layout, Plan
 from netbench.simulator.graph import Graph, Ids, Kind, Timeline
 from netbench.simulator.pipeline import add_pipelines
-from netbench.simulator.profile import load_transport
+from netbench.simulator.profile import TransportProfile
 from netbench.simulator.simulate import (
     compute_seconds,
     fabric_of,
@@ -48,9 +48,9 @@ class Parts:
     simulated.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, transport: TransportProfile) -> None:
         self.shape = shape(plan)
-        self._transport = load_transport(plan.backend)
+        self._transport = transport
         network = plan.network
         self._node = np.asarray(plan.device_nodes)
         self._region = np.asarray(network.node_regions)[self._node]
