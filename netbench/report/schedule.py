@@ -11,7 +11,6 @@ from netbench.report.published import Sample
 from netbench.report.sweep import seconds_text
 from netbench.report.tables import percent_text, spread_text
 
-
 LISTED = "identity"
 """The placement that comes of the order in which nodes are listed."""
 
