@@ -1,8 +1,8 @@
 """Writes the V100 device profile, and says how it was made.
 
     python -m benchmarks.calibrate_v100            print constants, residuals and predictions
-    python -m benchmarks.calibrate_v100 --write    and write the profile, the A40s derived from it,
-                                                   and docs/calibration.md
+    python -m benchmarks.calibrate_v100 --write    and write the profile, those derived from it
+                                                   (A40, T4), and docs/calibration.md
 
 What is fitted on what: `benchmarks/fit_v100.py`.
 """
@@ -41,8 +41,12 @@ PAGE = ROOT / "docs" / "calibration.md"
 A40_SCENARIOS = tuple(ROOT / "scenarios" / f"fluidstack{n}.yaml" for n in (2, 3))
 SLOTTED = ("dtfm-scheduled", "megatron-p8")
 
-A40_SPEED = 150 / 125
-"""Nominal fp16 TFLOPS of an A40 over a V100's. Source: scenarios/fluidstack2.yaml."""
+A40_SPEED, T4_SPEED = 150 / 125, 65 / 125
+"""Nominal fp16 TFLOPS of an A40 and a T4 over a V100's. Sources: scenarios/fluidstack2.yaml,
+NVIDIA's data sheet."""
+
+DERIVED = {PROFILE.with_name("A40.yaml"): A40_SPEED, PROFILE.with_name("T4.yaml"): T4_SPEED}
+"""Built-in profiles that are the V100's times a factor."""
 
 
 def mean_error(rows: Iterable[Residual]) -> float:
@@ -136,6 +140,15 @@ def rewrite_a40(text: str, constants: Constants) -> str:
     found, count = re.subn(r"(?<=\n  A40:\n).*?(?=    memory:)", speeds, text, flags=re.DOTALL)
     if count != 1:
         raise ValueError(f"{count} A40 profiles, expected 1: a scenario's `devices` changed shape")
+    return found
+
+
+def rewrite_derived(text: str, constants: Constants, factor: float) -> str:
+    """A built-in profile's text, `factor` times as fast as the V100."""
+    speeds = _speeds(constants, "", factor) + "\n"
+    found, count = re.subn(r"(?<=\n)flops:.*?(?=memory:)", speeds, text, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"{count} speeds, expected 1: the profile changed shape")
     return found
 
 
@@ -309,6 +322,9 @@ def main() -> None:
         for path in A40_SCENARIOS:
             text = path.read_text(encoding="utf-8")
             path.write_text(rewrite_a40(text, found.constants), encoding="utf-8")
+        for path, factor in DERIVED.items():
+            text = path.read_text(encoding="utf-8")
+            path.write_text(rewrite_derived(text, found.constants, factor), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -114,11 +114,15 @@ def _simulated(plan: Plan) -> Timeline:
 
 
 def _stages(plan: Plan) -> Mapping[str, Sequence[int]]:
-    """Ranks by stage, by name."""
+    """Ranks by stage, by name; those that the simulated one stands for, where one does."""
     stages: dict[str, list[int]] = {}
-    for rank in range(plan.layout.num_ranks):
-        alone = plan.schedule == "none"
-        stages.setdefault("all" if alone else f"{stage_of(plan, rank)}", []).append(rank)
+    for rank, device in enumerate(plan.placement):
+        if plan.schedule != "none":
+            stages.setdefault(f"{stage_of(plan, rank)}", []).append(rank)
+        elif not plan.type_stages:
+            stages.setdefault("all", []).append(rank)
+        elif plan.stages_on(device)[0].forward_s == plan.at_slowest().stages[0].forward_s:
+            stages.setdefault("slowest", []).append(rank)
     return {name: stages[name] for name in sorted(stages, key=lambda name: (len(name), name))}
 
 

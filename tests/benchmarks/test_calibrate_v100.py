@@ -11,8 +11,10 @@ import pytest
 
 from benchmarks.calibrate_v100 import (
     A40_SCENARIOS,
+    DERIVED,
     render_profile,
     rewrite_a40,
+    rewrite_derived,
     slot_table,
     summary_table,
 )
@@ -33,7 +35,7 @@ from benchmarks.fit_v100 import (
     with_micro_batch,
 )
 from netbench.plan.build import build_plan
-from netbench.scenario.devices import device_profile
+from netbench.scenario.devices import device_profile, read_device_profile
 from netbench.scenario.load import load_scenario
 from netbench.scenario.schema import DeviceForm
 from netbench.scenario.source import read_source
@@ -174,6 +176,24 @@ def test_an_a40_is_rewritten_by_the_ratio_of_the_peaks(path: Path, tmp_path: Pat
         before.workload,
     )
     assert after.devices["A40"].memory_bytes == before.devices["A40"].memory_bytes
+
+
+@pytest.mark.parametrize(("path", "factor"), DERIVED.items(), ids=lambda value: str(value)[-8:])
+def test_a_derived_profile_is_rewritten_by_the_ratio_of_the_peaks(
+    path: Path, factor: float, tmp_path: Path
+) -> None:
+    """150 and 65 TFLOPS over 125; its memory and its source stay."""
+    copy = tmp_path / path.name
+    copy.write_text(rewrite_derived(path.read_text(encoding="utf-8"), KNOWN, factor))
+    before, after = (read_device_profile(path.stem, file) for file in (path, copy))
+    made = profile_of(KNOWN, load_scenario("case1").workload).flops
+    assert {name: after.flops[name] for name in made} == pytest.approx(
+        {name: flops * factor for name, flops in made.items()}, rel=2e-3
+    )
+    assert after.flops != before.flops
+    assert (after.memory_bytes, after.source) == (before.memory_bytes, before.source)
+    with pytest.raises(ValueError, match="0 speeds"):
+        rewrite_derived("memory: 16GB\n", KNOWN, factor)
 
 
 def test_a_scenario_without_an_a40_is_refused() -> None:

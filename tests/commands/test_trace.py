@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.plan import build_plan, plan_hash, plan_to_json
-from netbench.plan.timeline import trace_path, write_timeline
+from netbench.plan import Plan, build_plan, plan_hash, plan_to_json
+from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, RunStore
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
@@ -35,32 +35,35 @@ def traced(tmp_path: Path) -> Path:
         network="10ms-1Gbit",
         micro_batch=4,
     )
-    environment = Environment(
-        kernel="6.1", mode="guest-virtual", scale=plan.scale, versions={}, machine="test"
-    )
-    with RunStore.create(
-        tmp_path / "results",
-        scenario="gpt3-small",
-        created=datetime(2026, 1, 2),
-        command=["netbench"],
-        environment=environment,
-    ) as store:
-        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
     simulated = unfold(simulate(plan, whole=True))
     slices = (
         dataclasses.replace(piece, start_s=piece.start_s * STRETCH, end_s=piece.end_s * STRETCH)
         for piece in simulated.slices
     )
-    timeline = dataclasses.replace(
-        simulated,
-        source="emulated",
-        iteration_s=simulated.iteration_s * STRETCH,
-        slices=tuple(slices),
+    iteration_s = simulated.iteration_s * STRETCH
+    return run_of(tmp_path, plan, iteration_s, tuple(slices))
+
+
+def run_of(folder: Path, plan: Plan, iteration_s: float, slices: tuple[Slice, ...]) -> Path:
+    """A run's folder with this trace."""
+    environment = Environment(
+        kernel="6.1", mode="guest-virtual", scale=plan.scale, versions={}, machine="test"
     )
-    folder = store.path.parent
-    trace_path(folder, plan_hash(plan)).parent.mkdir()
-    write_timeline(trace_path(folder, plan_hash(plan)), plan, timeline)
-    return folder
+    with RunStore.create(
+        folder / "results",
+        scenario=plan.scenario,
+        created=datetime(2026, 1, 2),
+        command=["netbench"],
+        environment=environment,
+    ) as store:
+        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+    found = store.path.parent
+    trace_path(found, plan_hash(plan)).parent.mkdir()
+    timeline = Timeline(
+        plan=plan_hash(plan), source="emulated", iteration_s=iteration_s, slices=slices
+    )
+    write_timeline(trace_path(found, plan_hash(plan)), plan, timeline)
+    return found
 
 
 def test_it_says_how_far_apart_the_two_are(
@@ -133,3 +136,23 @@ def test_a_run_without_traces_says_how_to_make_them(
     )
     assert run(["trace", "diff", "case5", "--results", str(traced.parent)]) == 2
     assert "make one with netbench run case5 --trace" in capsys.readouterr().err
+
+
+def test_one_simulated_rank_is_compared_with_those_it_stands_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of devices of several types the slowest: nobody else computes for as long."""
+    plan = build_plan(load_scenario("mixed-gpu"), "ddp", 40, 384, 2022, 2, 1)
+    slices, longest_s = [], 0.0
+    for rank, device in enumerate(plan.placement):
+        (stage,) = plan.stages_on(device)
+        passes_s = plan.num_micro_batches * (stage.forward_s + stage.backward_s)
+        slices.append(Slice(kind="backward", rank=rank, start_s=0.0, end_s=passes_s))
+        longest_s = max(longest_s, passes_s)
+    folder = run_of(tmp_path, plan, simulate(plan).iteration_s, tuple(slices))
+    assert run(["trace", "diff", str(folder)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (recorded,) = [row for row in rows if row[:1] == ["slowest"]]
+    (simulated,) = [row for row in rows if row[:1] == ["simulated"] and len(row) > 4]
+    assert f"{longest_s:.3f}" in recorded
+    assert f"{longest_s:.3f}" in simulated
