@@ -98,6 +98,14 @@ def state_bytes(system: str, dtype: str) -> tuple[int, int, int]:
     return weight, gradient.get(system, weight), master + moments
 
 
+def restart_bytes(system: str, dtype: str) -> int:
+    """Bytes per parameter that a rank needs of another to go on where that one is: the weights that
+    are updated, fp32 or the dtype where that is larger, and Adam's two moments of them; dtfm, which
+    updates with SGD, has none. Weights of 16 bits follow from those."""
+    updated = max(DTYPE_BYTES[dtype], MASTER_BYTES)
+    return updated if system == "dtfm" else updated + 2 * max(DTYPE_BYTES[dtype], MOMENT_BYTES)
+
+
 def layer_bytes(
     workload: Workload, tensor_parallel: int, *, sequence_parallel: bool = False
 ) -> float:

@@ -26,8 +26,8 @@ from netbench.simulator.simulate import simulate
 
 TWO_LABS = load_scenario("example-two-labs")
 CASE3 = load_scenario("case3")
-SPOT = load_scenario("case2").first_devices(8)
-"""Two nodes of four GPUs."""
+EIGHTS = load_scenario("case1").first_devices(16)
+"""Two nodes of eight GPUs."""
 
 
 def test_candidates_are_all_schedules_and_kinds_of_data_parallelism_of_some_degrees() -> None:
@@ -49,7 +49,7 @@ def test_candidates_are_all_schedules_and_kinds_of_data_parallelism_of_some_degr
     assert sum(one.plan.sequence_parallel for one in tensor) == 4
 
 
-@pytest.mark.parametrize("scenario", [TWO_LABS, SPOT, CASE3], ids=lambda found: found.name)
+@pytest.mark.parametrize("scenario", [TWO_LABS, EIGHTS, CASE3], ids=lambda found: found.name)
 def test_candidates_train_the_same_thing_and_fit(scenario) -> None:  # type: ignore[no-untyped-def]
     """The whole batch and the whole model, without stale gradients or local steps, in memory, each
     once; depths are all that divide the layers, and there is one that leaves devices idle."""
@@ -68,7 +68,7 @@ def test_candidates_train_the_same_thing_and_fit(scenario) -> None:  # type: ign
     assert any(one.plan.layout.num_ranks < scenario.num_devices for one in found)
 
 
-@pytest.mark.parametrize("scenario", [TWO_LABS, SPOT], ids=["one device a node", "four"])
+@pytest.mark.parametrize("scenario", [TWO_LABS, EIGHTS], ids=["one device a node", "eight"])
 def test_no_placement_is_faster_than_the_bound(scenario) -> None:  # type: ignore[no-untyped-def]
     """Of any candidate, with its ranks anywhere."""
     rng = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_no_placement_is_faster_than_the_bound(scenario) -> None:  # type: ignor
 
 def test_what_is_left_out_could_not_have_been_among_the_best() -> None:
     """All candidates simulated: the best eight are the same, though not all had to be."""
-    candidates = find_candidates(CASE3, 24, 4096)
+    candidates = find_candidates(CASE3.first_devices(32), 24, 4096)
     by_time = sorted((simulate(one.plan).iteration_s, one.request.variant) for one in candidates)
     found = search_layouts(candidates, scheduler=still, budget=Budget(evaluations=0))
     names = [(one.iteration_s, one.candidate.request.variant) for one in found.found]
