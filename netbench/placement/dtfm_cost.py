@@ -19,13 +19,11 @@ NeurIPS 2022, section 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from netbench.placement.problem import Floats, Grid
 
@@ -110,7 +108,7 @@ def bottleneck_s(pairs_s: Floats) -> float:
 
 def _is_perfect(allowed: NDArray[np.bool_]) -> bool:
     """Whether a matching along what is allowed leaves nobody out."""
-    return bool((maximum_bipartite_matching(csr_array(allowed)) >= 0).all())
+    return bool(allowed[linear_sum_assignment(allowed, maximize=True)].all())
 
 
 def matching(pairs_s: Floats) -> Grid:
@@ -148,32 +146,32 @@ def length_s(hops: Floats, order: Grid) -> float:
     return float(hops[order[:-1], order[1:]].sum())
 
 
+@njit(cache=True)
 def _exact_path(hops: Floats) -> Grid:
     """By the shortest path through every subset of groups that ends in each of its members."""
     num_groups = len(hops)
     least_s = np.full((1 << num_groups, num_groups), np.inf)
-    least_s[1 << np.arange(num_groups), np.arange(num_groups)] = 0.0
-    for with_last in _subsets(num_groups):
-        for last, subsets in enumerate(with_last):
-            before_s = least_s[subsets ^ (1 << last)]
-            least_s[subsets, last] = (before_s + hops[:, last]).min(axis=1)
-    subset, order = (1 << num_groups) - 1, [int(least_s[-1].argmin())]
-    while len(order) < num_groups:
-        subset ^= 1 << order[-1]
-        order.append(int((least_s[subset] + hops[:, order[-1]]).argmin()))
-    return np.array(order, np.int64)
-
-
-@cache
-def _subsets(num_groups: int) -> tuple[tuple[Grid, ...], ...]:
-    """[size - 2][last]: the subsets of two groups or more, by size, that contain `last`."""
-    subsets = np.arange(1 << num_groups)
-    contains = (subsets[:, None] >> np.arange(num_groups)) & 1
-    sizes = contains.sum(axis=1)
-    return tuple(
-        tuple(subsets[(sizes == size) & (contains[:, last] == 1)] for last in range(num_groups))
-        for size in range(2, num_groups + 1)
-    )
+    before = np.zeros((1 << num_groups, num_groups), np.int64)
+    for subset in range(1, 1 << num_groups):
+        for last in range(num_groups):
+            rest = subset ^ (1 << last)
+            if rest > subset:
+                continue  # not a member
+            if rest == 0:
+                least_s[subset, last] = 0.0
+            for group in range(num_groups):
+                path_s = least_s[rest, group] + hops[group, last]
+                if path_s < least_s[subset, last]:
+                    least_s[subset, last] = path_s
+                    before[subset, last] = group
+    order = np.empty(num_groups, np.int64)
+    subset = (1 << num_groups) - 1
+    order[0] = least_s[subset].argmin()
+    for place in range(1, num_groups):
+        last = order[place - 1]
+        order[place] = before[subset, last]
+        subset ^= 1 << last
+    return order
 
 
 def greedy_path(hops: Floats, start: int) -> Grid:
