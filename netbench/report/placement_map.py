@@ -95,7 +95,7 @@ def placement_figure(plan: Plan, grid: Grid, *, note: str = "") -> Figure:
     else:
         _draw_devices(axes, plan, grid, sites, colors)
     _write_heading(figure, plan, note, whole, height_in)
-    _draw_legend(figure, plan, colors, height_in)
+    _draw_legend(figure, plan, grid, colors, height_in)
     return figure
 
 
@@ -358,7 +358,9 @@ def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in
     )  # fmt: skip
 
 
-def _draw_legend(figure: Figure, plan: Plan, colors: Sequence[str], height_in: float) -> None:
+def _draw_legend(
+    figure: Figure, plan: Plan, grid: Grid, colors: Sequence[str], height_in: float
+) -> None:
     from matplotlib.patches import Patch
 
     layers = [stage.num_layers for stage in plan.stages]
@@ -367,7 +369,7 @@ def _draw_legend(figure: Figure, plan: Plan, colors: Sequence[str], height_in: f
         Patch(color=color, label=f"{stage} ({layers[stage]} layers)" if uneven else str(stage))
         for stage, color in enumerate(colors)
     ]
-    if len(plan.device_nodes) > plan.layout.num_ranks:
+    if len(plan.device_nodes) > grid.size:
         handles.append(Patch(color=IDLE, label="idle"))
     figure.legend(
         handles=handles, loc="lower center", ncols=min(16, len(handles)), frameon=False,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -23,7 +24,7 @@ from netbench.plan import Layout, Plan
 from netbench.plan.build import choose_network
 from netbench.plan.serial import network_to_json
 from netbench.scenario.model import Scenario
-from netbench.scenario.schema import Positive, Section, shown
+from netbench.scenario.schema import Section, shown
 from netbench.scenario.source import Source, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.simulator.scheduling import Request, placement_of
@@ -139,12 +140,15 @@ def write_placed(placed: Placed, path: Path) -> None:
         raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
+Whole = Annotated[int, Field(gt=0)]
+
+
 class LayoutForm(Section):
     """Degrees of parallelism."""
 
-    tp: Positive = 1
-    pp: Positive = 1
-    dp: Positive = 1
+    tp: Whole = 1
+    pp: Whole = 1
+    dp: Whole = 1
 
 
 class PlacementForm(Section):
@@ -156,9 +160,9 @@ class PlacementForm(Section):
     scenario_hash: str
     network: str = ""
     system: str = Field(examples=['"dtfm-scheduled"'])
-    layers: Positive = Field(examples=["24"])
-    batch: Positive = Field(examples=["1024"])
-    micro_batch: Positive | None = None
+    layers: Whole = Field(examples=["24"])
+    batch: Whole = Field(examples=["1024"])
+    micro_batch: Whole | None = None
     layout: LayoutForm = Field(examples=['{"tp": 1, "pp": 8, "dp": 8}'])
     scheduler: str = Field(min_length=1, examples=['"by hand"'])
     seed: int = 0
@@ -167,7 +171,7 @@ class PlacementForm(Section):
     search_s: float = 0.0
     simulated_s: float | None = None
     bound_s: float | None = None
-    stage_layers: list[Positive] = Field(min_length=1, examples=["[3, 3, 3, 3]"])
+    stage_layers: list[Whole] = Field(min_length=1, examples=["[3, 3, 3, 3]"])
     pipelines: list[list[str]] = Field(min_length=1, examples=['[["node0", "node1"]]'])
 
 

@@ -16,6 +16,7 @@ from netbench.commands.lazy import Commands, DefaultGroup
 LAZY: Commands = {
     "place": ("netbench.commands.schedule.place", "command", "Search a placement."),
     "compare": ("netbench.commands.schedule.compare", "command", "All schedulers, side by side."),
+    "repair": ("netbench.commands.schedule.repair", "command", "Go on after nodes were lost."),
 }
 
 

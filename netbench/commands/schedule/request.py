@@ -15,6 +15,7 @@ from netbench.scenario import load_scenario
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Budget
+    from netbench.simulator.scheduling import Request
 
 Command = Callable[..., Any]
 
@@ -23,10 +24,13 @@ DEFAULT_BUDGET = "30s"
 
 
 def parse_budget(text: str) -> float:
-    """Seconds, above 0; `30s` or `2min`."""
-    seconds = units.parse_time(text)
+    """Seconds, above 0."""
+    try:
+        seconds = units.parse_time(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f'"{text}" is no time to search for; write e.g. 30s')
+        raise ValueError(f'"{text}" is no time to search for; write e.g. 30s or 2min')
     return seconds
 
 
@@ -52,6 +56,31 @@ class Limits:
         return units.format_time(self.seconds)
 
 
+def make_request(
+    scenario: str,
+    system: str = DEFAULT_SYSTEM,
+    layers: int | None = None,
+    batch: int | None = None,
+    micro_batch: int | None = None,
+    network: str | None = None,
+) -> Request:
+    """None: the first of the scenario's slice."""
+    from netbench.simulator.scheduling import Request  # numba: not for --help
+
+    found = load_scenario(scenario)
+    sweep = found.sweep
+    if micro_batch is None:
+        micro_batch = next(iter(sweep.default_micro_batch), None)
+    return Request(
+        scenario=found,
+        variant=system,
+        layers=sweep.default_layers[0] if layers is None else layers,
+        batch=sweep.default_batch[0] if batch is None else batch,
+        micro_batch=micro_batch,
+        network=next(iter(sweep.default_networks), "") if network is None else network,
+    )
+
+
 def request_options(function: Command) -> Command:
     """Options of a command that is given a `simulator.scheduling.Request` first."""
     options = (
@@ -74,20 +103,7 @@ def request_options(function: Command) -> Command:
         network: str | None,
         **others: Any,
     ) -> Any:
-        from netbench.simulator.scheduling import Request  # numba: not for --help
-
-        found = load_scenario(scenario)
-        sweep = found.sweep
-        if micro_batch is None:
-            micro_batch = next(iter(sweep.default_micro_batch), None)
-        request = Request(
-            scenario=found,
-            variant=system,
-            layers=sweep.default_layers[0] if layers is None else layers,
-            batch=sweep.default_batch[0] if batch is None else batch,
-            micro_batch=micro_batch,
-            network=next(iter(sweep.default_networks), "") if network is None else network,
-        )
+        request = make_request(scenario, system, layers, batch, micro_batch, network)
         return function(request, **others)
 
     for option in reversed(options):

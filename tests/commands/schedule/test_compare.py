@@ -1,0 +1,97 @@
+"""`netbench schedule compare SCENARIO`, as a person types it."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.plan import build_plan
+from netbench.scenario import load_scenario
+from netbench.simulator import simulate
+from netbench.simulator.placement_file import read_placed
+from tests.commands.schedule import four_nodes
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+COMPARE = ("schedule", "compare")
+SEARCHES = ("--schedulers", "identity,random,random-1000", "--seeds", "3", "--evaluations", "200")
+
+
+def test_every_scheduler_has_a_row_of_what_its_searches_found(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Means, least and most of the searches that the CSV lists; identity is asked once, and is what
+    the file's order gives."""
+    scenario, path = four_nodes.write(tmp_path), tmp_path / "searches.csv"
+    assert run([*COMPARE, scenario, *SEARCHES, "--csv", str(path)]) == 0
+    searches = list(csv.DictReader(path.read_text().splitlines()))
+    assert [(row["scheduler"], row["seed"]) for row in searches] == [
+        ("identity", "7"),
+        *((name, seed) for name in ("random", "random-1000") for seed in ("7", "8", "9")),
+    ]
+    assert float(searches[0]["simulated_s"]) == four_nodes.listed_s(scenario)
+    best_s = four_nodes.best_s(scenario)
+    assert [float(row["simulated_s"]) for row in searches[4:]] == pytest.approx([best_s] * 3)
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("identity", "random", "random-1000"):
+        times_s = [float(row["simulated_s"]) for row in searches if row["scheduler"] == name]
+        (cells,) = [line.split() for line in lines if line.split()[:1] == [name]]
+        expected = (statistics.fmean(times_s), min(times_s), max(times_s))
+        assert [float(cell) for cell in cells[2:5]] == pytest.approx(expected, abs=1e-4)
+        gap = expected[0] / float(searches[0]["bound_s"]) - 1
+        assert float(cells[5].rstrip("%")) == pytest.approx(100 * gap, abs=0.06)
+
+
+def test_the_random_placements_are_the_published_maps(tmp_path: Path) -> None:
+    """Seed for seed, what variant dtfm-random is."""
+    scenario, path = four_nodes.write(tmp_path), tmp_path / "searches.csv"
+    options = ["--schedulers", "random", "--seeds", "3", "--csv", str(path)]
+    assert run([*COMPARE, scenario, *options]) == 0
+    loaded = load_scenario(scenario)
+    for row in csv.DictReader(path.read_text().splitlines()):
+        plan = build_plan(loaded, "dtfm-random", 2, 64, int(row["seed"]), 2, 1)
+        assert float(row["simulated_s"]) == simulate(plan).iteration_s
+
+
+def test_the_best_placement_is_kept_and_drawn(tmp_path: Path) -> None:
+    """Both pictures; the file is the best of all searches."""
+    scenario = four_nodes.write(tmp_path)
+    files = {name: tmp_path / name for name in ("best.json", "over-time.png", "map.png")}
+    options = [
+        "-o",
+        files["best.json"],
+        "--plot",
+        files["over-time.png"],
+        "--map",
+        files["map.png"],
+    ]
+    assert run([*COMPARE, scenario, *SEARCHES, *map(str, options)]) == 0
+    placed = read_placed(files["best.json"], load_scenario(scenario))
+    assert placed.simulated_s == pytest.approx(four_nodes.best_s(scenario))
+    for name in ("over-time.png", "map.png"):
+        assert files[name].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "message"),
+    [
+        ("identity,dftm", "did you mean dtfm"),
+        ("identity,identity", "identity twice"),
+    ],
+)
+def test_schedulers_are_checked_before_any_searches(
+    schedulers: str, message: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Exit code 2."""
+    assert run([*COMPARE, four_nodes.write(tmp_path), "--schedulers", schedulers]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_search_that_fails_says_why(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """What no layout fits ends in one message, not in a trace of processes."""
+    assert run([*COMPARE, four_nodes.write(tmp_path), "--layers", "3", *SEARCHES]) == 2
+    assert "3 layers" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""`netbench schedule SCENARIO`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.scenario import load_scenario
+from netbench.simulator import simulate
+from netbench.simulator.placement_file import read_placed
+from tests.commands.schedule import four_nodes
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+SEARCH = ("--scheduler", "random-1000", "--evaluations", "200")
+"""Of 24 placements, each is among 200 draws but for one in 5000 runs; the seed is always the
+same."""
+
+
+def test_what_is_found_is_the_best_of_all_placements(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """As good as the least of all 24, simulated one by one; and the table says by how much."""
+    scenario, file = four_nodes.write(tmp_path), tmp_path / "placement.json"
+    assert run(["schedule", scenario, *SEARCH, "-o", str(file)]) == 0
+    placed = read_placed(file, load_scenario(scenario))
+    best_s, listed_s = four_nodes.best_s(scenario), four_nodes.listed_s(scenario)
+    assert simulate(placed.plan()).iteration_s == placed.simulated_s == pytest.approx(best_s)
+    assert best_s < 0.8 * listed_s
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("random-1000 ")]
+    assert float(row[1]) == pytest.approx(best_s, abs=1e-4)
+    assert float(row[2].rstrip("%")) == pytest.approx(100 * (best_s / listed_s - 1), abs=0.06)
+    assert lines[-1] == f"run it with: netbench run four-nodes --placement {file}"
+
+
+def test_no_placement_is_below_the_bound(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """What JSON says of the bound and the gap, against the least of all placements."""
+    scenario = four_nodes.write(tmp_path)
+    assert run(["schedule", scenario, *SEARCH, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["bound_s"] <= four_nodes.best_s(scenario) == found["simulated_s"]
+    assert found["gap"] == pytest.approx(found["simulated_s"] / found["bound_s"] - 1)
+    assert found["identity_s"] == four_nodes.listed_s(scenario)
+    assert [step["value"] for step in found["steps"]][-1] == found["simulated_s"]
+
+
+def test_so_many_candidates_give_the_same_everywhere(tmp_path: Path) -> None:
+    """Two searches of as many candidates differ in nothing but the time they took."""
+    scenario, files = four_nodes.write(tmp_path), [tmp_path / "a.json", tmp_path / "b.json"]
+    texts = []
+    for file in files:
+        assert run(["schedule", scenario, *SEARCH, "--seed", "3", "-o", str(file)]) == 0
+        texts.append([line for line in file.read_text().splitlines() if "search_s" not in line])
+    assert texts[0] == texts[1]
+    assert any('"budget": "200 candidates"' in line for line in texts[0])
+
+
+def test_the_best_so_far_is_said_while_it_searches(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Without a terminal: a line at the first candidates at least."""
+    assert run(["schedule", four_nodes.write(tmp_path), *SEARCH]) == 0
+    out = capsys.readouterr().out
+    assert "random-1000: best " in out
+    assert "200 candidates" in out
+    assert "keep it with -o placement.json; run it with: netbench run four-nodes" in out
+
+
+def test_the_map_is_a_picture(tmp_path: Path) -> None:
+    """A PNG; a folder that is not there is said before anything is searched."""
+    scenario = four_nodes.write(tmp_path)
+    assert run(["schedule", scenario, *SEARCH, "--plot", str(tmp_path / "map.png")]) == 0
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert run(["schedule", scenario, *SEARCH, "--plot", str(tmp_path / "no" / "map.png")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scheduler", "randm"], "did you mean random"),
+        (["--budget", "30"], "30s"),
+        (["--budget", "0s"], "write e.g. 30s"),
+        (["--system", "dtfm-schduled"], "did you mean dtfm-scheduled"),
+        (["--layers", "3"], "3 layers"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    options: list[str], message: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Exit code 2, and what to write instead."""
+    assert run(["schedule", four_nodes.write(tmp_path), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_is_of_the_search_and_lists_the_other_commands(capsys: CaptureFixture) -> None:
+    """`schedule SCENARIO` and `schedule compare SCENARIO` are both in it."""
+    assert run(["schedule", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "netbench schedule [OPTIONS] SCENARIO" in out
+    assert "--budget" in out
+    assert "\n  compare " in out
+
+
+def test_the_search_has_a_name_too(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """`schedule place SCENARIO` is `schedule SCENARIO`; options may come before the scenario."""
+    scenario = four_nodes.write(tmp_path)
+    assert run(["schedule", "place", scenario, "--scheduler", "identity"]) == 0
+    assert run(["schedule", "--scheduler", "identity", scenario]) == 0
+    first, second = capsys.readouterr().out.split("four-nodes\n")[1:]
+    assert first.split("searched")[0] == second.split("searched")[0]

@@ -1,0 +1,94 @@
+"""`netbench run --placement`, simulated, as a person types it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.records import find_run, read_run
+from tests.commands.schedule import four_nodes
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+SEARCH = ("--evaluations", "200")
+
+
+def rows(tmp_path: Path, *options: str, capsys: CaptureFixture) -> dict[str, dict[str, str]]:
+    """The run's table as CSV, by the name of the row."""
+    results = ("--results", str(tmp_path / "results"))
+    scenario = four_nodes.write(tmp_path)
+    assert run(["run", scenario, "--testbed", "sim", *results, *options]) == 0
+    capsys.readouterr()
+    assert run(["table", "four-nodes", *results, "--format", "csv"]) == 0
+    return {row["row"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+
+
+def test_a_scheduler_places_the_pipelines(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Variants that differ only in their own placement are one row, with the best time there is."""
+    found = rows(tmp_path, "--placement", "random-1000", *SEARCH, capsys=capsys)
+    assert set(found) == {"dtfm, random-1000 placement"}
+    (row,) = found.values()
+    best_s = four_nodes.best_s(four_nodes.write(tmp_path))
+    assert float(row["mean_s"]) == pytest.approx(best_s)
+    assert row["published_n"] == "0"
+
+
+def test_own_placements_stand_beside_it(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """`own` is what the variants are without the option."""
+    options = ("--placement", "own,random-1000", *SEARCH)
+    found = rows(tmp_path, *options, capsys=capsys)
+    assert set(found) == {"dtfm-scheduled", "dtfm-random", "dtfm, random-1000 placement"}
+    listed_s = four_nodes.listed_s(four_nodes.write(tmp_path))
+    assert float(found["dtfm-scheduled"]["mean_s"]) == listed_s
+
+
+def test_a_file_is_run_as_it_was_found(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Written by netbench schedule; the row says who found it. Another batch takes it too."""
+    scenario, file = four_nodes.write(tmp_path), str(tmp_path / "placement.json")
+    search = ("--scheduler", "random-1000", *SEARCH)
+    assert run(["schedule", scenario, *search, "-o", file]) == 0
+    found = rows(tmp_path, "--placement", file, capsys=capsys)
+    (row,) = found.values()
+    assert row["row"] == "dtfm, random-1000 placement"
+    assert float(row["mean_s"]) == pytest.approx(four_nodes.best_s(scenario))
+    larger = rows(tmp_path, "--placement", file, "--batch", "128", capsys=capsys)
+    assert [row["batch"] for row in larger.values()] == ["128"]
+    assert float(larger[row["row"]]["mean_s"]) > float(row["mean_s"])
+
+
+def test_a_run_with_placements_is_resumed(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Plans are in its records: nothing is searched again, and --placement not repeated."""
+    scenario, results = four_nodes.write(tmp_path), tmp_path / "results"
+    command = ["run", scenario, "--testbed", "sim", "--results", str(results)]
+    assert run([*command, "--placement", "random-1000", *SEARCH]) == 0
+    before = find_run(results, "four-nodes")
+    capsys.readouterr()
+    assert run([*command, "--resume"]) == 0
+    out = capsys.readouterr().out
+    assert "all of it is finished" in out
+    assert "placed dtfm" not in out
+    assert before is not None
+    assert len(read_run(before).records) == 1
+    assert run([*command, "--resume", "--placement", "own"]) == 2
+    assert "--placement" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--placement", "random-100"), "did you mean random-1000"),
+        (("--placement", "nothing.json"), "nothing.json: no such file"),
+        (("--placement", "identity", "--compute", "cpu"), "virtual layers"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(
+    options: tuple[str, ...], message: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Exit code 2, before anything runs."""
+    scenario = four_nodes.write(tmp_path)
+    testbed = () if "--compute" in options else ("--testbed", "sim")
+    assert run(["run", scenario, "--dry-run", *testbed, *options]) == 2
+    assert message in capsys.readouterr().err

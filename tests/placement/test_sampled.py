@@ -1,0 +1,59 @@
+"""The best of many random placements."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from netbench.errors import PlanError
+from netbench.placement.problem import Budget, Grid, Step
+from netbench.placement.sampled import NUM_SAMPLES, sampled
+from tests.commands.schedule import four_nodes
+
+
+def test_the_best_that_was_drawn_is_the_answer(tmp_path: Path) -> None:
+    """Of as many candidates as the budget has; steps go down to it, progress is told of each."""
+    problem = four_nodes.request(four_nodes.write(tmp_path)).problem()
+    told: list[Step] = []
+    answer = sampled(problem, 5, Budget(evaluations=100, progress=told.append))
+    values = [step.value for step in answer.steps]
+    assert answer.num_evaluated == 100
+    assert values == sorted(values, reverse=True)
+    assert tuple(told) == answer.steps
+    assert answer.steps[-1].grid is answer.grid
+    assert values[-1] == pytest.approx(four_nodes.best_s(four_nodes.write(tmp_path)))
+
+
+def test_it_ends_by_itself(tmp_path: Path) -> None:
+    """After a thousand, or when its time is over; one round is always drawn."""
+    problem = four_nodes.request(four_nodes.write(tmp_path)).problem()
+    assert sampled(problem, 5, Budget()).num_evaluated == NUM_SAMPLES == 1000
+    assert 1 <= sampled(problem, 5, Budget(seconds=1e-9)).num_evaluated < 20
+
+
+def test_a_seed_decides_what_is_drawn(tmp_path: Path) -> None:
+    """The same twice, and time only cuts it short: the first steps of a longer search."""
+    problem = four_nodes.request(four_nodes.write(tmp_path)).problem()
+    short, long = (sampled(problem, 5, Budget(evaluations=n)) for n in (8, 64))
+    for one, other in zip(short.steps, long.steps, strict=False):
+        assert np.array_equal(one.grid, other.grid)
+    grids: set[bytes] = {
+        sampled(problem, seed, Budget(evaluations=1)).grid.tobytes() for seed in range(20)
+    }
+    assert len(grids) > 5
+
+
+def test_what_does_not_fit_is_no_candidate(tmp_path: Path) -> None:
+    """Stage 1 fits devices of kind 1 only, of which there are two; without any, none fits."""
+    problem = four_nodes.request(four_nodes.write(tmp_path)).problem()
+    stage_s = np.array([[1.0, math.inf], [1.0, 1.0]])
+    some = dataclasses.replace(problem, kind=np.array([0, 1, 0, 1]), stage_s=stage_s)
+    grid: Grid = sampled(some, 5, Budget(evaluations=100)).grid
+    assert sorted(grid[:, 1].tolist()) == [1, 3]
+    none = dataclasses.replace(problem, stage_s=np.array([[1.0, math.inf]]))
+    with pytest.raises(PlanError, match="none of 100 random placements fits"):
+        sampled(none, 5, Budget(evaluations=100))

@@ -1,0 +1,138 @@
+"""The picture of a placement: what is in it, and that nothing lies on anything else."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, FancyArrowPatch, Wedge
+
+from netbench.placement import random
+from netbench.plan import Plan, build_plan
+from netbench.report.placement_map import DOT, placement_figure, plot_placement
+from netbench.scenario import load_scenario
+from netbench.simulator.scheduling import grid_of
+
+
+def planned(scenario: str, variant: str = "dtfm-random", seed: int = 1) -> Plan:
+    loaded = load_scenario(scenario)
+    sweep = loaded.sweep
+    return build_plan(loaded, variant, sweep.layers[0], sweep.batch[0], seed, 2, 1)
+
+
+def parts(axes: Axes) -> tuple[list[Circle], list[Circle], list[FancyArrowPatch]]:
+    """Regions, dots, and arrows."""
+    circles = [patch for patch in axes.patches if isinstance(patch, Circle)]
+    dots = [circle for circle in circles if circle.radius == DOT]
+    regions = [circle for circle in circles if circle.radius != DOT]
+    return regions, dots, [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+
+
+@pytest.mark.parametrize("scenario", ["case1", "case3", "case5", "worldwide-10", "uneven-regions"])
+def test_every_device_is_a_dot_in_its_region_and_every_hop_an_arrow(scenario: str) -> None:
+    """Dots and regions do not touch each other; every dot lies within one region."""
+    plan = planned(scenario)
+    grid = grid_of(plan)
+    regions, dots, arrows = parts(placement_figure(plan, grid).axes[0])
+    assert len(dots) == len(plan.device_nodes)
+    assert len(arrows) == grid.shape[0] * (grid.shape[1] - 1)
+    for one, other in combinations(regions, 2):
+        apart = np.hypot(*np.subtract(one.center, other.center))
+        assert apart > one.radius + other.radius
+    for one, other in combinations(dots, 2):
+        assert np.hypot(*np.subtract(one.center, other.center)) > 2 * DOT
+    for dot in dots:
+        inside = [
+            np.hypot(*np.subtract(dot.center, region.center)) < region.radius - DOT
+            for region in regions
+        ]
+        assert sum(inside) == 1
+
+
+def test_a_group_has_one_colour_and_another_group_another() -> None:
+    """A dot is of the colour of its stage, and says which stage it is."""
+    plan = planned("case3")
+    grid = grid_of(plan)
+    axes = placement_figure(plan, grid).axes[0]
+    _, dots, _ = parts(axes)
+    colors = {
+        stage: {dots[device].get_facecolor() for device in grid[:, stage]}
+        for stage in range(grid.shape[1])
+    }
+    assert all(len(found) == 1 for found in colors.values())
+    assert len(set.union(*colors.values())) == grid.shape[1]
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("0") == grid.shape[0]
+    assert {"Ohio (32)", "Virginia (32)"} <= set(texts)
+
+
+def test_idle_devices_are_of_no_group() -> None:
+    """Left grey, and named in the legend."""
+    plan = planned("case3")
+    grid = grid_of(plan)[:6]
+    figure = placement_figure(plan, grid)
+    _, dots, _ = parts(figure.axes[0])
+    used = {dots[device].get_facecolor() for device in grid.ravel()}
+    idle = [dot for device, dot in enumerate(dots) if device not in grid]
+    assert len(idle) == 16
+    assert all(dot.get_facecolor() not in used for dot in idle)
+    assert "idle" in {text.get_text() for text in figure.legends[0].get_texts()}
+
+
+def test_thousands_of_devices_are_shares_and_counts(tmp_path: Path) -> None:
+    """A disc's wedges are its groups' shares; arrows are hops between regions, with how many."""
+    path = tmp_path / "large.yaml"
+    path.write_text(LARGE)
+    plan = planned(str(path))
+    grid = grid_of(plan)
+    axes = placement_figure(plan, grid).axes[0]
+    wedges = [patch for patch in axes.patches if isinstance(patch, Wedge)]
+    region = np.asarray(plan.network.node_regions)[np.asarray(plan.device_nodes)]
+    shares = [
+        (wedge.theta2 - wedge.theta1) / 360 for wedge in wedges if wedge.theta2 > wedge.theta1
+    ]
+    expected = [
+        (region[grid[:, stage]] == index).sum() / (region == index).sum()
+        for index in range(3)
+        for stage in range(4)
+    ]
+    assert shares == pytest.approx(expected)
+    hops = [(int(a), int(b)) for lane in region[grid] for a, b in pairwise(lane)]
+    _, dots, arrows = parts(axes)
+    assert dots == []
+    assert len(arrows) == len({hop for hop in hops if hop[0] != hop[1]})
+    texts = {text.get_text() for text in axes.texts}
+    assert {f"300\n{hops.count((i, i))} within" for i in range(3)} & texts
+
+
+LARGE = """\
+name: large
+regions: [A, B, C]
+nodes:
+  - {region: A, count: 300, device: V100}
+  - {region: B, count: 100, device: V100}
+  - {region: C, count: 112, device: V100}
+network:
+  links:
+    - {between: [A, B], one_way_delay: 5ms, bandwidth: 1Gbit}
+    - {between: [A, C], one_way_delay: 9ms, bandwidth: 1Gbit}
+    - {between: [B, C], one_way_delay: 7ms, bandwidth: 1Gbit}
+  inside:
+    A: {one_way_delay: 1ms, bandwidth: 2Gbit}
+    B: {one_way_delay: 1ms, bandwidth: 2Gbit}
+    C: {one_way_delay: 1ms, bandwidth: 2Gbit}
+workload: {layers: 8, hidden: 1024, heads: 8, sequence: 1024, batch: 1024}
+sweep: {pipeline: 4, variants: [dtfm-random]}
+"""
+
+
+def test_the_same_placement_is_the_same_picture(tmp_path: Path) -> None:
+    """To the byte, whatever was drawn before."""
+    plan = planned("case5", seed=3)
+    assert plan.placement == random(64, 3)
+    for name in ("a.png", "b.png"):
+        plot_placement(plan, grid_of(plan), tmp_path / name, note="random")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

@@ -1,0 +1,197 @@
+"""A placement in a file: what is written is read again, and what is wrong in it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netbench.errors import PlanError, ScenarioError
+from netbench.plan import plan_hash
+from netbench.scenario import Scenario, load_scenario
+from netbench.simulator.placement_file import (
+    Placed,
+    device_names,
+    placed_text,
+    read_placed,
+    scenario_hash,
+    write_placed,
+)
+from netbench.simulator.scheduling import Request
+
+YAML = """\
+name: pair
+regions: [A, B]
+nodes:
+  - {region: A, device: Box, devices: 4}
+  - {region: B, count: 4, device: Box}
+network:
+  links: [{between: [A, B], one_way_delay: 5ms, bandwidth: 1Gbit}]
+  inside:
+    B: {one_way_delay: 1ms, bandwidth: 2Gbit}
+devices:
+  Box: {flops: 10TFLOPS, memory: 16GB}
+workload: {layers: 8, hidden: 256, heads: 4, sequence: 512, batch: 64}
+sweep: {pipeline: 2, variants: [dtfm-scheduled]}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Scenario:
+    """A node of four devices, and four of one."""
+    path = tmp_path / "pair.yaml"
+    path.write_text(YAML)
+    return load_scenario(str(path))
+
+
+def placed(
+    scenario: Scenario,
+    order: list[int],
+    *,
+    variant: str = "dtfm-scheduled",
+    layers: int = 8,
+    stage_layers: tuple[int, ...] = (4, 4),
+) -> Placed:
+    """Devices in this order, lane by lane."""
+    request = Request(scenario=scenario, variant=variant, layers=layers, batch=64)
+    return Placed(
+        request=request,
+        scheduler="a test",
+        seed=3,
+        grid=np.array(order).reshape(-1, len(stage_layers)),
+        stage_layers=stage_layers,
+        budget="30s",
+        num_evaluated=12,
+        search_s=1.5,
+        simulated_s=2.25,
+        bound_s=1.5,
+    )
+
+
+def edited(path: Path, **changes: Any) -> Path:
+    """The file with other values."""
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | changes, indent=1))
+    return path
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    order=st.permutations(range(8)), variant=st.sampled_from(["dtfm-scheduled", "megatron-p2t2"])
+)
+def test_what_is_written_is_read_again(
+    order: list[int], variant: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Any placement, also with tensor parallelism: the same plan to the hash, and the same words of
+    where it is from."""
+    folder = tmp_path_factory.mktemp("placed")
+    (folder / "pair.yaml").write_text(YAML)
+    scenario = load_scenario(str(folder / "pair.yaml"))
+    written = placed(scenario, order, variant=variant)
+    write_placed(written, folder / "placement.json")
+    found = read_placed(folder / "placement.json", scenario)
+    assert plan_hash(found.plan()) == plan_hash(written.plan())
+    assert placed_text(found) == placed_text(written)
+    assert found.plan().scheduler == "a test"
+
+
+def test_devices_have_the_names_of_their_nodes(scenario: Scenario) -> None:
+    """And a number where a node has several."""
+    assert device_names(scenario) == (
+        *("node0:0", "node0:1", "node0:2", "node0:3"),
+        *("node1", "node2", "node3", "node4"),
+    )
+
+
+def test_a_row_is_a_pipeline(scenario: Scenario, tmp_path: Path) -> None:
+    """Stage after stage, for a person to read: no ranks, no indices."""
+    write_placed(placed(scenario, [4, 0, 5, 1, 6, 2, 7, 3]), tmp_path / "placement.json")
+    assert json.loads((tmp_path / "placement.json").read_text())["pipelines"] == [
+        ["node1", "node0:0"],
+        ["node2", "node0:1"],
+        ["node3", "node0:2"],
+        ["node4", "node0:3"],
+    ]
+
+
+def test_a_name_alone_is_a_free_device_of_the_node(scenario: Scenario, tmp_path: Path) -> None:
+    """Devices that are named elsewhere in the file are left to them."""
+    path = tmp_path / "placement.json"
+    write_placed(placed(scenario, list(range(8))), path)
+    rows = [["node0", "node0"], ["node0:0", "node0"], ["node1", "node2"], ["node3", "node4"]]
+    found = read_placed(edited(path, pipelines=rows), scenario)
+    assert found.grid.tolist() == [[1, 2], [0, 3], [4, 5], [6, 7]]
+
+
+def rows(*, first: list[str]) -> list[list[str]]:
+    return [first, ["node0:2", "node0:3"], ["node1", "node2"], ["node3", "node4"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pipelines": rows(first=["node0:0", "nod1"])}, "pipelines[0][1] is \"nod1\", no device"),
+        ({"pipelines": rows(first=["node1", "node0:0"])}, "pipelines[2][0] is \"node1\", as is"),
+        ({"pipelines": rows(first=["node0:0", "node0:9"])}, "did you mean node0:"),
+        ({"pipelines": rows(first=["node0:0"])}, "pipelines[0] has 1 devices; expected 2"),
+        ({"pipelines": rows(first=["a", "b"])[1:]}, "pipelines has 3 rows; expected 4"),
+        ({"pipelines": [["node0", "node0"]] * 4}, "which has no device left of 4"),
+        ({"scenario": "case5"}, 'scenario is "case5"; expected "pair"'),
+        ({"scenario_hash": "0" * 12}, "nodes or network of pair have changed since"),
+        ({"layout": {"tp": 1, "pp": 4, "dp": 2}}, "layout is tp 1, pp 4, dp 2; expected"),
+        ({"stage_layers": [4, 3]}, "come to 7 layers; expected 2 stages that come to 8"),
+        ({"stage_layers": [8]}, "has 1 stages"),
+        ({"layers": "many"}, "layers is \"many\"; expected a whole number"),
+        ({"scheduler": ""}, "scheduler"),
+        ({"sheduler": "x"}, "sheduler is an unknown key; did you mean scheduler"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(
+    changes: dict[str, Any], message: str, scenario: Scenario, tmp_path: Path
+) -> None:
+    """File, line, key, what was found and what was expected."""
+    path = tmp_path / "placement.json"
+    write_placed(placed(scenario, list(range(8))), path)
+    with pytest.raises(ScenarioError) as error:
+        read_placed(edited(path, **changes), scenario)
+    assert message in str(error.value)
+    file, line, _ = str(error.value).split(":", 2)
+    assert Path(file).name == "placement.json"
+    assert int(line) > 1
+
+
+def test_a_file_that_is_not_there_says_how_to_make_one(scenario: Scenario, tmp_path: Path) -> None:
+    """And one that is no JSON, where."""
+    with pytest.raises(ScenarioError, match=r"netbench schedule pair -o nothing\.json"):
+        read_placed(tmp_path / "nothing.json", scenario)
+    (tmp_path / "broken.json").write_text('{\n  "scenario": "pair"\n  "layers": 8}')
+    with pytest.raises(ScenarioError, match=r"broken\.json:3: not YAML"):
+        read_placed(tmp_path / "broken.json", scenario)
+
+
+def test_the_hash_is_of_nodes_and_network(scenario: Scenario, tmp_path: Path) -> None:
+    """Another delay, another hash; another model trained on it, the same."""
+    for name, old, new, same in (
+        ("slower", "5ms", "6ms", False),
+        ("fewer", "devices: 4", "devices: 3", False),
+        ("larger", "hidden: 256", "hidden: 512", True),
+    ):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(YAML.replace(old, new))
+        other = load_scenario(str(path))
+        assert (scenario_hash(other) == scenario_hash(scenario)) is same
+
+
+def test_even_stages_fit_a_deeper_model(scenario: Scenario) -> None:
+    """As many layers each, whatever their number; uneven ones are of one depth."""
+    request = Request(scenario=scenario, variant="dtfm-scheduled", layers=16, batch=64)
+    deeper = placed(scenario, list(range(8))).on(request).plan()
+    assert [stage.num_layers for stage in deeper.stages] == [8, 8]
+    assert deeper.placement == placed(scenario, list(range(8))).plan().placement
+    with pytest.raises(PlanError, match="stages of 5, 3 layers, 8 in all, not 16"):
+        placed(scenario, list(range(8)), stage_layers=(5, 3)).on(request)
