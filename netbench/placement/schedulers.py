@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from netbench.placement.aligned import region_aligned
 from netbench.placement.dtfm import dtfm
 from netbench.placement.maps import Map, identity, random
+from netbench.placement.ours import netbench
 from netbench.placement.problem import Answer, Budget, Problem, Scheduler
 from netbench.placement.sampled import NUM_SAMPLES, sampled
 
@@ -24,5 +26,7 @@ SCHEDULERS: dict[str, Scheduler] = {
     "identity": _mapped(identity),
     "random": _mapped(random),
     f"random-{NUM_SAMPLES}": sampled,
+    "region-aligned": region_aligned,
     "dtfm": dtfm,
+    "netbench": netbench,
 }

@@ -1,0 +1,128 @@
+"""Devices that a search need not tell apart.
+
+A block is what moves together: a device, or the tp devices of one tensor-parallel group, of one
+node where nodes have so many. A site is where blocks are alike: one region, one kind, one NIC, and
+nodes of as many blocks. A search places blocks; which of a site's they are only matters where a
+node has several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.errors import PlanError
+from netbench.placement.problem import Floats, Grid, Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sites:
+    """The blocks of a problem and where they are.
+
+    devices: (num_blocks, tp). node, site: (num_blocks,), indices. region, kind: (num_sites,).
+    delay_s, seconds_per_byte: (num_sites, num_sites), between blocks of different nodes, one way.
+    nic_seconds_per_byte: (num_sites,), of a node's NIC. inside_seconds_per_byte: between blocks of
+    one node.
+    """
+
+    devices: Grid
+    node: Grid
+    site: Grid
+    region: Grid
+    kind: Grid
+    delay_s: Floats
+    seconds_per_byte: Floats
+    nic_seconds_per_byte: Floats
+    inside_seconds_per_byte: float
+
+    @property
+    def single(self) -> bool:
+        """Whether every node has one block, so that blocks of a site are interchangeable."""
+        return len(np.unique(self.node)) == len(self.node)
+
+    def expanded(self, blocks: Grid) -> Grid:
+        """(dp, pp) of blocks as the grid of devices, (dp * tp, pp)."""
+        lanes = self.devices[blocks].transpose(0, 2, 1)
+        devices: Grid = lanes.reshape(-1, blocks.shape[1])
+        return devices
+
+    def blocks_of(self, grid: Grid) -> Grid | None:
+        """The (dp, pp) blocks of a grid of devices; None where it is none of these blocks."""
+        num_blocks, tp = self.devices.shape
+        block = np.full(int(self.devices.max()) + 1, -1)
+        block[self.devices.ravel()] = np.repeat(np.arange(num_blocks), tp)
+        if (grid >= len(block)).any():
+            return None
+        blocks: Grid = block[grid[::tp]]
+        if (blocks < 0).any() or (self.expanded(blocks) != grid).any():
+            return None
+        return blocks
+
+
+def find_sites(problem: Problem) -> Sites:
+    """The blocks and sites of a problem. Raises PlanError where there are not enough blocks."""
+    devices = _blocks(problem)
+    first = devices[:, 0]
+    node = np.unique(problem.node[first], return_inverse=True)[1]
+    width = np.bincount(node)[node]
+    alike = np.stack([problem.region[first], problem.kind[first], width])
+    columns = np.concatenate([alike, problem.nic_bps[first][None]]).T
+    _, where, site = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    needed = problem.dp * problem.pp
+    if len(devices) < needed:
+        raise PlanError(
+            f"{problem.num_devices} devices make {len(devices)} blocks of {problem.tp}, but "
+            f"{problem.dp} pipelines of {problem.pp} stages need {needed}; choose fewer"
+        )
+    delay_s, bandwidth_bps, inside_bps = _between(problem, first, node, site)
+    return Sites(
+        devices=devices,
+        node=node,
+        site=site,
+        region=problem.region[first][where],
+        kind=problem.kind[first][where],
+        delay_s=delay_s,
+        seconds_per_byte=8 / bandwidth_bps,
+        nic_seconds_per_byte=8 / problem.nic_bps[first][where],
+        inside_seconds_per_byte=8 / inside_bps,
+    )
+
+
+def _blocks(problem: Problem) -> Grid:
+    """(num_blocks, tp): of one node where it has as many, the rest of a region's in order."""
+    order = np.lexsort((np.arange(problem.num_devices), problem.node))
+    if problem.tp == 1:
+        return np.arange(problem.num_devices)[:, None]
+    blocks: list[Grid] = []
+    rest: list[Grid] = []
+    starts = np.flatnonzero(np.diff(problem.node[order], prepend=-1))
+    for members in np.split(order, starts[1:]):
+        whole = len(members) // problem.tp * problem.tp
+        blocks.append(members[:whole].reshape(-1, problem.tp))
+        rest.append(members[whole:])
+    over = np.concatenate(rest)
+    over = over[np.argsort(problem.region[over], kind="stable")]
+    blocks.append(over[: len(over) // problem.tp * problem.tp].reshape(-1, problem.tp))
+    return np.concatenate(blocks)
+
+
+def _between(problem: Problem, first: Grid, node: Grid, site: Grid) -> tuple[Floats, Floats, float]:
+    """Delays and bandwidths between blocks of any two sites, on different nodes, and the bandwidth
+    inside a node. Of one block per site and a second one on another node, which stand for all."""
+    num_sites = int(site.max()) + 1
+    one = np.array([first[np.flatnonzero(site == index)[0]] for index in range(num_sites)])
+    other = one.copy()
+    for index in range(num_sites):
+        apart = np.flatnonzero((site == index) & (problem.node[first] != problem.node[one[index]]))
+        other[index] = first[apart[0]] if len(apart) else one[index]
+    ends = np.ix_(one, one)
+    delay_s, bandwidth_bps = problem.delay_s[ends].copy(), problem.bandwidth_bps[ends].copy()
+    np.fill_diagonal(delay_s, problem.delay_s[one, other])
+    np.fill_diagonal(bandwidth_bps, problem.bandwidth_bps[one, other])
+    order = np.argsort(node, kind="stable")
+    beside = np.flatnonzero(np.diff(node[order]) == 0)
+    inside_bps = np.inf
+    if len(beside):
+        inside_bps = problem.bandwidth_bps[first[order[beside[0]]], first[order[beside[0] + 1]]]
+    return delay_s, bandwidth_bps, float(inside_bps)
