@@ -163,7 +163,7 @@ class Graph:
 
 
 def _common_shape(*arrays: ArrayLike) -> tuple[int, ...]:
-    shapes = {np.shape(array) for array in arrays} - {()}
+    shapes = {a.shape if isinstance(a, np.ndarray) else np.shape(a) for a in arrays} - {()}
     return np.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop() if shapes else ()
 
 

@@ -62,11 +62,7 @@ class Parts:
         phase. GPipe has two; the second's since the last stage could, the others being early."""
         if self.shape.schedule != "gpipe":
             return self.phase(pipelines, np.zeros(pipelines.shape), 0)[:, None]
-        begin_s = np.zeros((2, *pipelines.shape))
-        begin_s[1, :, -1] = EARLY_S
-        phases = [self.phase(pipelines, begin_s[index], index) for index in range(2)]
-        records: Floats = np.stack(phases, axis=1) - np.array([0.0, EARLY_S])[:, None, None]
-        return records
+        return _in_pieces(lambda rows: self._two_phases(pipelines[rows]), pipelines)
 
     def phase(self, pipelines: Grid, begin_s: Floats, index: int) -> Floats:
         """(n, pp) -> (n, 5, pp): records of a phase. begin_s: (n, pp), when each rank begins it."""
@@ -94,9 +90,22 @@ class Parts:
         done_s[timeline.rank[done]] = timeline.end_s[done]
         return self._records(timeline, gate, ends, index), done_s[ranks]
 
+    def _two_phases(self, pipelines: Grid) -> Floats:
+        plan = self._apart(pipelines, _rows(pipelines))
+        graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
+        start, turn = graph.work(Kind.MARK, ranks), graph.work(Kind.MARK, ranks)
+        halfway = self._add_phase(graph, plan, start, 0)
+        lag_s = np.zeros(ranks.shape[1])
+        lag_s[-1] = EARLY_S
+        graph.edge(halfway[:, :, None], turn[:, None, :], lag_s)
+        ends = self._add_phase(graph, plan, turn, 1)
+        timeline = graph.run()
+        forward = self._records(timeline, start, halfway, 0)
+        backward = self._records(timeline, turn, ends, 1)
+        return np.stack([forward, backward - timeline.end_s[turn[:, None, -1:]]], axis=1)
+
     def _phase(self, pipelines: Grid, begin_s: Floats, index: int) -> Floats:
-        part = np.broadcast_to(np.arange(len(pipelines))[:, None], pipelines.shape)
-        plan = self._apart(pipelines, part)
+        plan = self._apart(pipelines, _rows(pipelines))
         graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
         gate = graph.work(Kind.MARK, ranks, begin_s)
         ends = self._add_phase(graph, plan, gate, index)
@@ -130,8 +139,7 @@ class Parts:
 
     def _groups(self, stages: Ids, groups: Grid, ready_s: Floats) -> Floats:
         """Side by side, as if each were of a stage of its own."""
-        part = np.broadcast_to(np.arange(len(groups)), groups.T.shape)
-        plan = self._apart(groups.T, part, stages)
+        plan = self._apart(groups.T, _rows(groups).T, stages)
         graph, ranks = Graph(fabric_of(plan, self._transport)), rank_lanes(plan)
         done = synchronise(graph, plan, ranks, graph.work(Kind.MARK, ranks, ready_s.T))
         timeline = graph.run()
@@ -169,6 +177,11 @@ class Parts:
             device_types=tuple(self._kind[device].tolist()) if self.shape.type_stages else (),
             type_stages=tuple(columns(of_type) for of_type in self.shape.type_stages),
         )
+
+
+def _rows(parts: Grid) -> Grid:
+    """(n, num_devices of each): which part each device is of."""
+    return np.broadcast_to(np.arange(len(parts))[:, None], parts.shape)
 
 
 def _in_pieces(timed: Callable[[slice], Floats], parts: Grid) -> Floats:
