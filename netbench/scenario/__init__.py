@@ -3,7 +3,7 @@
 `model` is the data; `load` finds files, `source` reads them with line numbers, `schema` is their
 form, `validate` checks against it, `links`, `devices` and `workload` build the parts. `describe`
 has a link in few words. `readings` understands what iperf3, ping and tables in CSV say of a
-network, `matrices` makes a scenario of it.
+network, `matrices` makes a scenario of it; `geography` makes one up.
 """
 
 from netbench.scenario.model import Scenario
