@@ -1,0 +1,76 @@
+"""`netbench schedule repair`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+
+CaptureFixture = pytest.CaptureFixture[str]
+TWO_LABS = "example-two-labs"
+
+
+def repair(*arguments: str) -> int:
+    return run(["schedule", "repair", *arguments])
+
+
+def test_a_lost_node_costs_a_pipeline_and_says_so(capsys: CaptureFixture) -> None:
+    """Two pipelines of two stages: one is left, with all of the batch."""
+    assert repair(TWO_LABS, "--lost", "node3", "--moves", "1") == 0
+    printed = capsys.readouterr().out
+    assert "lost: node3" in printed
+    rows = {line.rsplit(None, 2)[0]: line.split()[-2:] for line in printed.splitlines() if line}
+    assert rows["pipelines"] == ["2", "1"]
+    assert rows["batch, sequences"] == ["16", "16"]
+    assert rows["devices idle"] == ["0", "1"]
+    assert "1 moves allowed beyond 0 that must be; the best within reach: all were tried" in printed
+
+
+def test_what_is_mended_is_kept_and_can_be_mended_again(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The node that was lost comes back: a pipeline more, whose other device was idle; each loads
+    a stage from the one that holds it."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert repair(TWO_LABS, "--lost", "node3", "-o", str(first)) == 0
+    capsys.readouterr()
+    assert repair(str(first), "--added", "node3", "--json", "-o", str(second)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pipelines"], found["num_necessary"], found["idle"]) == (2, 2, [])
+    kept = [json.loads(path.read_text())["pipelines"] for path in (first, second)]
+    assert found["grid"] == kept[1]
+    assert len(kept[0]) == 1
+    holders = {name: stage for stage, name in enumerate(kept[0][0])}
+    assert sorted(load["device"] for load in found["loads"]) == sorted(
+        {"node0", "node1", "node2", "node3"} - set(holders)
+    )
+    assert all(holders[load["source"]] == load["stage"] for load in found["loads"])
+    assert found["load_bytes"] == sum(load["size_bytes"] for load in found["loads"])
+    assert found["load_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((TWO_LABS, "--lost", "nod3"), 'has no node "nod3"; did you mean node3'),
+        ((TWO_LABS,), "nothing is lost and nothing added; name a node with --lost or --added"),
+        (
+            (TWO_LABS, "--lost", "node0", "--lost", "node1", "--lost", "node2"),
+            "1 devices are left, a pipeline of dtfm-scheduled needs 2; search a plan for them",
+        ),
+        ((TWO_LABS, "--lost", "node0", "--system", "zero3"), "of zero3 cannot be mended"),
+        ((TWO_LABS, "--added", "node0"), 'node "node0" is added, but is in the placement already'),
+        (("none.json", "--lost", "node0"), "none.json: is no placement that names its scenario"),
+    ],
+)
+def test_what_cannot_be_mended_is_one_message(
+    arguments: tuple[str, ...], message: str, capsys: CaptureFixture
+) -> None:
+    """Exit code not 0, nothing printed beside it."""
+    assert repair(*arguments) in (1, 2)
+    printed = capsys.readouterr()
+    assert message in " ".join(printed.err.split())
+    assert printed.out == ""
