@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 MAX_DOTS = 160
 """Devices that are drawn one by one; of more, shares."""
 
-MAX_NODES = 16
-"""Of a single region: so many nodes are drawn as regions are elsewhere."""
+MAX_RING = 16
+"""Circles on a ring; more stand in rows."""
 
 COLORS = (
     "#1f77b4", "#e69f00", "#2a8f5c", "#c2417c", "#56b4e9", "#8a5fb5", "#b5651d", "#8c9a2f",
@@ -103,18 +103,22 @@ def placement_figure(plan: Plan, grid: Grid, *, note: str = "") -> Figure:
 
 
 def _sites(plan: Plan) -> Sites:
-    """Regions, or the nodes of a single region, on a ring in an order that keeps near ones near."""
+    """Regions, or the nodes of a single region: few on a ring, in an order that keeps near ones
+    near."""
     network, nodes = plan.network, np.asarray(plan.device_nodes)
     regions = np.asarray(network.node_regions)
     names, of_device = network.regions, regions[nodes]
     delays_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
-    if len(names) == 1 and 1 < len(plan.node_names) <= MAX_NODES:
+    whole = len(nodes) > MAX_DOTS
+    if len(names) == 1 and len(plan.node_names) > 1 and not whole:
         names, of_device = plan.node_names, nodes
         delays_s = np.zeros((len(names), len(names)))
     counts = np.bincount(of_device, minlength=len(names))
     radii = np.array([_radius(int(count)) for count in counts])
-    if len(plan.device_nodes) > MAX_DOTS:
-        radii *= 9.0 / radii.sum() * len(radii) / 3
+    if whole:
+        radii *= 3.0 / radii.mean()  # so that texts are as large as with few devices
+    if len(names) > MAX_RING:
+        return Sites(names=names, of_device=of_device, centres=_rows(radii), radii=radii)
     centres = np.empty((len(names), 2))
     order = _ring_order(delays_s)
     centres[order] = _ring(radii[order])
@@ -190,6 +194,20 @@ def _ring(radii: NDArray[np.float64]) -> Points:
     return np.stack([1.25 * around * np.cos(angles), around * np.sin(angles)], axis=1)
 
 
+def _rows(radii: NDArray[np.float64]) -> Points:
+    """(n, 2): centres of circles in rows, from the top down."""
+    width = 1.6 * math.sqrt(float(((2 * radii + 0.8) * (2 * radii + 1.2)).sum()))
+    centres = np.empty((len(radii), 2))
+    x = y = below = 0.0
+    for index, radius in enumerate(radii.tolist()):
+        if x > 0 and x + 2 * radius > width:
+            x, y, below = 0.0, below, 0.0
+        centres[index] = x + radius, y - radius
+        x += 2 * radius + 0.8
+        below = min(below, y - 2 * radius - 1.2)
+    return centres
+
+
 # -- drawing -------------------------------------------------------------------------------------
 
 
@@ -198,15 +216,16 @@ def _draw_sites(axes: Axes, sites: Sites) -> None:
     from matplotlib.patches import Circle
 
     middle = float(sites.centres[:, 1].mean())
+    size = 10.5 if len(sites.names) <= MAX_RING else 7.5
     counts = np.bincount(sites.of_device, minlength=len(sites.names))
     for (x, y), radius, name, count in zip(
         sites.centres.tolist(), sites.radii.tolist(), sites.names, counts, strict=True
     ):
         axes.add_patch(Circle((x, y), radius, facecolor=FILL, edgecolor=RIM, lw=1.2, zorder=1))
-        above = y >= middle - 1e-9
+        above = y >= middle - 1e-9 or len(sites.names) > MAX_RING
         axes.text(
-            x, y + (radius + 0.25) * (1 if above else -1), f"{name} ({count})", ha="center",
-            va="bottom" if above else "top", size=10.5, weight="bold", color=INK, zorder=5,
+            x, y + (radius + 0.25) * (1 if above else -1), f"{name} ({count})" if count > 1 else name, ha="center",
+            va="bottom" if above else "top", size=size, weight="bold", color=INK, zorder=5,
             bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none"},
         )  # fmt: skip
 
@@ -344,11 +363,7 @@ def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in
         0.03, 1 - 0.3 / height_in, f"{plan.scenario}: {note}" if note else plan.scenario,
         color=INK, size=14, weight="bold", va="center",
     )  # fmt: skip
-    ways = (
-        "an arrow: hops of pipelines from region to region, as many as it is wide"
-        if whole
-        else "a path: a pipeline, forward"
-    )
+    ways = "arrows: how many pipelines go there" if whole else "a path: a pipeline, forward"
     tensor = f" of {layout.tp} ranks" if layout.tp > 1 else ""
     figure.text(
         0.03, 1 - 0.6 / height_in,
