@@ -87,13 +87,14 @@ def test_it_is_at_most_what_the_published_search_reaches(case: str) -> None:
 
 
 def test_more_time_finds_less_on_links_without_order() -> None:
-    """Annealing does what layouts do not, and more than the published search; steps only fall, each
-    with its own grid."""
+    """Annealing does what neither layouts nor the published search do; steps only fall, each with
+    its own grid."""
     problem = random_problem(40, dp=5, pp=8, seed=5)
     answer = search_cost(problem, 0, Budget(evaluations=50000))
     values_s = [step.value for step in answer.steps]
     assert values_s == sorted(set(values_s), reverse=True)
-    assert values_s[-1] < dtfm(problem, 0, Budget(evaluations=500)).steps[-1].value < values_s[0]
+    published_s = dtfm(problem, 0, Budget(evaluations=500)).steps[-1].value
+    assert values_s[-1] < 0.95 * min(values_s[0], published_s)
     links = units_of(problem).links
     assert [grid_cost_s(links, step.grid) for step in answer.steps] == pytest.approx(values_s)
     assert answer.num_evaluated == 50000

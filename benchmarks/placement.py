@@ -1,0 +1,81 @@
+"""The schedulers' rows of `make bench`: time to equal cost.
+
+    python -m benchmarks.placement         the rows, JSON lists
+
+Both search DT-FM's communication cost of the same problem, one after the other in one process. The
+cost to reach is the one at which the published search ends; compared are the times at which each
+first had it or less, the median of a few seeds. Code is compiled before. A candidate of the
+published search is a whole partition, locally improved; one of ours is a swap, of which only what
+changes is evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from statistics import median
+
+from benchmarks.simulator import Row
+from netbench.placement.cost_search import search_cost
+from netbench.placement.dtfm import dtfm
+from netbench.placement.problem import Answer, Budget, Problem, Step
+from netbench.scenario.load import load_scenario
+from netbench.simulator.scheduling import Request
+
+SCENARIOS = ("case5", "uneven-regions")
+VARIANT, LAYERS, BATCH = "dtfm-scheduled", 24, 1024
+SEEDS = range(3)
+
+PUBLISHED = Budget(seconds=15.0)
+"""Of a published search: most or all of its 5,000 candidates."""
+
+OURS = Budget(seconds=4.0)
+
+FEW = Budget(evaluations=100)
+"""Enough for everything to be compiled."""
+
+
+def rows() -> Iterator[Row]:
+    """One per scenario."""
+    for name in SCENARIOS:
+        yield to_equal_cost(name, problem_of(name))
+
+
+def problem_of(scenario: str) -> Problem:
+    request = Request(scenario=load_scenario(scenario), variant=VARIANT, layers=LAYERS, batch=BATCH)
+    return request.problem()
+
+
+def to_equal_cost(name: str, problem: Problem) -> Row:
+    """Both searches of one problem, seed by seed."""
+    dtfm(problem, 0, FEW)
+    search_cost(problem, 0, FEW)
+    theirs = [dtfm(problem, seed, PUBLISHED).steps[-1] for seed in SEEDS]
+    ours = [
+        first_at_most(search_cost(problem, seed, OURS), step.value)
+        for seed, step in zip(SEEDS, theirs, strict=True)
+    ]
+    cost_s = median(step.value for step in theirs)
+    return (
+        f"a placement of DT-FM cost {cost_s:.4g} s, {name}",
+        f"search_cost, {median(step.num_evaluated for step in ours)} swaps",
+        median(step.elapsed_s for step in ours),
+        f"dtfm, {median(step.num_evaluated for step in theirs)} candidates",
+        median(step.elapsed_s for step in theirs),
+    )
+
+
+def first_at_most(answer: Answer, cost_s: float) -> Step:
+    """The first step of this cost, or of less; costs are added up in different orders."""
+    for step in answer.steps:
+        if step.value <= cost_s * (1 + 1e-9):
+            return step
+    found_s = answer.steps[-1].value
+    raise AssertionError(f"search_cost ends at {found_s:g} s, dtfm at {cost_s:g} s")
+
+
+if __name__ == "__main__":
+    for row in rows():
+        json.dump(row, sys.stdout)
+        print(flush=True)
