@@ -27,9 +27,9 @@ from netbench.simulator.simulate import (
 )
 from netbench.workload.costs import Stage
 
-MAX_RANKS = 128
-"""Of parts that are timed in one graph. Larger ones fit the processor's caches less well, and one
-part whose flows meet has all of a graph run again."""
+PIPELINE_RANKS, GROUP_RANKS = 64, 256
+"""Of parts that are timed in one graph. More graphs cost more to begin; larger ones fit the
+processor's caches less well, and a pipeline whose flows meet has all of its graph run again."""
 
 EARLY_S = 64.0
 """By how much the last stage of a pipeline alone begins GPipe's backward passes after the others:
@@ -62,19 +62,23 @@ class Parts:
         phase. GPipe has two; the second's since the last stage could, the others being early."""
         if self.shape.schedule != "gpipe":
             return self.phase(pipelines, np.zeros(pipelines.shape), 0)[:, None]
-        return _in_pieces(lambda rows: self._two_phases(pipelines[rows]), pipelines)
+        return _in_pieces(lambda rows: self._two_phases(pipelines[rows]), pipelines, PIPELINE_RANKS)
 
     def phase(self, pipelines: Grid, begin_s: Floats, index: int) -> Floats:
         """(n, pp) -> (n, 5, pp): records of a phase. begin_s: (n, pp), when each rank begins it."""
         return _in_pieces(
-            lambda rows: self._phase(pipelines[rows], begin_s[rows], index), pipelines
+            lambda rows: self._phase(pipelines[rows], begin_s[rows], index),
+            pipelines,
+            PIPELINE_RANKS,
         )
 
     def groups(self, stages: Ids, groups: Grid, ready_s: Floats) -> Floats:
         """(n, dp) -> (n, 2, dp): when each member has synchronised and updated its stage, and when
         it begins to send. stages: (n,), of each group. ready_s: (n, dp), when it may."""
         return _in_pieces(
-            lambda rows: self._groups(stages[rows], groups[rows], ready_s[rows]), groups
+            lambda rows: self._groups(stages[rows], groups[rows], ready_s[rows]),
+            groups,
+            GROUP_RANKS,
         )
 
     def joined(self, grid: Grid, begin_s: Floats, index: int) -> tuple[Floats, Floats]:
@@ -184,9 +188,9 @@ def _rows(parts: Grid) -> Grid:
     return np.broadcast_to(np.arange(len(parts))[:, None], parts.shape)
 
 
-def _in_pieces(timed: Callable[[slice], Floats], parts: Grid) -> Floats:
-    """Of all parts, (n, num_devices of each), a few in one graph."""
-    step = max(1, MAX_RANKS // parts.shape[1])
+def _in_pieces(timed: Callable[[slice], Floats], parts: Grid, num_ranks: int) -> Floats:
+    """Of all parts, (n, num_devices of each), those of so many ranks in one graph."""
+    step = max(1, num_ranks // parts.shape[1])
     return np.concatenate([timed(slice(i, i + step)) for i in range(0, len(parts), step)])
 
 
