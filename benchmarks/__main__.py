@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from benchmarks import placement, simulator
+from benchmarks import objective, placement, simulator
 from netbench.testbed.guest import run_in_guest
 from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
@@ -23,7 +23,7 @@ def main() -> None:
     """Run every comparison and print the table."""
     print(f"| {' | '.join(HEAD)} |")
     print("|---|---|---:|---|---:|---:|")
-    for row in (*simulator.rows(), *placement.rows(), *testbed_rows()):
+    for row in (*simulator.rows(), *objective.rows(), *placement.rows(), *testbed_rows()):
         print(render(*row), flush=True)
 
 
