@@ -77,18 +77,15 @@ def _cut(problem: Problem) -> Grid:
 
 def _cut_devices(problem: Problem, devices: Grid) -> Grid:
     """As many units as there are, by node, region, and wherever the rest is."""
-    units = []
+    units, tp = [], problem.tp
     for place in (problem.node, problem.region, np.zeros_like(problem.node)):
-        left = []
-        for one in np.unique(place[devices]):
-            here = devices[place[devices] == one]
-            whole = len(here) // problem.tp * problem.tp
-            units.append(here[:whole].reshape(-1, problem.tp))
-            left.append(here[whole:])
-        if not left:
-            break
-        devices = np.concatenate(left)
-    return np.concatenate([np.empty((0, problem.tp), np.int64), *units])
+        here = devices[np.argsort(place[devices], kind="stable")]
+        _, first, count = np.unique(place[here], return_index=True, return_counts=True)
+        rank = np.arange(len(here)) - np.repeat(first, count)
+        whole = rank < np.repeat(count // tp * tp, count)
+        units.append(here[whole].reshape(-1, tp))
+        devices = here[~whole]
+    return np.concatenate(units)
 
 
 def closest(links: LinkTimes, count: int) -> Grid:
