@@ -21,7 +21,7 @@ from netbench.errors import PlanError
 from netbench.placement.problem import Floats, Grid
 from netbench.plan.model import Plan
 from netbench.simulator.graph import Ids
-from netbench.simulator.parts import FINISH, FIRST, LAST, LATEST, LEFT, Parts
+from netbench.simulator.parts import EARLY_S, FINISH, FIRST, LAST, LATEST, LEFT, Parts
 from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.simulator.simulate import rank_lanes, simulate, steady_labels
 
@@ -133,7 +133,10 @@ class PlanObjective:
         """What `simulate` finds, of parts that begin when those before them let them."""
         passes, (n, dp, pp) = self._passes(grids), grids.shape
         last, turned = passes.records.shape[2] - 1, passes.records[:, :, -1]
-        late = np.nonzero((passes.begin_s > turned[:, :, LATEST]).any(axis=2))
+        late_s = passes.begin_s - passes.begin_s[:, :, -1:]
+        late = np.nonzero(
+            ((passes.begin_s > turned[:, :, LATEST]) | (late_s < -EARLY_S)).any(axis=2)
+        )
         if len(late[0]):
             turned[late] = self._parts.phase(grids[late], passes.begin_s[late], last)
         ends_s = self._parts.groups(

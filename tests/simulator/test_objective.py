@@ -243,7 +243,7 @@ def test_parts_alone_compose_to_nearly_the_iteration(plan: Plan, seed: int) -> N
     """A group begins at different times, so its windows, and what is under way early, differ."""
     grids = random_grids(plan, 3, seed)
     objective = PlanObjective(plan)
-    assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=0.2)
+    assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=0.25)
 
 
 def test_plans_without_pipelines_of_single_devices_have_no_parts() -> None:
