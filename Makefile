@@ -49,6 +49,13 @@ fidelity: setup packages guest-kernel ## measure what each local testbed deliver
 simulate: setup ## simulate every published time and prediction again, then reproduce-table
 	$(BIN)/netbench reproduce --simulate
 
+.PHONY: placements
+placements: setup ## search a placement for each published case again, for results/placements
+	for case in 1 2 3 4 5; do \
+	  $(BIN)/netbench schedule case$$case --evaluations 2000 -o results/placements/case$$case.json \
+	    || exit 1; \
+	done
+
 .PHONY: check-simulated
 check-simulated: setup
 	$(BIN)/netbench reproduce --simulate --check

@@ -20,8 +20,17 @@ from netbench.report.predictions import (
     PRINTED_MICRO_BATCH,
     PRINTED_NETWORK,
 )
-from netbench.report.published import SEED, iteration_times, load
-from netbench.report.simulated import COLLECTIVES, PIPELINES, SCALING, SWEEPS, TIMES, TRANSFERS
+from netbench.report.published import CASES, SEED, iteration_times, load, published_settings
+from netbench.report.simulated import (
+    COLLECTIVES,
+    PIPELINES,
+    PLACED,
+    SCALING,
+    SWEEPS,
+    TIMES,
+    TRANSFERS,
+    placements_folder,
+)
 from netbench.report.throughput import TESTBEDS, published_throughput
 from netbench.scenario import Scenario, load_scenario
 from netbench.simulator import load_transport, simulate_collective
@@ -29,6 +38,7 @@ from netbench.simulator.collectives import COLLECTIVES as ALGORITHMS
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind
 from netbench.simulator.parallel import time_plans
+from netbench.simulator.placement_file import read_placed
 from netbench.workload.models import MODELS
 
 BASE_DELAY_S, NIC_BPS, AWS_MTU = 50e-6, 10e9, 9001
@@ -67,6 +77,7 @@ def plan_tables() -> dict[str, list[Cell]]:
     """Every table, not yet simulated."""
     return {
         TIMES: _published(),
+        PLACED: _placed(),
         **{name: _sweep(name) for name in SWEEPS},
         PIPELINES: _pipelines(),
         SCALING: _scaling(),
@@ -134,6 +145,22 @@ def _published() -> list[Cell]:
         plan = _plan(scenario, time.system, time.layers, time.batch, seed)
         key = (time.case, time.system, str(time.layers), str(time.batch), time.seed)
         cells.append(Cell(tasks=(plan,), row=_beside(key, time.iteration_s)))
+    return cells
+
+
+def _placed() -> list[Cell]:
+    """Every published setting, with the placement found for its case."""
+    cells = []
+    for case in CASES:
+        path = placements_folder() / f"{case}.json"
+        if not path.exists():
+            continue
+        placed = read_placed(path, _scenario(case))
+        for layers, batch in published_settings(case):
+            plan = placed.on(dataclasses.replace(placed.request, layers=layers, batch=batch)).plan()
+            plan = dataclasses.replace(plan, iterations=1, warmup_iterations=0, scale=1.0)
+            key = (case, plan.variant, str(layers), str(batch), plan.scheduler, str(plan.seed))
+            cells.append(Cell(tasks=(plan,), row=_after(key)))
     return cells
 
 

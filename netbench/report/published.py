@@ -78,7 +78,7 @@ def load(name: str) -> pd.DataFrame:
     """One of the published CSV files, by its name without `.csv`."""
     import pandas as pd
 
-    path = _folder() / f"{name}.csv"
+    path = data_folder("published") / f"{name}.csv"
     try:
         return pd.read_csv(path)
     except OSError as error:
@@ -161,8 +161,16 @@ def sample(case: str, system: str, layers: int, batch: int) -> Sample | None:
     )
 
 
-def _folder() -> Path:
-    """Inside the package in a wheel, beside it in a checkout (pyproject.toml, force-include)."""
+def published_settings(case: str) -> list[tuple[int, int]]:
+    """Layers and batch of every setting of a case, in printed order."""
+    rows = iteration_times()
+    of_case = rows[rows["case"] == case][["layers", "batch"]].drop_duplicates()
+    return [(int(row.layers), int(row.batch)) for row in of_case.itertuples()]
+
+
+def data_folder(name: str) -> Path:
+    """Of `results`: inside the package in a wheel, beside it in a checkout (pyproject.toml,
+    force-include)."""
     package = Path(__file__).resolve().parents[1]
-    packaged = package / "_data" / "published"
-    return packaged if packaged.is_dir() else package.parent / "results" / "published"
+    packaged = package / "_data" / name
+    return packaged if packaged.is_dir() else package.parent / "results" / name

@@ -14,7 +14,13 @@ from netbench.report.emulated import compare, run_markdown, run_source
 from netbench.report.grid import Grid, markdown
 from netbench.report.predictions import predictions_markdown
 from netbench.report.published import CASES, Sample, reproduced, sample
-from netbench.report.simulated import simulated_markdown, simulated_sample, simulated_settings
+from netbench.report.simulated import (
+    PLACED_NAME,
+    placed_seconds,
+    simulated_markdown,
+    simulated_sample,
+    simulated_settings,
+)
 from netbench.report.tables import (
     NOTABLE,
     honest_efficiencies,
@@ -31,6 +37,8 @@ GLANCE = (24, 1024)
 """Layers and batch of the summary: the smallest setting, which every column has."""
 
 GLANCE_VARIANTS = ("megatron-p8", "dtfm-random", "dtfm-scheduled", "zero3")
+OWN_ROW = "dtfm, netbench placement"
+"""How a recorded run names the row of what netbench's scheduler placed."""
 
 INTRO = """\
 <!-- Written by `netbench reproduce` (`make reproduce-table`); edit netbench/report instead. -->
@@ -124,26 +132,35 @@ def _contents(others: Sequence[str]) -> str:
 
 def _glance(results: Path, runs: dict[str, list[Run]]) -> str:
     layers, batch = GLANCE
-    simulated = simulated_settings(results)
+    simulated, placed = simulated_settings(results), placed_seconds(results)
+    last = (PLACED_NAME,) if placed else ()
     rows = []
     for case, about in CASES.items():
         published = [sample(case, variant, layers, batch) for variant in GLANCE_VARIANTS]
-        rows.append((case, about.title, "published", *map(_time, published)))
+        rows.append((case, about.title, "published", *map(_time, published), *("-" for _ in last)))
         if simulated is not None:
             times = [simulated_sample(simulated, case, v, layers, batch) for v in GLANCE_VARIANTS]
-            rows.append(("", "", "simulated", *map(_time, times)))
+            ours = [_single(placed.get((case, layers, batch))) for _ in last]
+            rows.append(("", "", "simulated", *map(_time, [*times, *ours])))
         for run in runs.get(case, ())[-1:]:
             found = {(c.name, c.layers, c.batch): c.found for c in compare(run)}
-            times = [found.get((variant, layers, batch)) for variant in GLANCE_VARIANTS]
+            names = (*GLANCE_VARIANTS, *(OWN_ROW for _ in last))
+            times = [found.get((name, layers, batch)) for name in names]
             rows.append(("", "", run_source(run), *map(_time, times)))
     grid = Grid(
-        head=("Case", "Network", "Source", *GLANCE_VARIANTS), rows=tuple(rows), num_labels=3
+        head=("Case", "Network", "Source", *GLANCE_VARIANTS, *last), rows=tuple(rows), num_labels=3
     )
     return (
         "## At a glance\n\n"
         f"Seconds per iteration at {setting_name(layers, batch)}, mean ± half the range:\n\n"
         f"{markdown(grid)}\n"
     )
+
+
+def _single(time_s: float | None) -> Sample | None:
+    if time_s is None:
+        return None
+    return Sample(mean_s=time_s, min_s=time_s, max_s=time_s, num=1)
 
 
 def _time(times: Sample | None) -> str:

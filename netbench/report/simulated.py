@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import csv
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netbench.errors import RecordError
 from netbench.report.grid import Grid, csv_text, markdown
-from netbench.report.published import CASES, KEY, Sample, iteration_times
+from netbench.report.published import CASES, KEY, Sample, data_folder, iteration_times
 from netbench.report.tables import percent_text, setting_name
 from netbench.scenario.schema import Section
 from netbench.scenario.source import read_source
@@ -32,13 +32,16 @@ PICTURE, SCALING_PICTURE = "published.png", "dp-scaling.png"
 REASONS = "reasons.yaml"
 
 TIMES = "iteration_times"
+PLACED = "placements"
 TRANSFERS = "p2p_under_tc"
 PIPELINES = "gpt3-small"
 COLLECTIVES = "collectives"
 SWEEPS = ("fluidstack2", "fluidstack3")
 SCALING = "dp-scaling"
+LAYOUTS = "layouts"
 COLUMNS = {
     TIMES: (*KEY, "seed", "published_s", "simulated_s", "error"),
+    PLACED: (*KEY, "scheduler", "seed", "simulated_s"),
     TRANSFERS: (
         "delay_one_way_ms", "bandwidth_gbps", "backend", "message_mb", "published_ms",
         "simulated_ms", "error", "simulated_again_ms",
@@ -52,6 +55,10 @@ COLUMNS = {
     COLLECTIVES: (
         "op", "nodes", "payload_bytes", "delay_one_way_ms", "bandwidth_gbps", "backend",
         "simulated_ms", "ideal_ms",
+    ),
+    LAYOUTS: (
+        "case", "layers", "batch", "published_system", "simulated_published_s", "plan", "pp", "tp",
+        "dp", "memory_gb", "simulated_listed_s", "simulated_s", "simulated_speedup",
     ),
 }  # fmt: skip
 """Of each CSV file in `FOLDER`. A column `simulated_*` is the simulator's; `error` follows."""
@@ -70,8 +77,18 @@ FAR = 0.15
 
 UNKNOWN = "Not known."
 
+PLACED_NAME, BESIDE_PLACED = "netbench scheduled", "dtfm-scheduled"
+"""The same system, as netbench's scheduler and as the published placement put it."""
+
+NONE_PLACED: Mapping[tuple[str, int, int], float] = {}
+
 WIDTH = 100
 """Of lines of prose."""
+
+
+def placements_folder() -> Path:
+    """A file per case, as `netbench schedule` wrote it (`make placements`)."""
+    return data_folder(PLACED)
 
 
 def table_path(results: Path, name: str) -> Path:
@@ -184,6 +201,14 @@ def simulated_sample(
     )
 
 
+def placed_seconds(results: Path) -> dict[tuple[str, int, int], float]:
+    """Simulated seconds per iteration of dtfm where netbench's scheduler put it: by case, layers
+    and batch."""
+    table = read_table(results, PLACED)
+    rows = [] if table is None else table.itertuples()
+    return {(row.case, int(row.layers), int(row.batch)): float(row.simulated_s) for row in rows}
+
+
 def accuracy(settings: pd.DataFrame) -> Grid:
     """Mean absolute and mean error, and how many settings, by system and case."""
     groups = {
@@ -208,15 +233,28 @@ def _errors(rows: pd.DataFrame) -> str:
     return f"{size:.1f}% / {mean} ({len(rows)})"
 
 
-def beside_published(settings: pd.DataFrame, case: str) -> Grid:
-    """Seconds per iteration, published → simulated, in the layout of the published table."""
+def beside_published(
+    settings: pd.DataFrame, case: str, placed: Mapping[tuple[str, int, int], float] = NONE_PLACED
+) -> Grid:
+    """Seconds per iteration, published → simulated, in the layout of the published table; and last,
+    where there are any, those of `placed`, beside the simulated ones of dtfm-scheduled."""
     rows = settings[settings["case"] == case]
     systems = list(rows["system"].unique())
     table = []
     for (layers, batch), cells in rows.groupby(["layers", "batch"], sort=False):
         texts = {cell.system: _cell(cell) for cell in cells.itertuples()}
-        table.append((setting_name(layers, batch), *(texts.get(name, "-") for name in systems)))
-    return Grid(head=("Setting", *systems), rows=tuple(table))
+        row = [setting_name(layers, batch), *(texts.get(name, "-") for name in systems)]
+        if placed:
+            ours_s = placed.get((case, layers, batch))
+            listed = cells[cells["system"] == BESIDE_PLACED]["simulated_s"].mean()
+            row.append(_placed_cell(ours_s, float(listed)) if ours_s else "-")
+        table.append(tuple(row))
+    last = (PLACED_NAME,) if placed else ()
+    return Grid(head=("Setting", *systems, *last), rows=tuple(table))
+
+
+def _placed_cell(placed_s: float, listed_s: float) -> str:
+    return f"{seconds_text(placed_s)} ({percent_text(placed_s / listed_s - 1, 1)})"
 
 
 def _cell(cell: object) -> str:
@@ -308,6 +346,13 @@ def bullet(text: str) -> str:
     )  # fmt: skip
 
 
+PLACED_NOTE = f"""
+*{PLACED_NAME}* is `{BESIDE_PLACED}` with another placement, simulated only; in brackets, against
+the simulated `{BESIDE_PLACED}`. `netbench schedule` found it for the first setting of each case;
+it is timed in all of them. The [files](placements) say how long it looked, and what the lower bound
+is ([placement](../docs/placement.md)).
+"""
+
 NOT_SIMULATED = f"""\
 Nothing has been simulated yet; do it with: `{COMMAND}` (`make simulate`).
 """
@@ -320,9 +365,10 @@ def simulated_markdown(results: Path) -> str:
         return NOT_SIMULATED
     columns = list(far_columns(results, settings))
     num_far = sum(len(column.cells) for column in columns)
+    placed = placed_seconds(results)
     tables = "\n\n".join(
         f"### Case {case.removeprefix('case')}, published → simulated\n\n"
-        f"{markdown(beside_published(settings, case))}"
+        f"{markdown(beside_published(settings, case, placed))}"
         for case in CASES
     )
     return f"""\
@@ -330,7 +376,7 @@ What `netbench.simulator` says about the published runs: all {settings["num"].su
 [{TIMES}.csv]({FOLDER}/{TIMES}.csv). A run without random placement is simulated once for all its
 seeds. Constants are fitted on cases 1 and 2, though not on every system there, and on the
 point-to-point transfers below ([how](../docs/calibration.md)). Cases 3, 4 and 5 are predictions.
-
+{PLACED_NOTE if placed else ""}
 ### Accuracy
 
 Mean absolute error / mean error, of means over the seeds (number of settings):

@@ -73,17 +73,18 @@ class Placed:
     def on(self, request: Request) -> Placed:
         """The same placement for another size of the model or the batch, or another network.
 
-        Raises PlanError where its stages are of another number of layers.
+        Every stage of a deeper model gets as many layers more. Raises PlanError where they cannot.
         """
-        if request.layers == self.request.layers:
-            return dataclasses.replace(self, request=request)
-        if len(set(self.stage_layers)) > 1:
+        each, rest = divmod(request.layers - self.request.layers, len(self.stage_layers))
+        stage_layers = tuple(layers + each for layers in self.stage_layers)
+        if rest or min(stage_layers) < 1:
             layers = ", ".join(map(str, self.stage_layers))
             raise PlanError(
                 f"the placement is for stages of {layers} layers, {self.request.layers} in all, "
-                f"not {request.layers}; search one for {request.layers} layers"
+                f"which cannot all become as many more, or fewer, to be {request.layers}; search "
+                f"one for {request.layers} layers"
             )
-        return dataclasses.replace(self, request=request, stage_layers=())
+        return dataclasses.replace(self, request=request, stage_layers=stage_layers)
 
 
 def device_names(scenario: Scenario) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from netbench.errors import PlanError
 from netbench.placement import MAPS
-from netbench.plan import VARIANTS, Variant, find_variant
+from netbench.plan import VARIANTS, Variant, find_variant, placed_name
 from netbench.plan.variants import GRAMMAR
 
 
@@ -171,3 +171,23 @@ def test_named_variants_differ_from_each_other() -> None:
     """And each names a scheduler that exists."""
     assert len(set(VARIANTS.values())) == len(VARIANTS)
     assert {found.scheduler for found in VARIANTS.values()} <= set(MAPS)
+
+
+@pytest.mark.parametrize(
+    ("variant", "scheduler", "name"),
+    [
+        ("dtfm-scheduled", "identity", "dtfm-scheduled"),
+        ("dtfm-random", "random", "dtfm-random"),
+        ("dtfm-scheduled", "netbench", "dtfm, netbench placement"),
+        ("dtfm-random", "netbench", "dtfm, netbench placement"),
+        ("dtfm-scheduled-1f1b-allreduce", "dtfm", "dtfm-1f1b-allreduce, dtfm placement"),
+        ("megatron-p8-random", "identity", "megatron-p8, identity placement"),
+        ("megatron-p2t4", "by hand", "megatron-p2t4, by hand placement"),
+        ("train.py", "identity", "train.py"),
+    ],
+)
+def test_a_row_says_who_placed_it_where_it_was_not_the_variant(
+    variant: str, scheduler: str, name: str
+) -> None:
+    """Variants that differ only in their own placement have one name when they are placed."""
+    assert placed_name(variant, scheduler) == name

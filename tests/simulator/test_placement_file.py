@@ -187,11 +187,14 @@ def test_the_hash_is_of_nodes_and_network(scenario: Scenario, tmp_path: Path) ->
         assert (scenario_hash(other) == scenario_hash(scenario)) is same
 
 
-def test_even_stages_fit_a_deeper_model(scenario: Scenario) -> None:
-    """As many layers each, whatever their number; uneven ones are of one depth."""
-    request = Request(scenario=scenario, variant="dtfm-scheduled", layers=16, batch=64)
-    deeper = placed(scenario, list(range(8))).on(request).plan()
-    assert [stage.num_layers for stage in deeper.stages] == [8, 8]
-    assert deeper.placement == placed(scenario, list(range(8))).plan().placement
-    with pytest.raises(PlanError, match="stages of 5, 3 layers, 8 in all, not 16"):
-        placed(scenario, list(range(8)), stage_layers=(5, 3)).on(request)
+def test_stages_of_a_deeper_model_get_as_many_layers_more(scenario: Scenario) -> None:
+    """What they differ by stays; where that cannot be, another search is needed."""
+    for layers, stage_layers in ((16, [9, 7]), (4, [3, 1]), (8, [5, 3])):
+        request = Request(scenario=scenario, variant="dtfm-scheduled", layers=layers, batch=64)
+        found = placed(scenario, list(range(8)), stage_layers=(5, 3)).on(request).plan()
+        assert [stage.num_layers for stage in found.stages] == stage_layers
+        assert found.placement == placed(scenario, list(range(8))).plan().placement
+    for layers in (9, 2):
+        request = Request(scenario=scenario, variant="dtfm-scheduled", layers=layers, batch=64)
+        with pytest.raises(PlanError, match="stages of 5, 3 layers, 8 in all"):
+            placed(scenario, list(range(8)), stage_layers=(5, 3)).on(request)
