@@ -223,8 +223,9 @@ def _draw_sites(axes: Axes, sites: Sites) -> None:
     ):
         axes.add_patch(Circle((x, y), radius, facecolor=FILL, edgecolor=RIM, lw=1.2, zorder=1))
         above = y >= middle - 1e-9 or len(sites.names) > MAX_RING
+        label = f"{name} ({count})" if count > 1 else name
         axes.text(
-            x, y + (radius + 0.25) * (1 if above else -1), f"{name} ({count})" if count > 1 else name, ha="center",
+            x, y + (radius + 0.25) * (1 if above else -1), label, ha="center",
             va="bottom" if above else "top", size=size, weight="bold", color=INK, zorder=5,
             bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none"},
         )  # fmt: skip
