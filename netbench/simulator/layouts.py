@@ -7,6 +7,7 @@ what is trained, so their times do not compare.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -19,7 +20,7 @@ import numpy as np
 
 from netbench.errors import PlanError
 from netbench.placement import SEEDED
-from netbench.placement.problem import Budget, Scheduler
+from netbench.placement.problem import Budget, Problem, Scheduler
 from netbench.placement.schedulers import SCHEDULERS
 from netbench.plan import Layout, Plan, build_plan, check_memory, find_variant
 from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
@@ -88,11 +89,12 @@ class Found:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutSearch:
     """found: the best first. num_candidates: that fit. num_simulated: of them, those that might
-    have been among the best."""
+    have been among the best. elapsed_s: of search."""
 
     found: tuple[Found, ...]
     num_candidates: int
     num_simulated: int
+    elapsed_s: float
 
 
 def parse_layout(text: str) -> Degrees:
@@ -113,22 +115,25 @@ def search_layouts(
     seed: int = 0,
     budget: Budget | None = None,
     progress: Callable[[Found], None] | None = None,
+    num_finalists: int = NUM_FINALISTS,
 ) -> LayoutSearch:
     """Simulate `candidates`, and place the best.
 
     scheduler: None = `netbench`. budget: of all its runs together; by successive halving, the best
-    8 share a quarter of it, the better half of these another, and so on. The seed and the
-    evaluations decide the result; the seconds only cut it short. progress: told of each new best.
+    8 (`num_finalists`, a power of 2) share a quarter of it, the better half of these another, and
+    so on. The seed and the evaluations decide the result; the seconds only cut it short. progress:
+    told of each new best. Systems without stages stay as they are.
     """
     budget = budget or Budget()
-    deadline_s = time.perf_counter() + budget.seconds
-    found, num_simulated = _simulated(candidates, NUM_FINALISTS)
+    started_s = time.perf_counter()
+    deadline_s = started_s + budget.seconds
+    found, num_simulated = _simulated(candidates, num_finalists)
     best = _Best(progress)
     best.see(found)
-    chosen = scheduler or SCHEDULERS["netbench"]
-    rungs = NUM_FINALISTS.bit_length()
+    place = functools.partial(_placed, scheduler or SCHEDULERS["netbench"], seed, {})
+    rungs = num_finalists.bit_length()
     for rung in range(rungs):
-        rest = found[: NUM_FINALISTS >> rung]
+        rest = found[: num_finalists >> rung]
         share = budget.evaluations / (rungs * len(rest))
         if share < 1:
             break
@@ -137,11 +142,14 @@ def search_layouts(
             if left_s <= 0:
                 break
             seconds = left_s / ((rungs - rung) * len(rest) - index)
-            found[index] = _placed(one, chosen, seed, Budget(seconds=seconds, evaluations=share))
+            found[index] = place(one, Budget(seconds=seconds, evaluations=share))
             best.see(found[index : index + 1])
         found.sort(key=_rank)
     return LayoutSearch(
-        found=tuple(found), num_candidates=len(candidates), num_simulated=num_simulated
+        found=tuple(found),
+        num_candidates=len(candidates),
+        num_simulated=num_simulated,
+        elapsed_s=time.perf_counter() - started_s,
     )
 
 
@@ -266,10 +274,17 @@ def _simulated(candidates: Sequence[Candidate], num: int) -> tuple[list[Found], 
     return found, num_simulated
 
 
-def _placed(found: Found, scheduler: Scheduler, seed: int, budget: Budget) -> Found:
-    """`found` where the scheduler puts it, if that is better."""
+def _placed(
+    scheduler: Scheduler, seed: int, problems: dict[str, Problem], found: Found, budget: Budget
+) -> Found:
+    """`found` where the scheduler puts it, if that is better. problems: by variant; one that has
+    been searched knows what it has timed."""
+    if found.plan.schedule == "none":
+        return found
     request = found.candidate.request
-    answer = scheduler(request.problem(), seed, budget)
+    if request.variant not in problems:
+        problems[request.variant] = request.problem()
+    answer = scheduler(problems[request.variant], seed, budget)
     plan = request.answered(answer, "netbench", seed)
     seconds = simulate(plan).iteration_s
     if seconds >= found.iteration_s:

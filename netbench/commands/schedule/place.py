@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.live import wide_console
+from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import Limits, limit_options, request_options
 from netbench.commands.schedule.search import (
     count_text,
@@ -35,6 +36,7 @@ DEFAULT_OUTPUT = "placement.json"
 
 @click.command()
 @request_options
+@click.option("--layout", help="Search the plan too: auto, or degrees of it, e.g. p8 or p4t2d8.")
 @click.option("--scheduler", default=DEFAULT_SCHEDULER, show_default=True, help="Who searches.")
 @click.option("--seed", type=int, help="Of the search.  [default: the slice's first]")
 @limit_options
@@ -43,6 +45,7 @@ DEFAULT_OUTPUT = "placement.json"
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded.")
 def command(
     request: Request,
+    layout: str | None,
     scheduler: str,
     seed: int | None,
     limits: Limits,
@@ -58,6 +61,24 @@ def command(
     console = Console(stderr=True, highlight=False) if as_json else wide_console()
     if seed is None:
         seed = request.scenario.sweep.default_seeds[0]
+    if layout is not None:
+        placed = find_layout(console, request, layout, scheduler, seed, limits, as_json=as_json)
+    else:
+        placed = _find(console, request, scheduler, seed, limits, as_json)
+    keep(console, placed, output, plot)
+    if not as_json:
+        file = output or DEFAULT_OUTPUT
+        before = "" if output else f"keep it with -o {file}; "
+        console.print(
+            f"{before}run it with: netbench run {request.scenario.name} --placement {file}",
+            soft_wrap=True,
+        )
+
+
+def _find(
+    console: Console, request: Request, scheduler: str, seed: int, limits: Limits, as_json: bool
+) -> Placed:
+    """Search a placement of the request's own plan, and print it."""
     warn_of_disturbances(console, [request.listed().network])
     if not as_json:
         print_heading(console, request)
@@ -69,14 +90,7 @@ def command(
         click.echo(json.dumps(_json(placed, answer.steps), indent=2))
     else:
         _print(console, placed, answer.steps)
-    keep(console, placed, output, plot)
-    if not as_json:
-        file = output or DEFAULT_OUTPUT
-        before = "" if output else f"keep it with -o {file}; "
-        console.print(
-            f"{before}run it with: netbench run {request.scenario.name} --placement {file}",
-            soft_wrap=True,
-        )
+    return placed
 
 
 def print_heading(console: Console, request: Request) -> None:
