@@ -1,8 +1,9 @@
 """What a search pays for a placement: rows of `make bench`, and how near its parts come to it.
 
     python -m benchmarks.objective                     the rows, JSON lists
-    python -m benchmarks.objective near                [scenario, variant, least, most] of composed
-                                                       over simulated seconds, JSON lists
+    python -m benchmarks.objective near                [scenario, variant, least, median, most] of
+                                                       composed over simulated seconds, and the same
+                                                       three of seconds apart
 
 Rows are as in `benchmarks.simulator`, in processor time. Placements differ in two devices that were
 exchanged, as a local search meets them: most of their parts it knows.
@@ -26,6 +27,7 @@ from netbench.simulator.scheduling import Request, placement_of
 from netbench.simulator.simulate import simulate
 
 VARIANTS = ("dtfm-random", "megatron-p8")
+WAYS = (("composed", "composed_s"), ("apart", "apart_s"), ("put together", "times_s"))
 AT_ONCE, REPEATS, SEED = 32, 5, 1
 NUM_RANDOM = 50
 LARGE = ((1024, 16), (4096, 32))
@@ -63,7 +65,7 @@ def search_rows(variant: str) -> Iterator[Row]:
     grids = np.array([exchanged(base, problem.region, random) for _ in range(AT_ONCE)])
     simulated = whole_seconds(request, grids)
     what = f"{variant}, 64 GPUs in uneven regions, two exchanged"
-    for name, timed in (("composed", "composed_s"), ("put together", "times_s")):
+    for name, timed in WAYS:
         for how, batches in (("one by one", grids[:, None]), (f"{AT_ONCE} at once", grids[None])):
             seconds = []
             for _ in range(REPEATS):
@@ -87,7 +89,7 @@ def large_rows(variant: str, num_gpus: int, num_regions: int) -> Iterator[Row]:
     what = f"{variant}, {num_gpus} GPUs in {num_regions} regions, parts known"
     problem.objective.composed_s(grid[None])
     simulated = whole_seconds(request, grid[None])
-    for name, timed in (("composed", "composed_s"), ("put together", "times_s")):
+    for name, timed in WAYS:
         seconds = seconds_of(getattr(problem.objective, timed), grid[None])
         yield (what, name, seconds, "simulated whole", simulated)
 
@@ -119,8 +121,9 @@ def exchanged(grid: Grid, region: Grid, random: np.random.Generator) -> Grid:
     return devices.reshape(grid.shape)
 
 
-def nearness(problem: Problem) -> tuple[float, float, float]:
-    """Composed over simulated seconds of random placements: least, median, most."""
+def nearness(problem: Problem) -> list[float]:
+    """Composed over simulated seconds of random placements: least, median, most; and apart over
+    simulated ones."""
     random, size = np.random.default_rng(SEED), problem.ranks.size
     grids = np.array(
         [
@@ -128,8 +131,10 @@ def nearness(problem: Problem) -> tuple[float, float, float]:
             for _ in range(NUM_RANDOM)
         ]
     )
-    ratio = problem.objective.composed_s(grids) / problem.objective.times_s(grids)
-    return float(ratio.min()), float(np.median(ratio)), float(ratio.max())
+    objective = problem.objective
+    simulated_s = objective.times_s(grids)
+    ratios = [timed(grids) / simulated_s for timed in (objective.composed_s, objective.apart_s)]
+    return [float(np.quantile(ratio, part)) for ratio in ratios for part in (0.0, 0.5, 1.0)]
 
 
 def main() -> None:
