@@ -15,6 +15,7 @@ makes the bound lower than the optimum, never higher.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 import time
@@ -37,8 +38,11 @@ SECONDS = 20.0
 MAX_SITES = 12
 """Up to so many, what a group takes is known for every set of sites: 4,096 of them."""
 
-PRECISION = 0.001
+PRECISION = 0.004
 """Of the bound: levels that are nearer to each other are one."""
+
+PATIENCE_S = 2.0
+"""With one integer programme; what it has not proved by then is taken to be possible."""
 
 _ROUNDING = 1e-6
 """The simulator counts in ticks of 2**-30 s."""
@@ -122,7 +126,7 @@ class _Search:
         self._sizes: Grid = np.bincount(floors.site)
         lanes, members = problem.dp * problem.tp, problem.dp
         self._paired = floors.num_sites <= MAX_SITES and problem.tp == 1
-        self._groups = group_floors(floors, members) if self._paired else None
+        self._groups = group_floors(floors if self._paired else _anywhere(floors), members)
         self._programme = _Programme(problem.pp, lanes, self._sizes) if self._paired else None
         self._apart_s = _barrier_s(floors)
         whole_s = self._hops.whole_s[np.isfinite(self._hops.whole_s)]
@@ -134,7 +138,10 @@ class _Search:
     def run(self) -> Bound:
         """Of all ranges, the one with the least bound is halved, until it is a single level."""
         last = len(self._least_s) - 1
-        floor_s = float(self._least_s[0]) + self._apart_s
+        least_s = self._hops.least_s[:, None] + np.maximum(
+            self._groups.after_s, self._groups.full_s
+        )
+        floor_s = float(least_s[:, 1:].min(axis=1).max()) + self._apart_s
         heap = [_Range(self._proved_s(0, last, floor_s), 0, last)]
         while heap[0].first < heap[0].last and time.monotonic() < self._deadline:
             whole = heapq.heappop(heap)
@@ -152,9 +159,21 @@ class _Search:
             seconds=seconds,
             pipeline_s=pipeline_s,
             group_s=seconds - pipeline_s,
-            proof="",
+            proof=self._proof(pipeline_s, seconds - pipeline_s),
             stage_layers=self._problem.stage_layers,
             proved=least.first == least.last,
+        )
+
+    def _proof(self, pipeline_s: float, group_s: float) -> str:
+        if self._programme is None:
+            return (
+                f"no pipeline takes less than {pipeline_s:.3g} s, and no group is done less than "
+                f"{group_s:.3g} s later, each alone on the best links"
+            )
+        devices = f"{self._sizes.sum()} devices at {len(self._sizes)} sites do not go round: "
+        return devices + (
+            f"where the slowest pipeline takes {pipeline_s:.3g} s, some group's members are so far "
+            f"apart that it is done {group_s:.3g} s later, or not all find a place"
         )
 
     def _proved_s(self, first: int, last: int, known_s: float) -> float:
@@ -162,6 +181,8 @@ class _Search:
         low_s = max(known_s, float(self._least_s[first]) + self._apart_s)
         if self._programme is None or self._possible(first, last, low_s * (1 + PRECISION)):
             return low_s
+        if not self._possible(first, last, math.inf):
+            return math.inf  # devices do not go round
         high_s = low_s * 2
         while not self._possible(first, last, high_s):
             low_s, high_s = high_s, high_s * 2
@@ -175,7 +196,6 @@ class _Search:
 
     def _possible(self, first: int, last: int, seconds: float) -> bool:
         """Whether no proof is found that no grid takes less than `seconds`."""
-        assert self._groups is not None
         assert self._programme is not None
         hops = self._hops
         dear = hops.whole_s >= self._least_s[first]
@@ -253,7 +273,7 @@ class _Programme:
             constraints=LinearConstraint(
                 coo_array(np.vstack(rows)).tocsr(), np.concatenate(low), np.concatenate(high)
             ),
-            options={"time_limit": seconds},
+            options={"time_limit": min(seconds, PATIENCE_S)},
         )
         return bool(found.status != _INFEASIBLE)
 
@@ -266,6 +286,13 @@ def _largest(allowed: NDArray[np.bool_]) -> list[int]:
         if number and not any(number & other == number for other in largest):
             largest.append(number)
     return largest
+
+
+def _anywhere(floors: Floors) -> Floors:
+    """As if all devices were at one site with the best links."""
+    of_links = ("delay_s", "message_s", "first_s", "all_s", "give_s", "take_s", "byte_s", "slow_s")
+    best = {name: getattr(floors, name).min(keepdims=True) for name in of_links}
+    return dataclasses.replace(floors, kind=floors.kind[:1], **best)
 
 
 def _barrier_s(floors: Floors) -> float:

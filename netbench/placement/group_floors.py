@@ -31,22 +31,76 @@ def group_floors(floors: Floors, num_members: int) -> Groups:
     if make is None or num_members < 2:
         return Groups(after_s=update_s, full_s=update_s)
     after_s, full_s = (np.empty_like(update_s) for _ in range(2))
+    alike: dict[tuple[float, float], int] = {}
     for stage in range(depth):
-        after, full = make(floors, num_members, stage)
-        after_s[stage], full_s[stage] = _inherited(after), _inherited(full)
+        of = alike.setdefault((floors.gradient_bytes[stage], floors.update_s[stage]), stage)
+        if of == stage:
+            after, full = make(floors, num_members, stage)
+            after_s[stage], full_s[stage] = _inherited(after), _inherited(full)
+        after_s[stage], full_s[stage] = after_s[of], full_s[of]
     return Groups(after_s=after_s, full_s=full_s)
 
 
 def _chain(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
-    """Reduced along a path to its end, the first member, and from there along another one.
+    """Reduced along a path to its end, the first member, and from there to the path's begin and
+    along it again. So the hops to the first member and from it count once, all others twice.
 
     When the last member is ready, the last hop to the first one still has to carry all but a slice.
     """
     size, update_s = floors.gradient_bytes[stage], floors.update_s[stage]
-    path_s = size * _narrowest(floors.byte_s, n) + _along(floors.delay_s, n)
-    last_s = _least_hop((size - floors.slice_bytes[stage]) * floors.byte_s + floors.delay_s)
-    new_s = _narrowest(size * floors.byte_s + floors.slow_s, n) + _along(floors.delay_s, n)
-    return last_s + update_s + path_s, new_s + update_s + path_s
+    rest = 1 - floors.slice_bytes[stage] / size if size else 0.0
+    path_s = _along(floors.delay_s, n)
+    after, full = _there_and_back(floors.byte_s, n, rest)
+    after_s = size * after + path_s + float(floors.delay_s.min())
+    apart_s = _narrowest(size * floors.byte_s + floors.slow_s, n)  # a new connection, then not
+    apart_s = apart_s + size * _narrowest(floors.byte_s, n)
+    full_s = np.maximum(size * full + float(floors.slow_s.min()), apart_s) + 2 * path_s
+    return after_s + update_s, full_s + update_s
+
+
+def _there_and_back(byte_s: Floats, n: int, rest: float) -> tuple[Floats, Floats]:
+    """Of a chain through every set, seconds per byte: the narrowest hop on the way back beside
+    `rest` of the last one on the way there; and beside the narrowest on the way there."""
+    num_sites = len(byte_s)
+    bits = 1 << np.arange(num_sites)
+    ways = {once: byte_s if once else _closed(byte_s, np.maximum) for once in (True, False)}
+    paths = {once: _paths(hop_s, np.maximum) for once, hop_s in ways.items()}
+    size = _num_sites(num_sites)
+    least = _least_hop(byte_s)
+    after, full = rest * least + least, 2 * least
+    for number in np.flatnonzero((size > 1) & (size <= n)):
+        once = bool(size[number] == n)
+        found_s = []
+        for first in np.flatnonzero(number & bits):
+            others = paths[once][number & ~bits[first]]  # [begin, end]
+            there_s = np.maximum(others, ways[once][:, first])
+            back_s = np.maximum(others, ways[once][first][:, None])
+            last_s = np.where(np.isfinite(others), rest * ways[once][:, first], np.inf)
+            found_s.append(((last_s + back_s).min(), (there_s + back_s).min()))
+        best = np.min(found_s, axis=0)
+        after[number], full[number] = np.maximum((after[number], full[number]), best)
+    after[size > n] = full[size > n] = np.inf
+    return after, full
+
+
+def _num_sites(num_sites: int) -> Grid:
+    """Of every set."""
+    return np.array([number.bit_count() for number in range(1 << num_sites)])
+
+
+def _paths(hop_s: Floats, join: np.ufunc) -> Floats:
+    """The cheapest path through all sites of every set, by where it begins and ends (Held, Karp),
+    (2 ** num_sites, S, S); inf where there is none."""
+    num_sites = len(hop_s)
+    bits = 1 << np.arange(num_sites)
+    best = np.full((1 << num_sites, num_sites, num_sites), np.inf)
+    best[bits, np.arange(num_sites), np.arange(num_sites)] = 0.0
+    for number in range(1, 1 << num_sites):
+        for site in np.flatnonzero((number & bits) == 0):
+            reached = join(best[number], hop_s[:, site]).min(axis=1)
+            longer = best[number | bits[site], :, site]
+            np.minimum(longer, reached, out=longer)
+    return best
 
 
 def _ring(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
@@ -86,7 +140,8 @@ def _round(
     new_s = floors.slow_s / num_steps if num_steps > n - 1 else 0.0  # a ring alone is warm later
     narrow_s = _narrowest(size / n * floors.byte_s + new_s, n, closed=True)
     remaining = max(0, simulated - (n - 1)) * num_steps / simulated
-    return np.maximum(relayed_s, remaining * narrow_s), np.maximum(relayed_s, num_steps * narrow_s)
+    full_s = np.maximum(relayed_s, num_steps * narrow_s)
+    return (np.maximum(relayed_s, remaining * narrow_s) if remaining else relayed_s), full_s
 
 
 def _sets(num_sites: int) -> list[Grid]:
@@ -125,11 +180,9 @@ def _along(hop_s: Floats, n: int, *, closed: bool = False) -> Floats:
     """The least sum over the hops of a path through n members of every set, or of a circle: as many
     times the least hop, and what a tour of the sites has beside."""
     num_hops = n if closed else n - 1
-    least = _least_hop(hop_s)
     floor = float(np.min(hop_s))
-    beside = _closed(hop_s - floor, np.add)
-    tour = num_hops * floor + _tours(beside, np.add, closed=closed)
-    return np.maximum(tour, num_hops * least)
+    tour = num_hops * floor + _tours(hop_s - floor, np.add, n, closed=closed)
+    return np.maximum(tour, num_hops * _least_hop(hop_s))
 
 
 def _around(hop_s: Floats, n: int) -> Floats:
@@ -138,8 +191,7 @@ def _around(hop_s: Floats, n: int) -> Floats:
 
 def _narrowest(hop_s: Floats, n: int, *, closed: bool = False) -> Floats:
     """The least that the dearest hop can be."""
-    tour = _tours(_closed(hop_s, np.maximum), np.maximum, closed=closed)
-    return np.maximum(tour, _least_hop(hop_s))
+    return np.maximum(_tours(hop_s, np.maximum, n, closed=closed), _least_hop(hop_s))
 
 
 def _closed(hop_s: Floats, join: np.ufunc) -> Floats:
@@ -150,28 +202,17 @@ def _closed(hop_s: Floats, join: np.ufunc) -> Floats:
     return best
 
 
-def _tours(hop_s: Floats, join: np.ufunc, *, closed: bool) -> Floats:
-    """The cheapest order of the sites of every set (Held, Karp), (2 ** num_sites,); 0 s for none
-    and for one. closed: and back to the first."""
-    num_sites = len(hop_s)
-    best = np.full((1 << num_sites, num_sites), np.inf)
-    best[1 << np.arange(num_sites), np.arange(num_sites)] = 0.0
-    bits = 1 << np.arange(num_sites)
-    for number in range(1, 1 << num_sites):
-        outside = np.flatnonzero((number & bits) == 0)
-        if closed:  # the first is the lowest
-            outside = outside[bits[outside] > (number & -number)]
-        if not len(outside):
-            continue
-        reached = join(best[number][:, None], hop_s[:, outside]).min(axis=0)
-        where = number | bits[outside]
-        best[where, outside] = np.minimum(best[where, outside], reached)
-    if not closed:
-        found = best.min(axis=1)
-    else:
-        numbers = np.arange(1, 1 << num_sites)
-        start = np.log2(numbers & -numbers).astype(np.int64)
-        back = join(best[1:], hop_s[:, start].T).min(axis=1)
-        found = _with_none(np.where(numbers == numbers & -numbers, 0.0, back))
-    found[0] = 0.0
-    return np.asarray(found)
+def _tours(hop_s: Floats, join: np.ufunc, n: int, *, closed: bool) -> Floats:
+    """The cheapest order of n members that visits the sites of every set, (2 ** num_sites,); 0 s
+    for none and for one, inf for more than n. closed: and back to the first.
+
+    Where there are as many sites as members each is visited once; else some more often, maybe.
+    """
+    size = _num_sites(len(hop_s))
+    found = []
+    for way_s in (hop_s, _closed(hop_s, join)):
+        paths = _paths(way_s, join)
+        found.append((join(paths, way_s.T) if closed else paths).min(axis=(1, 2)))
+    tours: Floats = np.where(size == n, found[0], found[1])
+    tours[size <= 1], tours[size > n] = 0.0, np.inf
+    return tours

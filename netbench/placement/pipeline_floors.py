@@ -37,8 +37,10 @@ def hop_floors(floors: Floors) -> Hops:
         forward_s, backward_s = work.forward_phase(), work.backward_phase()
         rounds = floors.num_rounds
         turn_s = floors.barrier_steps * round_trip_s(floors)
-        whole_s = rounds * (forward_s + turn_s) + (rounds - 1) * backward_s[0]
-        ready_s = whole_s + backward_s
+        before_s = rounds * (forward_s + turn_s)
+        if rounds > 1:
+            before_s = before_s + (rounds - 1) * backward_s[0]
+        ready_s = before_s + backward_s
     elif floors.blocking:
         ready_s = floors.num_rounds * work.blocking()
     else:

@@ -1,0 +1,54 @@
+"""Scenarios of a few devices, for what is compared with all of their placements."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from netbench.placement.problem import Problem
+from netbench.scenario import load_scenario
+from netbench.scenario.model import Link, Network, Node, Scenario
+from netbench.simulator.scheduling import Request
+
+DELAYS_S = (0.0, 0.00005, 0.001, 0.01, 0.05, 0.2)
+RATES_BPS = (1e8, 3e8, 1e9, 2e9, 1e10, math.inf)
+SHARING = ("pair", "class", "nic", "trunk")
+NEAR = Link(one_way_delay_s=0.01, bandwidth_bps=2e9)
+FAR = Link(one_way_delay_s=0.1, bandwidth_bps=0.4e9)
+
+
+def small_scenario(
+    sizes: Sequence[Sequence[int]],
+    links: Sequence[Sequence[Link]],
+    sharing: str = "pair",
+    nic_bps: float = math.inf,
+) -> Scenario:
+    """sizes: devices of every node, by region. links: between regions, as in `Network`."""
+    names = tuple(f"r{index}" for index in range(len(sizes)))
+    nodes = tuple(
+        Node(name=f"{name}-{index}", region=name, device="V100", num_devices=size, nic_bps=nic_bps)
+        for name, region in zip(names, sizes, strict=True)
+        for index, size in enumerate(region)
+    )
+    network = Network(
+        regions=names,
+        links=tuple(tuple(row) for row in links),
+        node_regions=tuple(names.index(node.region) for node in nodes),
+        sharing=sharing,
+        nic_bps=(nic_bps,) * len(nodes),
+        mtu_bytes=9001,
+    )
+    scenario = load_scenario("case3")
+    sweep = dataclasses.replace(scenario.sweep, pipeline=0)
+    return dataclasses.replace(scenario, nodes=nodes, network=network, sweep=sweep)
+
+
+def small_problem(
+    scenario: Scenario, variant: str, *, layers: int, batch: int, num_ranks: int | None = None
+) -> Problem:
+    """As it is given to a scheduler."""
+    request = Request(
+        scenario=scenario, variant=variant, layers=layers, batch=batch, num_ranks=num_ranks
+    )
+    return request.problem()

@@ -1,0 +1,156 @@
+"""Bounds against what the simulator makes of placements, random ones and all there are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netbench.errors import PlanError
+from netbench.placement.bound import Bound, floor_s, lower_bound
+from netbench.placement.exhaustive import optimum
+from netbench.placement.problem import Budget, Problem
+from netbench.scenario import load_scenario
+from netbench.scenario.model import Link
+from netbench.simulator.scheduling import Request
+from tests.placement.small import (
+    DELAYS_S,
+    FAR,
+    NEAR,
+    RATES_BPS,
+    SHARING,
+    small_problem,
+    small_scenario,
+)
+
+VARIANTS = {
+    "dtfm-random-p{}": 1,
+    "dtfm-random-p{}-1f1b": 1,
+    "dtfm-random-p{}-allreduce": 1,
+    "dtfm-random-p{}-sharded-ps": 1,
+    "dtfm-random-p{}-1f1b-sharded-ps": 1,
+    "megatron-p{}": 1,
+    "megatron-p{}-zero-bubble": 1,
+    "megatron-p{}-interleaved2": 1,
+    "megatron-p{}t2": 2,
+}
+"""Names, of any depth, and their degree of tensor parallelism."""
+
+LINKS = st.builds(
+    Link, one_way_delay_s=st.sampled_from(DELAYS_S), bandwidth_bps=st.sampled_from(RATES_BPS)
+)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Up to 16 devices on nodes of one or two, in up to three regions, with directed links."""
+    variant, tp = draw(st.sampled_from(sorted(VARIANTS.items())))
+    pp = draw(st.integers(2, 4))
+    dp = draw(st.integers(1, min(4, 16 // (pp * tp))))
+    width, num_regions = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    count = math.ceil(pp * dp * tp / width)
+    where = draw(st.lists(st.integers(0, num_regions - 1), min_size=count, max_size=count))
+    sizes = [[width] * where.count(region) for region in sorted(set(where))]
+    links = [[draw(LINKS) for _ in sizes] for _ in sizes]
+    sharing = draw(st.sampled_from(SHARING))
+    nic_bps = draw(st.sampled_from((1e9, 1e10))) if sharing == "nic" else math.inf
+    micro_batches = draw(st.sampled_from((1, 2, 5, 16, 40, 64, 100)))
+    if "interleaved" in variant:
+        micro_batches = math.ceil(micro_batches / pp) * pp
+    scenario = small_scenario(sizes, links, sharing, nic_bps)
+    return small_problem(
+        scenario,
+        variant.format(pp),
+        layers=pp * 2,
+        batch=dp * micro_batches,
+        num_ranks=pp * dp * tp,
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), seed=st.integers(0, 999))
+def test_no_placement_is_faster_than_its_floor_or_the_bound(problem: Problem, seed: int) -> None:
+    """Of every schedule, kind of data parallelism and of sharing; some devices may be idle."""
+    random = np.random.default_rng(seed)
+    devices = [random.permutation(problem.num_devices) for _ in range(3)]
+    grids = np.stack([some[: math.prod(problem.shape)].reshape(problem.shape) for some in devices])
+    times_s = problem.objective.times_s(grids)
+    floors_s = [floor_s(problem, grid) for grid in grids]
+    assert (floors_s <= times_s).all()
+    assert 0 < lower_bound(problem, Budget(seconds=1.0)).seconds <= times_s.min()
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random-p4", "dtfm-random-p4-allreduce", "megatron-p4"])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (6, 2)])
+def test_the_optimum_of_few_devices_is_above_the_bound(
+    variant: str, sizes: tuple[int, ...]
+) -> None:
+    """Of all placements. Where pipelines fit regions it is not far below: a sixth at most."""
+    scenario = small_scenario([[1] * size for size in sizes], ((NEAR, FAR), (FAR, NEAR)), "class")
+    problem = small_problem(scenario, variant, layers=8, batch=2 * 64)
+    best, bound = optimum(problem), lower_bound(problem)
+    assert bound.proved
+    assert bound.seconds <= best.seconds
+    assert floor_s(problem, best.grid) >= bound.seconds
+    if sizes == (4, 4):
+        assert bound.gap(best.seconds) < 1 / 6
+
+
+def test_pipelines_and_groups_cannot_both_stay_inside_regions() -> None:
+    """Two regions of four: either is possible alone, at what one region of eight takes. The bound
+    knows that both are not: beside that it asks for a stage's gradients on the way across."""
+    links, variant, batch = ((NEAR, FAR), (FAR, NEAR)), "dtfm-random-p4", 2 * 64
+    one = small_problem(small_scenario([[1] * 8], ((NEAR,),)), variant, layers=8, batch=batch)
+    two = small_problem(small_scenario([[1] * 4] * 2, links), variant, layers=8, batch=batch)
+    alone_s = one.objective.times_s(np.arange(8).reshape(1, 2, 4))[0]
+    assert lower_bound(one).seconds <= alone_s
+    gradients_s = 8 * two.gradient_bytes.min() / FAR.bandwidth_bps
+    assert lower_bound(two).seconds > alone_s + gradients_s
+
+
+def test_two_universities_are_nearly_solved() -> None:
+    """Case 3 with a pipeline in every eight devices of a region takes at most 3% more than what is
+    proved of all placements."""
+    scenario = load_scenario("case3")
+    problem = Request(scenario=scenario, variant="dtfm-scheduled", layers=24, batch=1024).problem()
+    bound = lower_bound(problem)
+    regional_s = float(problem.objective.times_s(np.arange(64).reshape(1, 8, 8))[0])
+    assert bound.seconds <= regional_s
+    assert bound.gap(regional_s) < 0.03
+
+
+def _bound_of(seconds: float) -> Bound:
+    scenario = small_scenario([[1] * 7, [1] * 5], ((NEAR, FAR), (FAR, NEAR)))
+    problem = small_problem(scenario, "dtfm-random-p4", layers=8, batch=3 * 64)
+    return lower_bound(problem, Budget(seconds=seconds))
+
+
+def test_a_search_that_is_cut_short_has_a_bound_too() -> None:
+    """A lower one, and it says so."""
+    short, long = _bound_of(0.0), _bound_of(60.0)
+    assert not short.proved
+    assert long.proved
+    assert 0 < short.seconds <= long.seconds
+    assert "12 devices at 2 sites do not go round" in long.proof
+
+
+def test_the_bound_is_of_the_layers_that_are_given() -> None:
+    """Other layers of stages have another one: as many on one stage take longer."""
+    scenario = small_scenario([[1] * 8], ((NEAR,),))
+    problem = small_problem(scenario, "megatron-p4", layers=16, batch=2 * 64)
+    assert problem.with_layers is not None
+    even, other = lower_bound(problem), problem.with_layers((10, 2, 2, 2))
+    uneven = lower_bound(other)
+    assert (even.stage_layers, uneven.stage_layers) == ((4, 4, 4, 4), (10, 2, 2, 2))
+    assert uneven.pipeline_s > 64 * other.stage_s.max() > even.pipeline_s
+
+
+def test_a_plan_without_stages_has_no_bound() -> None:
+    """It is refused by name of what has one."""
+    problem = small_problem(small_scenario([[1] * 8], ((NEAR,),)), "megatron-p4", layers=8, batch=8)
+    with pytest.raises(PlanError, match="expected a variant of megatron or dtfm"):
+        lower_bound(dataclasses.replace(problem, floors=None))
