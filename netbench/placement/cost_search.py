@@ -193,11 +193,10 @@ class _Search:
 def _tables_of(links: LinkTimes, classes: Grid) -> Tables:
     """Of two classes: the times of the first unit of one and another unit of the other."""
     _, firsts, sizes = np.unique(classes, return_index=True, return_counts=True)
-    others = firsts.copy()  # a class of one unit is no neighbour of itself
-    for index in np.flatnonzero(sizes > 1):
-        others[index] = np.flatnonzero(classes == index)[1]
     group_s, hop_s = links.group_s[np.ix_(firsts, firsts)], links.hop_s[np.ix_(firsts, firsts)]
-    np.fill_diagonal(group_s, links.group_s[firsts, others])
-    np.fill_diagonal(hop_s, links.hop_s[firsts, others])
+    np.fill_diagonal(hop_s, hop_s.max())  # of classes of one unit, where it is never read
+    for one in np.flatnonzero(sizes > 1):
+        pair = firsts[one], np.flatnonzero(classes == one)[1]
+        group_s[one, one], hop_s[one, one] = links.group_s[pair], links.hop_s[pair]
     levels_s, level = np.unique(hop_s, return_inverse=True)
     return Tables(group_s, level.reshape(hop_s.shape), levels_s)

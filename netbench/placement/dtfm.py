@@ -75,8 +75,8 @@ class _Search:
         self._rng = np.random.default_rng(seed)
         self._links, self._taken = units.links, taken
         self._shape = units.problem.pp, units.problem.dp
-        speeds = 1 / units.links.hop_s[np.ix_(taken, taken)]
-        np.fill_diagonal(speeds, 0.0)
+        hop_s = units.links.hop_s[np.ix_(taken, taken)]
+        speeds = np.divide(1.0, hop_s, out=np.zeros_like(hop_s), where=hop_s > 0)
         self._speeds = speeds
         self._population: list[Grid] = []
         self._costs: list[float] = []

@@ -35,8 +35,8 @@ MAX_EXACT_STAGES = 12
 class LinkTimes:
     """Seconds that the cost counts for two devices: (num_devices, num_devices), symmetric.
 
-    group_s: as members of a group, 2 (alpha + c_dp / (D_dp beta)); 0 with itself.
-    hop_s: in neighbouring groups of a pipeline, alpha + c_pp / beta.
+    group_s: as members of a group, 2 (alpha + c_dp / (D_dp beta)).
+    hop_s: in neighbouring groups of a pipeline, alpha + c_pp / beta. Both 0 with itself.
     """
 
     group_s: Floats
@@ -50,12 +50,30 @@ def link_times(
     dp: int,
     gradient_bytes: float,
     activation_bytes: float,
+    devices: Grid | None = None,
 ) -> LinkTimes:
-    """delay_s, bandwidth_bps: (num_devices, num_devices), [src][dst], one way. dp: D_dp."""
-    group_s = 2 * (delay_s + 8 * gradient_bytes / dp / bandwidth_bps)
-    hop_s = delay_s + 8 * activation_bytes / bandwidth_bps
-    np.fill_diagonal(group_s, 0.0)
-    return LinkTimes(group_s=(group_s + group_s.T) / 2, hop_s=(hop_s + hop_s.T) / 2)
+    """delay_s, bandwidth_bps: (n, n), [src][dst], one way. dp: D_dp. devices: (num_devices,), which
+    of the n; None = all."""
+    chosen = np.arange(len(delay_s)) if devices is None else devices
+    sizes_bits = 8 * gradient_bytes / dp, 8 * activation_bytes
+    group_s, hop_s = _mean_times(delay_s, bandwidth_bps, chosen, *sizes_bits)
+    return LinkTimes(group_s=group_s, hop_s=hop_s)
+
+
+@njit(cache=True)
+def _mean_times(
+    delay_s: Floats, bandwidth_bps: Floats, devices: Grid, shard_bits: float, hop_bits: float
+) -> tuple[Floats, Floats]:
+    """One pass over all pairs: there may be millions."""
+    group_s = np.zeros((len(devices), len(devices)))
+    hop_s = np.zeros((len(devices), len(devices)))
+    for row, one in enumerate(devices):
+        for column, other in enumerate(devices[:row]):
+            delays_s = delay_s[one, other] + delay_s[other, one]
+            bit_s = 1 / bandwidth_bps[one, other] + 1 / bandwidth_bps[other, one]
+            group_s[row, column] = group_s[column, row] = delays_s + shard_bits * bit_s
+            hop_s[row, column] = hop_s[column, row] = (delays_s + hop_bits * bit_s) / 2
+    return group_s, hop_s
 
 
 def cost_s(links: LinkTimes, groups: Grid) -> float:

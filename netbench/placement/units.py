@@ -35,27 +35,35 @@ def units_of(problem: Problem) -> Units:
     whole batch.
     """
     devices = _cut(problem)
-    first, *lanes = (_between(problem, devices[:, lane]) for lane in range(problem.tp))
+    bandwidth_bps = _shared_bps(problem)
+    first, *lanes = (_between(problem, bandwidth_bps, lane) for lane in devices.T)
     group_s, hop_s = first.group_s, first.hop_s
     for lane in lanes:
         group_s, hop_s = np.maximum(group_s, lane.group_s), np.maximum(hop_s, lane.hop_s)
     return Units(devices=devices, links=LinkTimes(group_s=group_s, hop_s=hop_s), problem=problem)
 
 
-def _between(problem: Problem, devices: Grid) -> LinkTimes:
-    """Of one lane's devices. The devices of a node share its NIC equally."""
-    _, node, num_beside = np.unique(problem.node, return_inverse=True, return_counts=True)
-    share_bps = (problem.nic_bps / num_beside[node])[devices]
-    apart_bps = np.minimum(share_bps[:, None], share_bps)
-    apart_bps[problem.node[devices, None] == problem.node[devices]] = np.inf
-    pairs = np.ix_(devices, devices)
+def _between(problem: Problem, bandwidth_bps: Floats, devices: Grid) -> LinkTimes:
+    """Of one lane's devices."""
     return link_times(
-        problem.delay_s[pairs],
-        np.minimum(problem.bandwidth_bps[pairs], apart_bps),
+        problem.delay_s,
+        bandwidth_bps,
         dp=problem.dp,
         gradient_bytes=float(problem.gradient_bytes.max()),
         activation_bytes=problem.message_bytes * problem.num_micro_batches,
+        devices=devices,
     )
+
+
+def _shared_bps(problem: Problem) -> Floats:
+    """Between devices, where the devices of a node share its NIC equally."""
+    if np.isinf(problem.nic_bps).all():
+        return problem.bandwidth_bps
+    _, node, num_beside = np.unique(problem.node, return_inverse=True, return_counts=True)
+    share_bps = problem.nic_bps / num_beside[node]
+    apart_bps = np.minimum(share_bps[:, None], share_bps)
+    apart_bps[node[:, None] == node] = np.inf
+    return np.minimum(problem.bandwidth_bps, apart_bps)
 
 
 def _cut(problem: Problem) -> Grid:
