@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+AT_ONCE = 0.01
+"""Of the longest search: what takes no longer is drawn as if it took no time."""
+
 FIRST_S = 1e-3
 """Where the axis begins at the earliest, seconds of search."""
 
@@ -44,7 +47,7 @@ def convergence_figure(title: str, contest: Contest) -> Figure:
         values = np.array([_over(one, times_s) for one in group])
         known = np.isfinite(values).all(axis=0)
         shown, mean = values[:, known], values[:, known].mean(axis=0)
-        searched = any(len(one.curve) > 1 for one in group)
+        searched = max(one.search_s for one in group) > AT_ONCE * times_s[-1]
         axis.step(
             times_s[known], mean, where="post", color=color, lw=2, ls="-" if searched else ":"
         )

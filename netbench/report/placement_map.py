@@ -382,7 +382,12 @@ def _draw_legend(
     layers = [stage.num_layers for stage in plan.stages]
     uneven = len(set(layers)) > 1
     handles = [
-        Patch(color=color, label=f"{stage} ({layers[stage]} layers)" if uneven else str(stage))
+        Patch(
+            color=color,
+            label=f"{stage} ({layers[stage]} layer{'s' if layers[stage] > 1 else ''})"
+            if uneven
+            else str(stage),
+        )
         for stage, color in enumerate(colors)
     ]
     if len(plan.device_nodes) > grid.size:

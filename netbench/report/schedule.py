@@ -60,15 +60,25 @@ def gap_text(simulated_s: float, bound_s: float | None) -> str:
     return "-" if bound_s is None else percent_text(simulated_s / bound_s - 1, 1)
 
 
-def placed_grid(scheduler: str, simulated_s: float, listed_s: float, bound_s: float | None) -> Grid:
-    """A placement, the one that it is compared with, and what none can beat."""
+def placed_grid(
+    scheduler: str,
+    simulated_s: float,
+    listed_s: float,
+    bound_s: float | None,
+    *,
+    same_layers: bool = True,
+) -> Grid:
+    """A placement, the one that it is compared with, and what none can beat.
+
+    same_layers: of the stages of both; else the bound is of the first alone.
+    """
     times_s = {LISTED: listed_s} | {scheduler: simulated_s}
     rows = [
         (
             name,
             seconds_text(times_s[name]),
             percent_text(times_s[name] / listed_s - 1, 1),
-            gap_text(times_s[name], bound_s),
+            gap_text(times_s[name], bound_s if same_layers or name == scheduler else None),
         )
         for name in dict.fromkeys((scheduler, LISTED))
     ]

@@ -67,3 +67,9 @@ def test_a_placement_is_compared_with_the_listed_one(bound_s: float | None, num_
     )
     assert len(rows) == num_rows
     assert len(placed_grid("identity", 40.0, 40.0, None).rows) == 1
+
+
+def test_a_bound_is_of_its_own_layers() -> None:
+    """The listed placement with others has no gap to it."""
+    rows = placed_grid("netbench", 25.0, 40.0, 20.0, same_layers=False).rows
+    assert [row[3] for row in rows] == ["+25.0%", "-", ""]

@@ -221,8 +221,8 @@ def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
         lines.append("no lower bound is known for this system.")
     else:
         lines.append(
-            f"lower bound: {seconds_text(contest.bound_s)} s; no placement is faster, and the best "
-            "there is lies somewhere between the bound and the lowest time found."
+            f"lower bound: {seconds_text(contest.bound_s)} s; no placement with as many layers in "
+            "each stage as any of these is faster."
         )
     if contest.emulated:
         lines.append(

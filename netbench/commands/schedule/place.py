@@ -129,11 +129,15 @@ def keep(console: Console, placed: Placed, output: Path | None, plot: Path | Non
 def _print(console: Console, placed: Placed, steps: tuple[Step, ...]) -> None:
     request, layers = placed.request, placed.stage_layers
     console.print()
-    console.print(
-        rich_table(
-            placed_grid(placed.scheduler, placed.simulated_s, simulated_s(request), placed.bound_s)
-        )
+    listed = tuple(stage.num_layers for stage in request.listed().stages)
+    grid = placed_grid(
+        placed.scheduler,
+        placed.simulated_s,
+        simulated_s(request),
+        placed.bound_s,
+        same_layers=layers == listed,
     )
+    console.print(rich_table(grid))
     console.print()
     if len(set(layers)) > 1:
         console.print(f"layers of the stages: {' '.join(map(str, layers))}", soft_wrap=True)
