@@ -136,19 +136,22 @@ def _filled(problem: Problem, sites: Sites, pieces: list[list[int]]) -> Grid:
     while len(rows) < problem.dp:
         row: list[int] = []
         while len(row) < problem.pp:
-            open_pieces = [piece for piece in left if piece]
-            best = max(open_pieces, key=lambda piece: _affinity(sites, row, piece))
-            taken = best[: problem.pp - len(row)]
+            open_pieces, room = [piece for piece in left if piece], problem.pp - len(row)
+            best = max(open_pieces, key=lambda piece: _affinity(sites, row, piece, room))
+            taken = best[:room]
             del best[: len(taken)]
             row += taken
         rows.append(row)
     return np.array(rows, np.int64)
 
 
-def _affinity(sites: Sites, row: list[int], piece: list[int]) -> tuple[float, float, int]:
-    """How well a piece continues a pipeline: by bandwidth, delay and size."""
+def _affinity(
+    sites: Sites, row: list[int], piece: list[int], room: int
+) -> tuple[float, float, bool, int]:
+    """How well a piece continues a pipeline: by bandwidth, delay, whether all of it goes there, and
+    size."""
     if not row:
-        return 0.0, 0.0, len(piece)
+        return 0.0, 0.0, True, len(piece)
     here, there = sites.site[row[-1]], sites.site[piece[0]]
     pace = max(sites.seconds_per_byte[here, there], sites.seconds_per_byte[there, here])
-    return -pace, -float(sites.delay_s[here, there]), len(piece)
+    return -pace, -float(sites.delay_s[here, there]), len(piece) <= room, len(piece)

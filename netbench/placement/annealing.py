@@ -21,8 +21,7 @@ from netbench.placement.problem import Floats, Grid
 from netbench.placement.surrogate import NUM_BOUNDS, Model, column_s, guess, row_s
 
 SMOOTH = 0.05
-"""Weight of the mean of pipelines and of groups, beside that of the slowest. Of 0, 0.02, 0.05 and
-0.2, the one with the best placements on uneven-regions."""
+"""Weight of the mean of pipelines and of groups, beside that of the slowest."""
 
 SWAP, IDLE, STRETCH, REVERSE, ORDER, STAGES, LAYER = range(7)
 

@@ -1,0 +1,180 @@
+"""netbench's scheduler against all placements of small instances, and what it starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from netbench.errors import PlanError
+from netbench.placement.aligned import region_aligned
+from netbench.placement.exhaustive import optimum
+from netbench.placement.ours import netbench
+from netbench.placement.problem import Answer, Budget, Problem, Step
+from netbench.scenario.model import Link
+from tests.placement.small import small_problem, small_scenario
+
+SIZES = (5, 4, 3)
+"""Devices of three regions: twelve, for pipelines of four stages."""
+
+LINKS = (
+    ((0.01, 2e9), (0.02, 1.1e9), (0.1, 0.3e9)),
+    ((0.03, 0.9e9), (0.01, 2e9), (0.07, 0.5e9)),
+    ((0.1, 0.4e9), (0.06, 0.35e9), (0.01, 2e9)),
+)
+"""One-way delay, s, and bandwidth, bit/s, of every direction."""
+
+
+def problem_of(
+    variant: str, sizes: list[list[int]], num_ranks: int | None = None, *, sharing: str = "pair"
+) -> Problem:
+    rows = LINKS[: len(sizes)]
+    links = [
+        [Link(one_way_delay_s=d, bandwidth_bps=b) for d, b in row[: len(sizes)]] for row in rows
+    ]
+    nic_bps = 1e10 if sharing == "nic" else float("inf")
+    scenario = small_scenario(sizes, links, sharing, nic_bps)
+    return small_problem(scenario, variant, layers=12, batch=24, num_ranks=num_ranks)
+
+
+def singles(sizes: tuple[int, ...]) -> list[list[int]]:
+    return [[1] * size for size in sizes]
+
+
+def answer_s(problem: Problem, answer: Answer) -> float:
+    """The answer's time, simulated anew."""
+    if answer.stage_layers != problem.stage_layers:
+        assert problem.with_layers is not None
+        problem = problem.with_layers(answer.stage_layers)
+    return float(problem.objective.times_s(answer.grid[None])[0])
+
+
+def fixed(problem: Problem) -> Problem:
+    return dataclasses.replace(problem, with_layers=None)
+
+
+@pytest.mark.parametrize(
+    ("variant", "sizes", "num_ranks", "sharing"),
+    [
+        ("dtfm-random-p4", singles((6, 6)), None, "pair"),
+        ("dtfm-random-p4", singles((3, 3, 2)), None, "trunk"),
+        ("megatron-p4", singles((3, 3, 2)), None, "class"),
+        ("dtfm-random-p2", [[2, 1], [2], [1]], None, "nic"),
+        ("dtfm-random-p3", singles((3, 2, 2)), 6, "pair"),
+        ("megatron-p2t2", [[2, 2], [4]], None, "nic"),
+    ],
+)
+def test_the_optimum_of_small_instances_is_found(
+    variant: str, sizes: list[list[int]], num_ranks: int | None, sharing: str
+) -> None:
+    """The least time of all placements, whatever is shared, idle, or tensor parallel."""
+    problem = fixed(problem_of(variant, sizes, num_ranks, sharing=sharing))
+    answer = netbench(problem, 0, Budget(evaluations=200))
+    assert answer_s(problem, answer) == pytest.approx(optimum(problem).seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random-p4", "megatron-p4"])
+def test_a_seed_decides_the_search(variant: str) -> None:
+    """The same seed and number of evaluations give the same steps, to the bit."""
+    found = [
+        netbench(problem_of(variant, singles(SIZES)), 3, Budget(evaluations=30)) for _ in range(2)
+    ]
+    first, second = ([(s.value, s.num_evaluated, s.stage_layers) for s in a.steps] for a in found)
+    assert first == second
+    assert np.array_equal(found[0].grid, found[1].grid)
+
+
+def test_steps_only_get_better_and_are_told_at_once() -> None:
+    """Every step is better and later than the one before, valid, and simulated as it says."""
+    told: list[Step] = []
+    problem = problem_of("dtfm-random-p4", singles(SIZES))
+    answer = netbench(problem, 1, Budget(evaluations=30, progress=told.append))
+    assert tuple(told) == answer.steps
+    for one, other in itertools.pairwise(answer.steps):
+        assert one.value > other.value
+        assert one.num_evaluated < other.num_evaluated
+        assert one.elapsed_s <= other.elapsed_s
+    for step in answer.steps:
+        assert step.grid.shape == problem.shape
+        assert len(np.unique(step.grid)) == step.grid.size
+    assert answer.steps[-1].value == pytest.approx(answer_s(problem, answer), rel=1e-12)
+
+
+def test_a_longer_search_begins_as_a_shorter_one() -> None:
+    """The budget only cuts the sequence short: the steps of 15 evaluations are those of 30."""
+    short, long = (
+        netbench(problem_of("dtfm-random-p4", singles(SIZES)), 2, Budget(evaluations=count))
+        for count in (15, 30)
+    )
+    values = [step.value for step in short.steps]
+    assert values == [step.value for step in long.steps][: len(values)]
+
+
+def test_a_search_without_time_is_as_good_as_its_starts() -> None:
+    """With no more evaluations than one there is an answer; with those of the starts, it is no
+    slower than the region-aligned one or the order in which devices are listed."""
+    problem = fixed(problem_of("megatron-p4", singles(SIZES)))
+    assert netbench(problem, 0, Budget(seconds=0.0)).num_evaluated == 1
+    listed = np.arange(12)[problem.ranks]
+    aligned_s = region_aligned(problem, 0, Budget()).steps[-1].value
+    found = netbench(problem, 0, Budget(evaluations=6)).steps[-1].value
+    assert found <= min(aligned_s, float(problem.objective.times_s(listed[None])[0]))
+
+
+def test_uneven_regions_are_where_it_pays() -> None:
+    """24 devices of 10, 9 and 5 in pipelines of 6 stages: region-aligned can only join what is left
+    over; at least 10% are to be gained."""
+    problem = fixed(problem_of("dtfm-random-p6", singles((10, 9, 5))))
+    aligned = region_aligned(problem, 0, Budget())
+    answer = netbench(problem, 0, Budget(evaluations=60))
+    assert answer_s(problem, answer) < 0.9 * answer_s(problem, aligned)
+
+
+def test_tensor_parallel_ranks_stay_on_one_node() -> None:
+    """Blocks of two devices move together."""
+    problem = problem_of("megatron-p2t2", [[2, 2], [2, 2], [2, 2]], sharing="nic")
+    answer = netbench(problem, 0, Budget(evaluations=30))
+    nodes = problem.node[answer.grid].reshape(problem.dp, problem.tp, problem.pp)
+    assert (nodes[:, :1] == nodes).all()
+
+
+def test_what_fits_one_kind_only_goes_there() -> None:
+    """The first stage fits only four of twelve devices, of which three are needed."""
+    problem = fixed(problem_of("dtfm-random-p4", singles(SIZES)))
+    stage_s = np.repeat(problem.stage_s, 2, axis=0)
+    stage_s[1, 0] = np.inf
+    kind = np.array([1] * 8 + [0] * 4)
+    problem = dataclasses.replace(problem, kind=kind, stage_s=stage_s)
+    for scheduler in (netbench, region_aligned):
+        answer = scheduler(problem, 0, Budget(evaluations=30))
+        assert (kind[answer.grid[:, 0]] == 0).all()
+
+
+def test_what_fits_nowhere_is_refused() -> None:
+    """Three devices of the kind that fits the first stage are needed; there are two."""
+    problem = fixed(problem_of("dtfm-random-p4", singles(SIZES)))
+    stage_s = np.repeat(problem.stage_s, 2, axis=0)
+    stage_s[1, 0] = np.inf
+    problem = dataclasses.replace(problem, kind=np.array([1] * 10 + [0] * 2), stage_s=stage_s)
+    for scheduler in (netbench, region_aligned):
+        with pytest.raises(PlanError, match=r"fit the memory of no 12 of the 12 devices"):
+            scheduler(problem, 0, Budget())
+
+
+def test_layers_go_where_it_is_fast() -> None:
+    """Of two kinds, one three times as slow, and free layers: the slow kind computes fewer."""
+    problem = problem_of("dtfm-random-p2", singles((2, 2, 2)))
+    slow = np.array([[1.0], [3.0]])
+    kind = np.array([0, 0, 0, 1, 1, 1])
+
+    def with_layers(stage_layers: tuple[int, ...]) -> Problem:
+        assert problem.with_layers is not None
+        other = problem.with_layers(stage_layers)
+        return dataclasses.replace(
+            other, kind=kind, stage_s=other.stage_s * slow, with_layers=with_layers
+        )
+
+    answer = region_aligned(with_layers(problem.stage_layers), 0, Budget())
+    assert sum(answer.stage_layers) == 12
