@@ -58,6 +58,9 @@ class DefaultGroup(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.lazy, *ctx.help_option_names):
+            # `comapre case3`: a default takes one argument, so the first was meant as a command.
+            if len(args) > 1 and not args[0].startswith("-") and not args[1].startswith("-"):
+                self.resolve_command(ctx, args)
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 

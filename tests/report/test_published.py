@@ -142,7 +142,7 @@ def test_what_was_not_published_has_no_sample(key: tuple[str, str, int, int]) ->
 
 def test_missing_data_is_one_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An installation without its data says which file, and what to do."""
-    monkeypatch.setattr(published, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(published, "data_folder", lambda name: tmp_path)
     with pytest.raises(RecordError, match=r"p2p_under_tc\.csv: cannot be read.*reinstall"):
         load("p2p_under_tc")
 
@@ -152,6 +152,6 @@ def test_data_is_found_inside_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path:
     packaged = tmp_path / "netbench" / "_data" / "published"
     packaged.mkdir(parents=True)
     monkeypatch.setattr(published, "__file__", str(tmp_path / "netbench" / "report" / "x.py"))
-    assert published._folder() == packaged
+    assert published.data_folder("published") == packaged
     packaged.rmdir()
-    assert published._folder() == tmp_path / "results" / "published"
+    assert published.data_folder("published") == tmp_path / "results" / "published"

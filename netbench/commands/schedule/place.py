@@ -105,7 +105,8 @@ def system_text(plan: Plan) -> str:
     """`dtfm gpipe L24 B1024, 8 pipelines of 8 stages`, in words."""
     layout, workload = plan.layout, plan.workload
     tensor = f" of {layout.tp} ranks each" if layout.tp > 1 else ""
-    words = [f"{layout.dp} pipelines of {layout.pp} stages{tensor}"]
+    several = "s" if layout.dp > 1 else ""
+    words = [f"{layout.dp} pipeline{several} of {layout.pp} stages{tensor}"]
     words += [f"network {plan.network_name}"] if plan.network_name else []
     schedule = "" if plan.schedule == "none" else f" {plan.schedule}"
     return f"{plan.system}{schedule} {workload.name} B{workload.batch}, {', '.join(words)}"

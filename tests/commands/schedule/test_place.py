@@ -110,3 +110,9 @@ def test_the_search_has_a_name_too(tmp_path: Path, capsys: CaptureFixture) -> No
     assert run(["schedule", "--scheduler", "identity", scenario]) == 0
     first, second = capsys.readouterr().out.split("four-nodes\n")[1:]
     assert first.split("searched")[0] == second.split("searched")[0]
+
+
+def test_a_command_that_is_written_wrongly_is_no_scenario(capsys: CaptureFixture) -> None:
+    """Two words: the first was meant as a command."""
+    assert run(["schedule", "comapre", "case3"]) == 2
+    assert "Did you mean compare?" in capsys.readouterr().err
