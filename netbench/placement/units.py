@@ -93,6 +93,8 @@ def _cut_devices(problem: Problem, devices: Grid) -> Grid:
         whole = rank < np.repeat(count // tp * tp, count)
         units.append(here[whole].reshape(-1, tp))
         devices = here[~whole]
+        if not len(devices):
+            break
     return np.concatenate(units)
 
 
