@@ -361,7 +361,8 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
             choose = f"a variant whose degrees multiply to a divisor of {devices}"
         raise PlanError(
             f"{devices} devices of scenario {scenario.name} do not divide into pipelines of "
-            f"{depth} stages{each}; choose {choose}"
+            f"{depth} stages{each}; choose {choose}, or search a plan that leaves some idle: "
+            "netbench schedule --layout auto"
         )
     return Layout(tp=tensor, pp=depth, dp=devices // ranks)
 

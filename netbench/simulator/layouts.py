@@ -22,7 +22,7 @@ from netbench.errors import PlanError
 from netbench.placement import SEEDED
 from netbench.placement.problem import Budget, Problem, Scheduler
 from netbench.placement.schedulers import SCHEDULERS
-from netbench.plan import Layout, Plan, build_plan, check_memory, find_variant
+from netbench.plan import Layout, Plan, build_plan, check_memory, find_variant, plan_memory
 from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
 from netbench.scenario.model import Scenario, Workload
 from netbench.simulator.profile import load_transport
@@ -164,9 +164,10 @@ def find_candidates(
 ) -> tuple[Candidate, ...]:
     """Every plan that fits the devices and their memory, the one with the lowest bound first.
 
-    Raises PlanError where there is none, with why the last one is not.
+    Raises PlanError where there is none, with why not: of the one that needs least memory.
     """
-    found, refusal = [], None
+    found: list[Candidate] = []
+    refusals: list[tuple[float, PlanError]] = []
     for variant, num_ranks in _names(scenario, layers, batch, micro_batch):
         request = Request(
             scenario=scenario,
@@ -177,16 +178,19 @@ def find_candidates(
             network=network,
             num_ranks=num_ranks,
         )
+        need_bytes = math.inf
         try:
             plan = _plan(request)
             if degrees and not degrees.admit(plan.layout):
                 continue
+            need_bytes = max(part.total_bytes for part in plan_memory(plan))
             check_memory(plan, scenario)
         except PlanError as error:
-            refusal = error
+            refusals.append((need_bytes, error))
             continue
         found.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
     if not found:
+        _, refusal = min(refusals, key=lambda one: one[0], default=(0.0, None))
         raise PlanError(
             f"no layout trains {layers} layers with batch {batch} on the {scenario.num_devices} "
             f"devices of scenario {scenario.name}"

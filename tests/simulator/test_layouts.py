@@ -183,7 +183,7 @@ def test_degrees_that_nothing_has_are_refused() -> None:
 
 
 def test_a_model_that_fits_no_device_is_refused_with_what_it_needs() -> None:
-    """Where even the last candidate does not fit."""
+    """By the candidate that needs least of all."""
     tiny = dataclasses.replace(
         TWO_LABS,
         devices={

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 
 from netbench.commands.schedule.request import Limits
 from netbench.errors import PlanError, UsageError, nearest
+from netbench.plan import check_memory
 from netbench.report.sweep import seconds_text
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def search(
 
     scheduler, problem = find_scheduler(name), request.problem()
     budget = dataclasses.replace(limits.budget(), progress=on_step)
-    answer = scheduler(problem, seed, budget)
+    try:
+        answer = scheduler(problem, seed, budget)
+    except PlanError:
+        check_memory(request.listed(), request.scenario)  # says which stage needs what
+        raise
     placed = Placed(
         request=request,
         scheduler=name,
