@@ -196,7 +196,7 @@ class PlanObjective:
             for total_s in self._stretches_s(records[:, :, self._by_rank], from_s, to_s)
         ]
         if self._plan.schedule == "gpipe":
-            done_s = self._barrier_s(grids, done_s.transpose(0, 2, 1))  # so `simulate` orders them
+            done_s = self._barrier_s(grids, done_s)
         return np.asarray(sum([*totals_s, done_s.max(axis=(1, 2)) - ready_s]))
 
     def _stretches_s(self, records: Floats, from_s: Floats, to_s: Floats) -> list[Floats]:

@@ -387,16 +387,28 @@ def barrier(graph: Graph, ranks: Ids, ends: Ids) -> Ids:
 def synchronise(graph: Graph, plan: Plan, ranks: Ids, ends: Ids) -> Ids:
     """Data parallelism of every stage, once its members are ready, and the update.
 
+    ends: in the shape of `ranks`, (dp * tp, pp). Returns when each rank has done, in that shape.
+    """
+    dp, tp, pp = plan.layout.dp, plan.layout.tp, plan.layout.pp
+
+    def grouped(of_rank: NDArray[Any]) -> NDArray[Any]:
+        """(dp * tp, pp) -> (pp * tp, dp): the members of each group."""
+        return of_rank.reshape(dp, tp, pp).transpose(2, 1, 0).reshape(pp * tp, dp)
+
+    update_s = grouped(rank_seconds(plan, "optimizer_s"))
+    done = _synchronise_groups(graph, plan, grouped(ranks), grouped(ends), update_s)
+    return done.reshape(pp, tp, dp).transpose(2, 1, 0).reshape(ranks.shape)
+
+
+def _synchronise_groups(
+    graph: Graph, plan: Plan, members: Ids, gate: Ids, update_s: NDArray[np.float64]
+) -> Ids:
+    """All are (pp * tp, dp).
+
     dtfm updates on the hosts, which the updates of a node share; with a central server there is one
     member that does, with a sharded one each updates its share.
     """
-    num_lanes, depth = ranks.shape
-    lane = np.arange(num_lanes).reshape(plan.layout.dp, plan.layout.tp)
-    members = ranks[lane].transpose(2, 1, 0).reshape(-1, plan.layout.dp)  # (pp * tp, dp)
-    gate = ends[lane].transpose(2, 1, 0).reshape(-1, plan.layout.dp)
-    stage = np.repeat(np.arange(depth), plan.layout.tp)
-    gradients = np.asarray([float(s.gradient_bytes) for s in plan.stages])[stage]
-    update_s = rank_seconds(plan, "optimizer_s")[lane].transpose(2, 1, 0).reshape(members.shape)
+    gradients = np.repeat([float(stage.gradient_bytes) for stage in plan.stages], plan.layout.tp)
     if plan.data_parallel == "reduce-broadcast":
         reduced = collectives.chain_reduce(graph, members, gradients, gate)
         at_once = graph.fabric.num_beside(members[:, 0])

@@ -16,7 +16,8 @@ from netbench.scenario import load_scenario
 from netbench.simulator import TransportProfile, simulate
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind
-from netbench.simulator.simulate import forget
+from netbench.simulator.profile import load_transport
+from netbench.simulator.simulate import fabric_of, forget, rank_lanes, synchronise
 from tests.simulator.uniform import FREE, uniform_plan
 
 F, B = 0.01, 0.03
@@ -335,3 +336,15 @@ def test_a_plan_without_rules_is_refused() -> None:
     plan = dataclasses.replace(uniform_plan("dtfm-scheduled"), schedule="wave")
     with pytest.raises(PlanError, match="wave"):
         simulate(plan)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["dtfm-scheduled", "dtfm-scheduled-allreduce", "dtfm-scheduled-sharded-ps", "megatron-p2t4"],
+)
+def test_every_rank_is_done_with_its_own_synchronisation(variant: str) -> None:
+    """What follows, a barrier, waits for the ranks themselves, not for others of their groups."""
+    plan = build_plan(load_scenario("case1"), variant, 24, 1024, 0, 2, 1)
+    graph, ranks = Graph(fabric_of(plan, load_transport("nccl"))), rank_lanes(plan)
+    done = synchronise(graph, plan, ranks, graph.work(Kind.MARK, ranks))
+    assert (graph.run().rank[done] == ranks).all()
