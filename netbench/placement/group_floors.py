@@ -75,7 +75,8 @@ def _there_and_back(byte_s: Floats, n: int, rest: float) -> tuple[Floats, Floats
             others = paths[once][number & ~bits[first]]  # [begin, end]
             there_s = np.maximum(others, ways[once][:, first])
             back_s = np.maximum(others, ways[once][first][:, None])
-            last_s = np.where(np.isfinite(others), rest * ways[once][:, first], np.inf)
+            last_s = ways[once][:, first] if once else least[number]  # from its own site, maybe
+            last_s = np.where(np.isfinite(others), rest * last_s, np.inf)
             found_s.append(((last_s + back_s).min(), (there_s + back_s).min()))
         best = np.min(found_s, axis=0)
         after[number], full[number] = np.maximum((after[number], full[number]), best)

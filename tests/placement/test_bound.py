@@ -154,3 +154,15 @@ def test_a_plan_without_stages_has_no_bound() -> None:
     problem = small_problem(small_scenario([[1] * 8], ((NEAR,),)), "megatron-p4", layers=8, batch=8)
     with pytest.raises(PlanError, match="expected a variant of megatron or dtfm"):
         lower_bound(dataclasses.replace(problem, floors=None))
+
+
+def test_a_slow_pipeline_whose_gradients_come_from_beside_it_waits_for_them_only() -> None:
+    """Its first member is ready last, on a slow link; those of the other region have sent before,
+    and the last hop of the chain is inside its own region. The floor is below what that takes."""
+    slow = Link(one_way_delay_s=0.00005, bandwidth_bps=1e8)
+    fast = Link(one_way_delay_s=0.00005, bandwidth_bps=math.inf)
+    scenario = small_scenario([[1] * 5, [1] * 3], ((fast, slow), (slow, fast)))
+    problem = small_problem(scenario, "dtfm-random-p2", layers=4, batch=4 * 16)
+    grid = np.array([[3, 5], [7, 6], [2, 0], [4, 1]])
+    seconds = problem.objective.times_s(grid[None])[0]
+    assert 0.8 * seconds < floor_s(problem, grid) <= seconds
