@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import csv
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from netbench.cli import run
-from netbench.plan import build_plan
-from netbench.scenario import load_scenario
+from netbench.commands import run as run_command
+from netbench.plan import Plan, build_plan
+from netbench.records import read_run
+from netbench.scenario import Scenario, load_scenario
 from netbench.simulator import simulate
 from netbench.simulator.placement_file import read_placed
+from netbench.testbed.local import Outcome
 from tests.commands.schedule import four_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -95,3 +101,36 @@ def test_a_search_that_fails_says_why(tmp_path: Path, capsys: CaptureFixture) ->
     """What no layout fits ends in one message, not in a trace of processes."""
     assert run([*COMPARE, four_nodes.write(tmp_path), "--layers", "3", *SEARCHES]) == 2
     assert "3 layers" in capsys.readouterr().err
+
+
+def test_the_best_two_are_emulated_as_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Their plans, at one scale and with a run's iterations, go where `netbench run` sends its own;
+    here that is the simulator. What comes back stands in the table, of those two alone."""
+    ran: list[Plan] = []
+
+    def on_simulator(
+        console: Console, scenario: Scenario, plans: Sequence[Plan], testbed: str, **others: Any
+    ) -> Outcome:
+        assert testbed == "local"
+        ran.extend(plans)
+        return carry_out(console, scenario, plans, "sim", **others)
+
+    carry_out = run_command.carry_out
+    monkeypatch.setattr(run_command, "carry_out", on_simulator)
+    scenario = four_nodes.write(tmp_path)
+    options = ("--emulate", "--results", str(tmp_path / "results"))
+    assert run([*COMPARE, scenario, *SEARCHES, *options]) == 0
+    assert [(plan.scheduler, plan.iterations, plan.warmup_iterations) for plan in ran] == [
+        ("random-1000", 3, 1),
+        ("random", 3, 1),
+    ]
+    assert len({plan.scale for plan in ran}) == 1
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.startswith(("id", "random"))}
+    assert rows["identity"][6] == "-"
+    for name in ("random-1000", "random"):
+        assert rows[name][6] == rows[name][3]  # its best search, simulated both times
+    (folder,) = (tmp_path / "results").iterdir()
+    assert len(read_run(folder).records) == 2
