@@ -212,8 +212,9 @@ def _emulate(
 
 def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
     """What a reader must know of the figures."""
+    seeds = f"{num_seeds} seed{'' if num_seeds == 1 else 's'}"
     lines = [
-        f"simulated: seconds of an iteration, mean, min and max of {num_seeds} seeds. cost: "
+        f"simulated: seconds of an iteration, mean, min and max of {seeds}. cost: "
         f"DT-FM's, of communication alone. Each search had {limits} on a core of its own; it may "
         "end sooner by itself."
     ]
