@@ -18,7 +18,8 @@ SEARCH = ("--evaluations", "200")
 
 def rows(tmp_path: Path, *options: str, capsys: CaptureFixture) -> dict[str, dict[str, str]]:
     """The run's table as CSV, by the name of the row."""
-    results = ("--results", str(tmp_path / "results"))
+    # A folder of its own: runs of the same second have no order.
+    results = ("--results", str(tmp_path / f"results{len(list(tmp_path.iterdir()))}"))
     scenario = four_nodes.write(tmp_path)
     assert run(["run", scenario, "--testbed", "sim", *results, *options]) == 0
     capsys.readouterr()
