@@ -112,15 +112,18 @@ def _simulate(results: Path, check: bool) -> bool:
     """Write the simulated tables and their picture, or check the tables; whether all is well."""
     from rich.console import Console
 
+    from netbench.commands import simulated_layouts
     from netbench.commands.live import track
     from netbench.commands.simulated import plan_tables, rows_of, simulate_tasks, tasks_of
     from netbench.report.scaling_plot import plot_scaling
     from netbench.report.scatter import plot_scatter
     from netbench.report.simulated import (
         FOLDER,
+        LAYOUTS,
         PICTURE,
         SCALING,
         SCALING_PICTURE,
+        TIMES,
         read_table,
         simulated_settings,
         table_path,
@@ -131,7 +134,11 @@ def _simulate(results: Path, check: bool) -> bool:
     tasks = tasks_of(tables)
     console = Console(stderr=True, highlight=False)
     times = dict(track(console, simulate_tasks(tasks), len(tasks), "simulations"))
-    texts = {name: table_text(name, rows_of(cells, times)) for name, cells in tables.items()}
+    rows = {name: rows_of(cells, times) for name, cells in tables.items()}
+    fastest = simulated_layouts.best_published(rows[TIMES])
+    layouts = simulated_layouts.layout_rows(fastest)
+    rows[LAYOUTS] = list(track(console, layouts, len(fastest), "layouts"))
+    texts = {name: table_text(name, table) for name, table in rows.items()}
     if check:
         checked = [_check_table(table_path(results, name), text) for name, text in texts.items()]
         return all(checked)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netbench.report.grid import Grid, markdown
+from netbench.report.layouts import layouts_markdown
 from netbench.report.published import Sample
 from netbench.report.scaling import scaling_markdown
 from netbench.report.simulated import (
@@ -54,6 +55,7 @@ nothing fitted on them. Data: [{FOLDER}/]({FOLDER}).
 {sweeps}
 {_pipelines(found[PIPELINES])}
 {scaling_markdown(results)}
+{layouts_markdown(results)}
 ### Point to point under `tc`
 
 The [published transfers](published/README.md) between two machines, in milliseconds, published →

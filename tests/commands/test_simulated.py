@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.commands import simulated
+from netbench.commands import simulated, simulated_layouts
 from netbench.commands.simulated import (
     Task,
     Transfer,
@@ -23,7 +23,7 @@ from netbench.plan import Plan
 from netbench.plan.collective import CollectivePlan
 from netbench.report.simulated import COLUMNS, TRANSFERS, differences, table_path, table_text
 from netbench.simulator import simulate, simulate_collective
-from tests.report.simulations import published_mean, write
+from tests.report.simulations import found_layouts, published_mean, write
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -36,6 +36,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
             yield task, factor * published_mean(task)
 
     monkeypatch.setattr(simulated, "simulate_tasks", simulate_tasks)
+    monkeypatch.setattr(simulated_layouts, "layout_rows", found_layouts)
 
 
 def test_everything_is_written_by_one_command(

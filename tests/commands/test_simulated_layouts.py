@@ -1,0 +1,66 @@
+"""The table of layouts."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from netbench.commands.simulated_layouts import Setting, best_published, layout_rows
+from netbench.plan import build_plan
+from netbench.report.simulated import COLUMNS, LAYOUTS
+from netbench.scenario import load_scenario
+from netbench.simulator import simulate
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def recorded() -> list[dict[str, str]]:
+    with (RESULTS / "simulated" / f"{LAYOUTS}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_best_published_system_has_the_lowest_simulated_mean_over_its_seeds() -> None:
+    """Of seeds that take 9 and 12 s, the mean counts; published times do not."""
+    rows = [
+        ("case3", "dtfm-random", "24", "1024", "2022", "1.0", "9.0", ""),
+        ("case3", "dtfm-random", "24", "1024", "2023", "1.0", "12.0", ""),
+        ("case3", "megatron-p8", "24", "1024", "", "2.0", "10.0", ""),
+        ("case3", "megatron-p8", "24", "2048", "", "2.0", "20.0", ""),
+    ]
+    assert [(s.batch, s.system, s.simulated_s) for s in best_published(rows)] == [
+        (1024, "megatron-p8", 10.0),
+        (2048, "megatron-p8", 20.0),
+    ]
+
+
+def test_a_row_says_what_was_found_and_how_much_faster_it_is() -> None:
+    """For case 3, L24 B1024, in which the listed time is that of the plan by its name; and it is
+    the committed one, but for the system beside it."""
+    setting = Setting(case="case3", layers=24, batch=1024, system="dtfm-scheduled", simulated_s=18)
+    ((row),) = layout_rows([setting])
+    found = dict(zip(COLUMNS[LAYOUTS], row, strict=True))
+    committed = next(r for r in recorded() if (r["case"], r["batch"]) == ("case3", "1024"))
+    same = ("plan", "pp", "tp", "dp", "memory_gb")
+    assert [found[name] for name in same] == [committed[name] for name in same]
+    assert float(found["simulated_s"]) == pytest.approx(float(committed["simulated_s"]), rel=1e-3)
+    plan = build_plan(load_scenario("case3"), found["plan"], 24, 1024, 0, 1, 0, scale=1.0)
+    assert f"{simulate(plan).iteration_s:.6g}" == found["simulated_listed_s"]
+    assert float(found["simulated_s"]) <= float(found["simulated_listed_s"])
+    assert float(found["simulated_speedup"]) == float(f"{18 / float(found['simulated_s']):.6g}")
+    layout = tuple(int(found[name]) for name in ("pp", "tp", "dp"))
+    assert layout == (plan.layout.pp, plan.layout.tp, plan.layout.dp)
+
+
+def test_every_published_setting_has_a_plan_that_is_simulated_to_be_faster() -> None:
+    """All 45 of the recorded table, each beside the best of its published systems there."""
+    found = recorded()
+    with (RESULTS / "simulated" / "iteration_times.csv").open(encoding="utf-8") as file:
+        times = [tuple(row.values()) for row in csv.DictReader(file)]
+    best = {(s.case, s.layers, s.batch): s.simulated_s for s in best_published(times)}
+    assert len(found) == len(best) == 45
+    for row in found:
+        published_s = best[row["case"], int(row["layers"]), int(row["batch"])]
+        assert float(row["simulated_s"]) < published_s
+        assert abs(float(row["simulated_published_s"]) / published_s - 1) < 1e-5
