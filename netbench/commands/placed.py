@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from netbench.commands.schedule.request import Limits
-from netbench.commands.schedule.search import search, simulated_s, watching
+from netbench.commands.schedule.search import search, simulated_s, warm_up, watching
 from netbench.errors import UsageError, nearest
 from netbench.plan import Plan, unplaced_name
 from netbench.report.sweep import seconds_text
@@ -124,6 +124,7 @@ def _searched(
             key = (*_setting(plan), system, seed)
             if key in found:
                 continue
+            warm_up(name)
             with watching(console, name, limits, system) as on_step:
                 placed, _ = search(request, name, seed, limits, on_step)
             found[key] = placed.plan()

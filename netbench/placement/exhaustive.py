@@ -46,8 +46,8 @@ def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
             f"{problem.dp} pipelines of {problem.pp} stages on {problem.tp} devices each need "
             f"{needed}, but there are {problem.num_devices}; choose fewer"
         )
-    grids = list(itertools.islice(distinct_grids(problem), max_grids + 1))
-    if len(grids) > max_grids:
+    grids = few_grids(problem, max_grids)
+    if not grids:
         raise PlanError(
             f"{needed} of {problem.num_devices} devices can be placed in more than {max_grids} "
             "ways that differ; expected fewer, e.g. 12 devices in 2 regions: search for a good one"
@@ -60,6 +60,12 @@ def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
         if times_s[index] < seconds:
             best, seconds = some[index], float(times_s[index])
     return Optimum(seconds=seconds, grid=best, num_grids=len(grids))
+
+
+def few_grids(problem: Problem, max_grids: int) -> list[Grid]:
+    """All that differ; none where they are more than `max_grids`."""
+    grids = list(itertools.islice(distinct_grids(problem), max_grids + 1))
+    return grids if len(grids) <= max_grids else []
 
 
 def distinct_grids(problem: Problem) -> Iterator[Grid]:

@@ -8,7 +8,7 @@ simulator has confirmed. So it goes on, in turn from the best, from a random pla
 one that was good, until the budget ends or nothing better comes for long.
 
 The first placements are the greedy ones of `aligned` and the order in which devices are listed:
-what is answered is never slower than these.
+what is answered is never slower than these. Where there are few placements, all are simulated.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from netbench.placement import annealing
 from netbench.placement.aligned import aligned_starts, fit, unfit
 from netbench.placement.annealing import SMOOTH, State, anneal, guessed_s, neighbours
+from netbench.placement.exhaustive import few_grids
 from netbench.placement.incumbent import Incumbent
 from netbench.placement.layers import Layers, balanced, find_layers
 from netbench.placement.problem import Answer, Budget, Floats, Grid, Problem
@@ -48,6 +49,10 @@ CLOSE = 1.03
 PATIENCE = 20
 """Rounds without anything better, after which a search without a time limit ends."""
 
+MAX_LISTED, LISTED_AT_ONCE = 5000, 64
+"""Placements of which all are simulated, seconds of them; and how many between two looks at the
+clock."""
+
 MAX_SAMPLES = 4000
 """Parts that a guess is fitted to, the latest; and as many groups."""
 
@@ -57,6 +62,7 @@ def netbench(problem: Problem, seed: int, budget: Budget) -> Answer:
     found. Step values are simulated seconds. Raises PlanError where nothing fits."""
     search = _Search(problem, seed, budget)
     search.begin()
+    search.list_all()
     while not search.over:
         search.round()
     return search.incumbent.answer()
@@ -85,10 +91,11 @@ class _Search:
         self._elite: list[tuple[float, Grid, Grid]] = []  # seconds, blocks, layers
         self._seen: dict[bytes, float] = {}
         self._num_rounds = self._num_idle_rounds = 0
+        self._all_known = False
 
     @property
     def over(self) -> bool:
-        return self.incumbent.over or self._num_idle_rounds >= PATIENCE
+        return self.incumbent.over or self._all_known or self._num_idle_rounds >= PATIENCE
 
     def begin(self) -> None:
         """The placements to beat, and first samples."""
@@ -103,6 +110,22 @@ class _Search:
         for _ in range(4):
             self._learn(self._shuffled(), choice)
         self._fit()
+
+    def list_all(self) -> None:
+        """Simulate every placement where they are few, with the layers as they are given."""
+        grids = few_grids(self._problem, MAX_LISTED)
+        fitting = [grid for grid in grids if np.isfinite(self._stage_s(grid)).all()]
+        for begin in range(0, len(fitting), LISTED_AT_ONCE):
+            if self.incumbent.over:
+                return
+            some = np.stack(fitting[begin : begin + LISTED_AT_ONCE])
+            self.incumbent.offer(self._problem, some)
+        self._all_known = bool(fitting) and not self._layers.free
+
+    def _stage_s(self, grid: Grid) -> Floats:
+        kind = self._problem.kind[grid]
+        stage_s: Floats = self._problem.stage_s[kind, np.arange(grid.shape[1])]
+        return stage_s
 
     def round(self) -> None:
         """Anneal from somewhere, simulate what comes of it, learn, and descend if it is good."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netbench.commands.schedule.request import Limits
-from netbench.commands.schedule.search import search, step_text
+from netbench.commands.schedule.search import search, step_text, warm_up
 from netbench.errors import TestbedError
 from netbench.report.schedule import Found
 
@@ -50,7 +50,8 @@ def run_entries(
 
     Raises what the searches raise, and TestbedError when one is ended from outside.
     """
-    _warm_up(request)
+    for name in {entry.scheduler for entry in entries}:
+        warm_up(name)
     context = multiprocessing.get_context("fork")
     cores = sorted(os.sched_getaffinity(0))[: len(entries)]
     free, said = context.Queue(), context.Queue()
@@ -72,14 +73,6 @@ def run_entries(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _warm_up(request: Request) -> None:
-    """Compile, or load, what all searches use; forked processes have it then, and no search's time
-    goes into it."""
-    problem = request.problem()
-    listed = np.arange(problem.ranks.size)[problem.ranks]
-    problem.objective.times_s(listed[None])
 
 
 _said: Any = None

@@ -16,6 +16,7 @@ from netbench.commands.schedule.search import (
     count_text,
     search,
     simulated_s,
+    warm_up,
     watching,
     with_bound,
 )
@@ -82,6 +83,8 @@ def _find(
     warn_of_disturbances(console, [request.listed().network])
     if not as_json:
         print_heading(console, request)
+    with console.status("compiling the scheduler, once per machine"):
+        warm_up(scheduler)
     with watching(console, scheduler, limits) as on_step:
         placed, answer = search(request, scheduler, seed, limits, on_step)
     with console.status("looking for a lower bound"):

@@ -17,6 +17,7 @@ from netbench.commands.schedule.request import Limits
 from netbench.errors import PlanError, UsageError, nearest
 from netbench.plan import check_memory
 from netbench.report.sweep import seconds_text
+from netbench.scenario import load_scenario
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Answer, Scheduler, Step
@@ -29,6 +30,9 @@ LINE_S = 1.0
 BY_COST = frozenset({"dtfm"})
 """Schedulers whose steps are of a cost of their own, not of simulated iterations."""
 
+WARM_UP = 50
+"""Candidates of a small scenario, over which a scheduler is compiled, or loaded."""
+
 OnStep = Callable[["Step"], None]
 
 
@@ -39,6 +43,17 @@ def find_scheduler(name: str) -> Scheduler:
     if name not in SCHEDULERS:
         raise UsageError(f'there is no scheduler "{name}"; {nearest(name, SCHEDULERS)}')
     return SCHEDULERS[name]
+
+
+def warm_up(name: str) -> None:
+    """Have scheduler `name`, and the simulator, compiled or loaded: no search's time goes into it,
+    and processes forked from this one have it too."""
+    from netbench.placement.problem import Budget
+    from netbench.simulator.scheduling import Request
+
+    scenario = load_scenario("example-two-labs")
+    small = Request(scenario=scenario, variant="dtfm-scheduled", layers=8, batch=16).problem()
+    find_scheduler(name)(small, 0, Budget(evaluations=WARM_UP))
 
 
 def search(
