@@ -19,7 +19,7 @@ from netbench.plan.zero3 import ZERO3_LIVE_PARAMETERS as ZERO3_LIVE_PARAMETERS
 from netbench.plan.zero3 import ZERO3_MICRO_BATCH as ZERO3_MICRO_BATCH
 from netbench.plan.zero3 import zero3_micro_batch, zero3_shard_ranks, zero3_units
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
-from netbench.workload.costs import activation_bytes, stage_costs
+from netbench.workload.costs import Stage, activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
 
 MAX_PIPELINE = 8
@@ -66,11 +66,38 @@ def build_plan(
         micro_batch = scenario.workload.micro_batch
     check_numbers(layers, batch, micro_batch, iterations, warmup_iterations, seed)
     _check_compute(chosen, scenario.workload, compute, token_file, scale)
-    if scale is not None and not 0 < scale < math.inf:
-        raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
     workload = dataclasses.replace(
         scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
     )
+    plan = _planned(
+        scenario, variant, workload, seed, network, scheduler or chosen.scheduler, placement,
+        stage_layers,
+    )  # fmt: skip
+    plan = dataclasses.replace(
+        plan,
+        iterations=iterations,
+        warmup_iterations=warmup_iterations,
+        compute=compute,
+        token_file=token_file,
+        master_weights=_master_weights(chosen.system, workload.dtype, compute),
+    )
+    if compute != VIRTUAL:
+        return plan
+    return dataclasses.replace(plan, scale=choose_scale(plan) if scale is None else float(scale))
+
+
+def _planned(
+    scenario: Scenario,
+    variant: str,
+    workload: Workload,
+    seed: int,
+    network: str,
+    scheduler: str,
+    placement: Sequence[int] | None,
+    stage_layers: Sequence[int],
+) -> Plan:
+    """What is trained where, and what it costs: for one iteration of virtual layers, unscaled."""
+    chosen, layers = find_variant(variant), workload.layers
     num_ranks = scenario.num_devices if placement is None else len(placement)
     layout = _layout(scenario, variant, layers, num_ranks)
     shard_ranks = 0
@@ -83,26 +110,17 @@ def build_plan(
     _check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
     profiles = device_profiles(scenario)
+    shards = shard_ranks or layout.dp if chosen.system == "zero3" else 1
     type_stages = tuple(
-        model_stages(workload, profile)
-        or stage_costs(
-            workload,
-            profile,
-            system=chosen.system,
-            num_stages=layout.pp,
-            tensor_parallel=layout.tp,
-            optimizer_shards=shard_ranks or layout.dp if chosen.system == "zero3" else 1,
-            stage_layers=stage_layers,
-        )
+        _stages(workload, profile, chosen.system, layout, shards, stage_layers)
         for profile in profiles
     )
-    is_mixed = len(profiles) > 1
     plan = Plan(
         scenario=scenario.name,
         variant=variant,
         system=chosen.system,
         layout=layout,
-        scheduler=scheduler or chosen.scheduler,
+        scheduler=scheduler,
         seed=seed,
         placement=_placement(scenario, layout, chosen, seed, placement),
         device_nodes=scenario.device_nodes(),
@@ -116,33 +134,76 @@ def build_plan(
         stages=type_stages[0],
         activation_bytes=activation_bytes(workload),
         transport=Transport(),
-        iterations=iterations,
-        warmup_iterations=warmup_iterations,
+        iterations=1,
+        warmup_iterations=0,
         scale=1.0,
-        units=zero3_units(workload, chosen.prefetch_units) if chosen.system == "zero3" else (),
-        live_parameters=ZERO3_LIVE_PARAMETERS if chosen.system == "zero3" else 0,
+        shard_ranks=shard_ranks,
+        collective_s=max(_collective_s(profile, chosen.system) for profile in profiles),
+        backend=scenario.backend,
+        network_name=network,
+    )
+    plan = _with_types(plan, scenario, profiles, type_stages)
+    return _with_variant(plan, chosen)
+
+
+def _stages(
+    workload: Workload,
+    profile: DeviceProfile,
+    system: str,
+    layout: Layout,
+    shards: int,
+    stage_layers: Sequence[int],
+) -> tuple[Stage, ...]:
+    """What each stage costs on such a device. shards: ranks among which the optimizer's state is
+    divided."""
+    return model_stages(workload, profile) or stage_costs(
+        workload,
+        profile,
+        system=system,
+        num_stages=layout.pp,
+        tensor_parallel=layout.tp,
+        optimizer_shards=shards,
+        stage_layers=stage_layers,
+    )
+
+
+def _with_types(
+    plan: Plan,
+    scenario: Scenario,
+    profiles: Sequence[DeviceProfile],
+    type_stages: tuple[tuple[Stage, ...], ...],
+) -> Plan:
+    """`plan` with what its stages cost on each type of device, where there are several."""
+    if len(profiles) == 1:
+        return plan
+    return dataclasses.replace(
+        plan,
+        device_types=_device_types(scenario, profiles),
+        type_stages=type_stages,
+        type_names=tuple(profile.name for profile in profiles),
+    )
+
+
+def _with_variant(plan: Plan, chosen: Variant) -> Plan:
+    """`plan` with what some variants of its system have, and others have not."""
+    plan = dataclasses.replace(
+        plan,
         num_chunks=chosen.num_chunks,
         sequence_parallel=chosen.sequence_parallel,
         local_steps=chosen.local_steps,
         staleness=chosen.staleness,
         compression=chosen.compression,
-        shard_ranks=shard_ranks,
         prefetch_units=chosen.prefetch_units,
         accumulation=chosen.accumulation,
         bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
-        collective_s=max(_collective_s(profile, chosen.system) for profile in profiles),
-        backend=scenario.backend,
-        network_name=network,
-        compute=compute,
-        token_file=token_file,
-        master_weights=_master_weights(chosen.system, workload.dtype, compute),
-        device_types=_device_types(scenario, profiles) if is_mixed else (),
-        type_stages=type_stages if is_mixed else (),
-        type_names=tuple(profile.name for profile in profiles) if is_mixed else (),
     )
-    if compute != VIRTUAL:
+    if chosen.system != "zero3":
         return plan
-    return dataclasses.replace(plan, scale=choose_scale(plan) if scale is None else float(scale))
+    return dataclasses.replace(
+        plan,
+        units=zero3_units(plan.workload, chosen.prefetch_units),
+        live_parameters=ZERO3_LIVE_PARAMETERS,
+    )
 
 
 def build_plans(
@@ -314,6 +375,8 @@ def _check_compute(
         raise PlanError(
             f"{workload.model} is trained on synthetic data; leave out the token file {token_file}"
         )
+    if scale is not None and not 0 < scale < math.inf:
+        raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
 
 
 def _collective_s(device: DeviceProfile, system: str) -> float:
