@@ -56,6 +56,14 @@ placements: setup ## search a placement for each published case again, for resul
 	    || exit 1; \
 	done
 
+.PHONY: layouts
+layouts: setup ## search a plan for each published setting again, for results/placements/layouts
+	mkdir -p results/placements/layouts
+	for case in 1 2 3 4 5; do for layers in 24 32 40; do for batch in 1024 2048 4096; do \
+	  $(BIN)/netbench schedule case$$case --layers $$layers --batch $$batch --layout auto \
+	    --evaluations 64 -o results/placements/layouts/case$$case-L$$layers-B$$batch.json || exit 1; \
+	done; done; done
+
 .PHONY: check-simulated
 check-simulated: setup
 	$(BIN)/netbench reproduce --simulate --check

@@ -1,22 +1,19 @@
 """The table of layouts that `netbench reproduce --simulate` writes: for every published setting the
-best plan found, beside the best of the published systems, both simulated."""
+plan that `make layouts` found, timed again, beside the best of the published systems."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from netbench.commands.simulated import Row, number_text
-from netbench.placement.problem import Budget
-from netbench.plan import plan_memory
-from netbench.report.published import SEED
+from netbench.plan import Plan, plan_memory
+from netbench.report.simulated import layouts_folder
+from netbench.report.tables import setting_name
 from netbench.scenario import load_scenario
-from netbench.simulator.layouts import Found, find_candidates, search_layouts
-from netbench.simulator.parallel import in_workers
-
-NUM_FINALISTS, NUM_EVALUATIONS = 2, 32
-"""Layouts that are placed for a setting, and placements tried of all together: few, so that a check
-takes minutes. `netbench schedule --layout auto` tries as many as its budget allows."""
+from netbench.simulator.parallel import time_plans
+from netbench.simulator.placement_file import Placed, read_placed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,17 +28,30 @@ class Setting:
 
 
 def layout_rows(settings: Sequence[Setting]) -> Iterator[Row]:
-    """A row for each setting, over all cores."""
-    for setting, found in zip(settings, in_workers(_find, settings), strict=True):
-        layout = found.plan.layout
-        need_bytes = max(part.total_bytes for part in plan_memory(found.plan))
-        yield (
-            setting.case, str(setting.layers), str(setting.batch), setting.system,
-            number_text(setting.simulated_s), found.plan.variant,
-            str(layout.pp), str(layout.tp), str(layout.dp), f"{need_bytes / 1e9:.1f}",
-            number_text(found.unplaced_s), number_text(found.iteration_s),
-            number_text(setting.simulated_s / found.iteration_s),
-        )  # fmt: skip
+    """A row for each setting whose layout was searched, over all cores."""
+    found = [(setting, read_placed(_path(setting), load_scenario(setting.case)))
+             for setting in settings if _path(setting).exists()]  # fmt: skip
+    plans = [plan for _, placed in found for plan in (placed.request.listed(), placed.plan())]
+    seconds = [timing.iteration_s for timing in time_plans(plans)]
+    for (setting, placed), listed_s, placed_s in zip(
+        found, seconds[::2], seconds[1::2], strict=True
+    ):
+        yield _row(setting, placed, placed.plan(), listed_s, placed_s)
+
+
+def _row(setting: Setting, placed: Placed, plan: Plan, listed_s: float, placed_s: float) -> Row:
+    need_bytes = max(part.total_bytes for part in plan_memory(plan))
+    return (
+        setting.case, str(setting.layers), str(setting.batch), setting.system,
+        number_text(setting.simulated_s), placed.request.variant,
+        str(plan.layout.pp), str(plan.layout.tp), str(plan.layout.dp), f"{need_bytes / 1e9:.1f}",
+        number_text(listed_s), number_text(placed_s), number_text(setting.simulated_s / placed_s),
+    )  # fmt: skip
+
+
+def _path(setting: Setting) -> Path:
+    name = setting_name(setting.layers, setting.batch).replace(" ", "-")
+    return layouts_folder() / f"{setting.case}-{name}.json"
 
 
 def best_published(times: Sequence[Row]) -> list[Setting]:
@@ -59,10 +69,3 @@ def best_published(times: Sequence[Row]) -> list[Setting]:
         Setting(case=case, layers=int(layers), batch=int(batch), system=system, simulated_s=mean_s)
         for (case, layers, batch), (mean_s, system) in best.items()
     ]
-
-
-def _find(setting: Setting) -> Found:
-    candidates = find_candidates(load_scenario(setting.case), setting.layers, setting.batch)
-    budget = Budget(evaluations=NUM_EVALUATIONS)
-    search = search_layouts(candidates, seed=SEED, budget=budget, num_finalists=NUM_FINALISTS)
-    return search.found[0]

@@ -91,6 +91,12 @@ def placements_folder() -> Path:
     return data_folder(PLACED)
 
 
+def layouts_folder() -> Path:
+    """A file per published setting, as `netbench schedule --layout auto` wrote it (`make
+    layouts`)."""
+    return placements_folder() / "layouts"
+
+
 def table_path(results: Path, name: str) -> Path:
     """The CSV file of a table."""
     return results / FOLDER / f"{name}.csv"

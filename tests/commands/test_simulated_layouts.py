@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import pytest
-
 from netbench.commands.simulated_layouts import Setting, best_published, layout_rows
 from netbench.plan import build_plan
 from netbench.report.simulated import COLUMNS, LAYOUTS
@@ -36,21 +34,22 @@ def test_the_best_published_system_has_the_lowest_simulated_mean_over_its_seeds(
 
 
 def test_a_row_says_what_was_found_and_how_much_faster_it_is() -> None:
-    """For case 3, L24 B1024, in which the listed time is that of the plan by its name; and it is
-    the committed one, but for the system beside it."""
+    """For case 3, L24 B1024: the listed time is that of the plan by its name."""
     setting = Setting(case="case3", layers=24, batch=1024, system="dtfm-scheduled", simulated_s=18)
     ((row),) = layout_rows([setting])
     found = dict(zip(COLUMNS[LAYOUTS], row, strict=True))
-    committed = next(r for r in recorded() if (r["case"], r["batch"]) == ("case3", "1024"))
-    same = ("plan", "pp", "tp", "dp", "memory_gb")
-    assert [found[name] for name in same] == [committed[name] for name in same]
-    assert float(found["simulated_s"]) == pytest.approx(float(committed["simulated_s"]), rel=1e-3)
     plan = build_plan(load_scenario("case3"), found["plan"], 24, 1024, 0, 1, 0, scale=1.0)
     assert f"{simulate(plan).iteration_s:.6g}" == found["simulated_listed_s"]
     assert float(found["simulated_s"]) <= float(found["simulated_listed_s"])
     assert float(found["simulated_speedup"]) == float(f"{18 / float(found['simulated_s']):.6g}")
     layout = tuple(int(found[name]) for name in ("pp", "tp", "dp"))
     assert layout == (plan.layout.pp, plan.layout.tp, plan.layout.dp)
+
+
+def test_a_setting_that_was_not_searched_has_no_row() -> None:
+    """A case without a file."""
+    setting = Setting(case="case3", layers=24, batch=7, system="dtfm-scheduled", simulated_s=18)
+    assert list(layout_rows([setting])) == []
 
 
 def test_every_published_setting_has_a_plan_that_is_simulated_to_be_faster() -> None:
