@@ -9,6 +9,7 @@ the members of a ring or chain, which may go well round the regions or badly.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,8 +65,18 @@ def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
 
 def few_grids(problem: Problem, max_grids: int) -> list[Grid]:
     """All that differ; none where they are more than `max_grids`."""
+    if _log_least(problem) > math.log(max_grids) + 1e-6:
+        return []
     grids = list(itertools.islice(distinct_grids(problem), max_grids + 1))
     return grids if len(grids) <= max_grids else []
+
+
+def _log_least(problem: Problem) -> float:
+    """Logarithm of a number of grids that differ at least: the orders of the first devices, where
+    only regions, NICs and kinds are told apart."""
+    told = np.stack([problem.region, problem.kind, problem.nic_bps])[:, : problem.ranks.size]
+    counts = np.unique(told, axis=1, return_counts=True)[1]
+    return math.lgamma(problem.ranks.size + 1) - sum(math.lgamma(n + 1) for n in counts.tolist())
 
 
 def distinct_grids(problem: Problem) -> Iterator[Grid]:
@@ -75,24 +86,34 @@ def distinct_grids(problem: Problem) -> Iterator[Grid]:
     num_cells = problem.dp * problem.tp * problem.pp
     opened = Counter[int]()  # of each sort of nodes, how many have been taken from
     chosen: list[int] = []
+    undo: list[tuple[list[int], int, bool]] = []
 
-    def rest() -> Iterator[Grid]:
-        if len(chosen) == num_cells:
-            yield np.array(chosen).reshape(problem.shape)
-            return
+    def choices() -> Iterator[tuple[list[int], int, bool]]:
+        """For the next cell: devices, of which the last is meant, the sort of their node, and
+        whether it is the first taken from there."""
         for sort, members in enumerate(alike):
             for place, node in enumerate(members[: opened[sort] + 1]):
-                new = place == opened[sort]
                 for devices in nodes[node]:
-                    if not devices:
-                        continue
-                    chosen.append(devices.pop())
-                    opened[sort] += new
-                    yield from rest()
-                    opened[sort] -= new
-                    devices.append(chosen.pop())
+                    if devices:
+                        yield devices, sort, place == opened[sort]
 
-    return rest()
+    cells = [choices()]  # a stack, as there may be more cells than calls can be nested
+    while cells:
+        if len(chosen) == num_cells:
+            yield np.array(chosen).reshape(problem.shape)
+        step = next(cells[-1], None) if len(chosen) < num_cells else None
+        if step is not None:
+            devices, sort, new = step
+            chosen.append(devices.pop())
+            opened[sort] += new
+            undo.append(step)
+            cells.append(choices())
+            continue
+        cells.pop()
+        if undo:
+            devices, sort, new = undo.pop()
+            devices.append(chosen.pop())
+            opened[sort] -= new
 
 
 def _nodes(problem: Problem) -> tuple[list[list[list[int]]], list[list[int]]]:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from netbench.errors import PlanError
-from netbench.placement.exhaustive import distinct_grids, optimum
+from netbench.placement.exhaustive import distinct_grids, few_grids, optimum
 from netbench.placement.problem import Floats, Grid, Problem
+from tests.placement.problems import random_problem
 from tests.placement.small import FAR, NEAR, small_problem, small_scenario
 
 
@@ -56,6 +57,34 @@ def test_some_stay_idle_where_there_are_more_devices_than_cells() -> None:
     problem = problem_of([[1] * 4, [1] * 2], "dtfm-random-p2", num_ranks=4)
     grids = list(distinct_grids(problem))
     assert len(grids) == math.comb(4, 4) + math.comb(4, 3) + math.comb(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "variant", "num_ranks"),
+    [
+        ([[1] * 6, [1] * 6], "dtfm-random-p4", None),
+        ([[1] * 2, [1] * 6], "dtfm-random-p2", 4),  # the first four are most of what there is
+        ([[2, 1, 1], [2, 2]], "dtfm-random-p4", None),
+    ],
+)
+def test_few_grids_are_all_or_none(
+    sizes: list[list[int]], variant: str, num_ranks: int | None
+) -> None:
+    """All of them where there may be as many, none where there may be one less."""
+    problem = problem_of(sizes, variant, num_ranks)
+    every = list(distinct_grids(problem))
+    assert np.array_equal(few_grids(problem, len(every)), every)
+    assert few_grids(problem, len(every) - 1) == []
+
+
+def test_there_may_be_more_devices_than_nested_calls() -> None:
+    """1,280 that are alike have one grid; in two regions, too many to count one by one."""
+    alike = random_problem(1280, dp=160, pp=8, seed=0)
+    alike = dataclasses.replace(alike, region=np.zeros(1280, np.int64))
+    (grid,) = few_grids(alike, 2)
+    assert sorted(grid.ravel().tolist()) == list(range(1280))
+    apart = dataclasses.replace(alike, region=np.repeat([0, 1], 640))
+    assert few_grids(apart, 10**9) == []
 
 
 def test_every_grid_is_like_one_of_the_distinct_ones() -> None:
