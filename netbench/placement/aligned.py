@@ -100,9 +100,9 @@ def _pieces(problem: Problem, sites: Sites, order: str, *, by_size: bool) -> lis
     """The blocks of every region, in the order in which they are to be used."""
     region, kinds = sites.region[sites.site], sites.kind[sites.site]
     width = np.bincount(sites.node)[sites.node]
-    layer_s = np.where(np.isfinite(problem.stage_s), problem.stage_s, np.inf).min(axis=1)[kinds]
-    first = np.argsort([np.flatnonzero(region == r)[0] for r in np.unique(region)])
-    regions = np.unique(region)[first]
+    stage_s = problem.stage_s.min(axis=1)[kinds]
+    regions, first = np.unique(region, return_index=True)
+    regions = regions[np.argsort(first)]
     if by_size:
         regions = regions[np.argsort(-np.bincount(region)[regions], kind="stable")]
     pieces = []
@@ -112,7 +112,7 @@ def _pieces(problem: Problem, sites: Sites, order: str, *, by_size: bool) -> lis
         if order != LISTED:
             keys += [sites.node[members], -width[members]]
         if order == BY_KIND:
-            keys.append(layer_s[members])
+            keys.append(stage_s[members])
         members = members[np.lexsort(keys)]
         if order == DEALT:
             turn = np.empty(len(members))

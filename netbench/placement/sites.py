@@ -1,9 +1,7 @@
 """Devices that a search need not tell apart.
 
-A block is what moves together: a device, or the tp devices of one tensor-parallel group, of one
-node where nodes have so many. A site is where blocks are alike: one region, one kind, one NIC, and
-nodes of as many blocks. A search places blocks; which of a site's they are only matters where a
-node has several.
+A site is where blocks (`blocks`) are alike: one region, one kind, one NIC, and nodes of as many
+blocks. A search places blocks; which of a site's they are only matters where a node has several.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbench.errors import PlanError
+from netbench.placement.blocks import cut_blocks, expand_blocks
 from netbench.placement.problem import Floats, Grid, Problem
 
 
@@ -43,9 +42,7 @@ class Sites:
 
     def expanded(self, blocks: Grid) -> Grid:
         """(dp, pp) of blocks as the grid of devices, (dp * tp, pp)."""
-        lanes = self.devices[blocks].transpose(0, 2, 1)
-        devices: Grid = lanes.reshape(-1, blocks.shape[1])
-        return devices
+        return expand_blocks(self.devices, blocks)
 
     def blocks_of(self, grid: Grid) -> Grid | None:
         """The (dp, pp) blocks of a grid of devices; None where it is none of these blocks."""
@@ -62,11 +59,11 @@ class Sites:
 
 def find_sites(problem: Problem) -> Sites:
     """The blocks and sites of a problem. Raises PlanError where there are not enough blocks."""
-    devices = _blocks(problem)
-    first = devices[:, 0]
+    devices = cut_blocks(problem, np.arange(problem.num_devices))
+    first, kind = devices[:, 0], _kinds(problem, devices)
     node = np.unique(problem.node[first], return_inverse=True)[1]
     width = np.bincount(node)[node]
-    alike = np.stack([problem.region[first], problem.kind[first], width])
+    alike = np.stack([problem.region[first], kind, width])
     columns = np.concatenate([alike, problem.nic_bps[first][None]]).T
     _, where, site = np.unique(columns, axis=0, return_index=True, return_inverse=True)
     needed = problem.dp * problem.pp
@@ -81,7 +78,7 @@ def find_sites(problem: Problem) -> Sites:
         node=node,
         site=site,
         region=problem.region[first][where],
-        kind=problem.kind[first][where],
+        kind=kind[where],
         delay_s=delay_s,
         seconds_per_byte=8 / bandwidth_bps,
         nic_seconds_per_byte=8 / problem.nic_bps[first][where],
@@ -89,22 +86,14 @@ def find_sites(problem: Problem) -> Sites:
     )
 
 
-def _blocks(problem: Problem) -> Grid:
-    """(num_blocks, tp): of one node where it has as many, the rest of a region's in order."""
-    order = np.lexsort((np.arange(problem.num_devices), problem.node))
-    if problem.tp == 1:
-        return np.arange(problem.num_devices)[:, None]
-    blocks: list[Grid] = []
-    rest: list[Grid] = []
-    starts = np.flatnonzero(np.diff(problem.node[order], prepend=-1))
-    for members in np.split(order, starts[1:]):
-        whole = len(members) // problem.tp * problem.tp
-        blocks.append(members[:whole].reshape(-1, problem.tp))
-        rest.append(members[whole:])
-    over = np.concatenate(rest)
-    over = over[np.argsort(problem.region[over], kind="stable")]
-    blocks.append(over[: len(over) // problem.tp * problem.tp].reshape(-1, problem.tp))
-    return np.concatenate(blocks)
+def _kinds(problem: Problem, devices: Grid) -> Grid:
+    """Of every block, (num_blocks,): that of its devices which fewest stages fit, then the slowest,
+    where they differ."""
+    unfit, slow_s = np.isinf(problem.stage_s).sum(axis=1), problem.stage_s[:, 0]
+    rank = np.argsort(np.lexsort([slow_s, unfit]))  # of every kind
+    slowest = np.argmax(rank[problem.kind[devices]], axis=1)
+    kinds: Grid = problem.kind[devices[np.arange(len(devices)), slowest]]
+    return kinds
 
 
 def _between(problem: Problem, first: Grid, node: Grid, site: Grid) -> tuple[Floats, Floats, float]:

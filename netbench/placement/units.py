@@ -1,8 +1,7 @@
 """A problem as DT-FM's cost sees it: units, of which each takes one cell of a (dp, pp) grid.
 
-A unit is a device, or tp devices that share a stage's tensors. Units are cut from nodes first, as
-tensor parallelism wants the fastest links; from what remains of the nodes of a region next; from
-what remains of regions last. Units are joined lane by lane, by the slowest of their links.
+A unit is a block of `blocks` that can hold a stage. Units are joined lane by lane, by the slowest
+of their links.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbench.errors import PlanError
+from netbench.placement.blocks import cut_blocks, expand_blocks
 from netbench.placement.dtfm_cost import LinkTimes, grid_of, link_times
 from netbench.placement.problem import Floats, Grid, Problem
 
@@ -73,7 +73,7 @@ def _cut(problem: Problem) -> Grid:
     fits = np.isfinite(problem.stage_s)
     units = np.empty((0, problem.tp), np.int64)
     for able in (np.all(fits, axis=1), np.any(fits, axis=1)):
-        units = _cut_devices(problem, np.flatnonzero(np.take(able, problem.kind)))
+        units = cut_blocks(problem, np.flatnonzero(np.take(able, problem.kind)))
         if len(units) >= wanted:
             return units
     raise PlanError(
@@ -81,21 +81,6 @@ def _cut(problem: Problem) -> Grid:
         f"hold a stage; found {len(units)} times as many among {problem.num_devices} devices; "
         f"lower dp, pp or tp"
     )
-
-
-def _cut_devices(problem: Problem, devices: Grid) -> Grid:
-    """As many units as there are, by node, region, and wherever the rest is."""
-    units, tp = [], problem.tp
-    for place in (problem.node, problem.region, np.zeros_like(problem.node)):
-        here = devices[np.argsort(place[devices], kind="stable")]
-        _, first, count = np.unique(place[here], return_index=True, return_counts=True)
-        rank = np.arange(len(here)) - np.repeat(first, count)
-        whole = rank < np.repeat(count // tp * tp, count)
-        units.append(here[whole].reshape(-1, tp))
-        devices = here[~whole]
-        if not len(devices):
-            break
-    return np.concatenate(units)
 
 
 def closest(links: LinkTimes, count: int) -> Grid:
@@ -120,7 +105,7 @@ def assemble(units: Units, groups: Grid) -> Grid:
     Raises PlanError where neither fits.
     """
     problem = units.problem
-    ahead = _expand(units, grid_of(units.links, groups))
+    ahead = expand_blocks(units.devices, grid_of(units.links, groups))
     both = (ahead, ahead[:, ::-1])
     overfull = [int(np.isinf(_stage_s(problem, grid)).sum()) for grid in both]
     if min(overfull) > 0:
@@ -133,11 +118,6 @@ def assemble(units: Units, groups: Grid) -> Grid:
         float((path_s * problem.gradient_bytes).max()) for path_s in (group_s, group_s[::-1])
     ]
     return min(zip(overfull, slowest_s, (0, 1), both, strict=True))[3]
-
-
-def _expand(units: Units, grid: Grid) -> Grid:
-    """Units (dp, pp) to their devices (dp * tp, pp), lane by lane."""
-    return units.devices[grid].transpose(0, 2, 1).reshape(units.problem.shape)
 
 
 def _stage_s(problem: Problem, grid: Grid) -> Floats:

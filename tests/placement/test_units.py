@@ -14,17 +14,6 @@ from tests.placement.problems import problem_of, random_problem
 EVEN = (np.full((12, 12), 0.01), np.full((12, 12), 1e9))
 
 
-def test_units_of_tensor_parallelism_are_cut_from_nodes_then_regions() -> None:
-    """Nodes of 5, 3, 3 and 1 device, the first two in one region."""
-    problem = dataclasses.replace(
-        problem_of(*EVEN, dp=3, pp=2, tp=2),
-        node=np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]),
-        region=np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]),
-    )
-    units = units_of(problem).devices.tolist()
-    assert units == [[0, 1], [2, 3], [5, 6], [8, 9], [4, 7], [10, 11]]
-
-
 def test_lanes_are_rows_of_their_own_and_the_slowest_of_them_counts() -> None:
     """Lane 1 of the second unit is far from all."""
     delay_s = np.full((4, 4), 0.01)
