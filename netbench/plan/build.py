@@ -463,10 +463,12 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
 
 
 def _check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> None:
-    if stage_layers and (len(stage_layers) != depth or sum(stage_layers) != layers):
+    if not stage_layers:
+        return
+    if len(stage_layers) != depth or sum(stage_layers) != layers or min(stage_layers) < 1:
         raise PlanError(
-            f"stages of {', '.join(map(str, stage_layers))} layers: expected {depth} stages that "
-            f"come to {layers} layers"
+            f"stages of {', '.join(map(str, stage_layers))} layers: expected {depth} stages, each "
+            f"of a layer at least, that come to {layers} layers"
         )
 
 

@@ -565,3 +565,15 @@ def test_a_micro_batch_must_be_positive() -> None:
     """As layers and batch."""
     with pytest.raises(PlanError, match="micro_batch is 0; expected a positive whole number"):
         build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, micro_batch=0)
+
+
+@pytest.mark.parametrize("stage_layers", [(0, 6, 6), (-1, 7, 6), (6, 6), (4, 4, 5)])
+def test_stages_without_layers_or_that_do_not_add_up_are_refused(
+    stage_layers: tuple[int, ...],
+) -> None:
+    """Three stages of 12 layers: each has one at least."""
+    with pytest.raises(PlanError, match="expected 3 stages, each of a layer at least, that come"):
+        build_plan(
+            load_scenario("gpt3-small"), "dtfm-scheduled", 12, 64, 0, 1, 0,
+            network="10ms-1Gbit", stage_layers=stage_layers,
+        )  # fmt: skip
