@@ -98,6 +98,16 @@ def check_pictures(*paths: Path | None) -> None:
             raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
 
 
+def check_formats(*pictures: Path | None) -> None:
+    """Raises UsageError for a suffix that no picture has, before anything is searched."""
+    wanted = [path for path in pictures if path is not None]
+    if wanted:
+        from netbench.report.picture import check_format  # matplotlib
+
+        for path in wanted:
+            check_format(path)
+
+
 def write_pictures(
     console: Console, plans: Sequence[Plan], trace: Path | None, plot: Path | None
 ) -> None:

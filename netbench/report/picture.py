@@ -27,6 +27,18 @@ def save_picture(figure: Figure, path: Path) -> None:
         raise UsageError(f"{path}: the picture cannot be written: {error}") from None
 
 
+def check_format(path: Path) -> None:
+    """Raises UsageError if the suffix of `path` is not of a picture."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise UsageError(
+            f"{path}: the picture cannot be written: there is no format "
+            f'"{path.suffix}"; write e.g. {path.stem}.png, .svg or .pdf'
+        )
+
+
 def add_color_legend(figure: Figure, colors: Mapping[str, str]) -> None:
     """What each colour stands for, in a row beneath the axes."""
     from matplotlib.patches import Patch

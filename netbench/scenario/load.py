@@ -60,6 +60,12 @@ def load_scenario(name_or_path: str) -> Scenario:
     return build_scenario(source, validate(source, ScenarioForm))
 
 
+def scenario_argument(scenario: Scenario) -> str:
+    """What a command takes for `scenario`: its name where it comes with netbench, else its file."""
+    path = Path(scenario.path)
+    return path.stem if path.parent == scenarios_dir() else shown_path(path)
+
+
 def _find(name_or_path: str) -> Path:
     """A path has a suffix or a folder in it; everything else is a name."""
     path = Path(name_or_path)

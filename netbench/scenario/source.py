@@ -80,7 +80,9 @@ def read_source(path: Path) -> Source:
         raise _yaml_error(path, error, f'"{key}" is given twice; keep one of the two') from None
     except (YAMLError, ValueError) as error:
         problem = str(getattr(error, "problem", None) or error).splitlines()[0]
-        raise _yaml_error(path, error, f"not YAML: {problem}") from None
+        # All JSON is YAML, so files of both are read here.
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise _yaml_error(path, error, f"not {kind}: {problem}") from None
     except RecursionError:
         raise ScenarioError(f"{shown_path(path)}: nested too deeply to be a scenario") from None
     return Source(path=path, data=data, root=root)

@@ -257,8 +257,8 @@ class PlanObjective:
         what tells them apart."""
         if not self._divisible:
             raise PlanError(
-                f"{self._plan.variant} has no parts to be timed apart; expected pipelines, and no "
-                "tensor parallelism"
+                f"{self._plan.variant} has no parts to be timed apart, as pipelines without tensor "
+                "parallelism have; place it with --scheduler random-1000 or region-aligned"
             )
         keys = [row.tobytes() for row in told]
         if len(known) + len(keys) > MAX_RECORDS:

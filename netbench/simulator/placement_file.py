@@ -23,6 +23,9 @@ from netbench.placement.problem import Grid
 from netbench.plan import Layout, Plan
 from netbench.plan.build import choose_network
 from netbench.plan.serial import network_to_json
+from netbench.plan.variants import NAMED, find_variant
+from netbench.scenario import list_scenarios, load_scenario
+from netbench.scenario.load import scenario_argument
 from netbench.scenario.model import Scenario
 from netbench.scenario.schema import Section, shown
 from netbench.scenario.source import Source, read_source, shown_path
@@ -182,14 +185,14 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
     Raises ScenarioError that says which key is wrong, what was found, expected, and what to do; and
     as `build_plan` where the layout does not fit.
     """
-    if not path.is_file():
-        raise ScenarioError(
-            f"{shown_path(path)}: no such file; write one with: netbench schedule "
-            f"{scenario.name} -o {path.name}"
-        )
-    source = read_source(path)
+    source = _source(path, scenario_argument(scenario))
     form = validate(source, PlacementForm)
     _check_scenario(source, form, scenario)
+    try:
+        find_variant(form.system)
+    except PlanError:
+        hint = nearest(form.system, NAMED)
+        raise source.error(("system",), f"is {shown(form.system)}, no system; {hint}") from None
     request = Request(
         scenario=scenario,
         variant=form.system,
@@ -214,22 +217,44 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
     )
 
 
+def read_scenario(path: Path) -> Scenario:
+    """The scenario that a placement names, one that comes with netbench. Raises ScenarioError."""
+    source = _source(path, "SCENARIO")
+    name = validate(source, PlacementForm).scenario
+    if name not in list_scenarios():
+        raise source.error(
+            ("scenario",),
+            f"is {shown(name)}, which does not come with netbench; give its file with --scenario",
+        )
+    return load_scenario(name)
+
+
+def _source(path: Path, scenario: str) -> Source:
+    """scenario: as a command takes it."""
+    if not path.is_file():
+        raise ScenarioError(
+            f"{shown_path(path)}: no such file; write one with: netbench schedule "
+            f"{scenario} -o {shown_path(path)}"
+        )
+    return read_source(path)
+
+
 def _check_scenario(source: Source, form: PlacementForm, scenario: Scenario) -> None:
     """That it is of this scenario, and of the nodes and network it has now."""
-    again = f"netbench schedule {scenario.name} -o {source.path.name}"
+    again = f"netbench schedule {scenario_argument(scenario)} -o"
     if form.scenario != scenario.name:
         raise source.error(
             ("scenario",),
-            f"is {shown(form.scenario)}; expected {shown(scenario.name)}: this is a placement for "
-            f"another scenario, search one with: {again}",
+            f"is {shown(form.scenario)}; expected {shown(scenario.name)}: it is a placement for "
+            f"another scenario, search one with: {again} FILE",
         )
     now = scenario_hash(scenario, form.network)
     if form.scenario_hash != now:
         raise source.error(
             ("scenario_hash",),
             f'is {shown(form.scenario_hash)}; expected "{now}": nodes or network of '
-            f"{scenario.name} have changed since; search again with: {again}, or write the "
-            "expected hash to keep the placement",
+            f"{scenario.name} have changed since; search again with: {again} "
+            f"{shown_path(source.path)}, or write the expected hash to keep the placement",
         )
 
 

@@ -147,6 +147,7 @@ def rows(*, first: list[str]) -> list[list[str]]:
         ({"stage_layers": [4, 3]}, "come to 7 layers; expected 2 stages that come to 8"),
         ({"stage_layers": [8]}, "has 1 stages"),
         ({"layers": "many"}, "layers is \"many\"; expected a whole number"),
+        ({"system": "dtfm-schduled"}, 'system is "dtfm-schduled", no system; did you mean dtfm-s'),
         ({"scheduler": ""}, "scheduler"),
         ({"sheduler": "x"}, "sheduler is an unknown key; did you mean scheduler"),
     ],
@@ -167,10 +168,10 @@ def test_what_is_wrong_is_said_with_its_place(
 
 def test_a_file_that_is_not_there_says_how_to_make_one(scenario: Scenario, tmp_path: Path) -> None:
     """And one that is no JSON, where."""
-    with pytest.raises(ScenarioError, match=r"netbench schedule pair -o nothing\.json"):
+    with pytest.raises(ScenarioError, match=r"schedule \S*pair\S* -o \S*nothing\.json"):
         read_placed(tmp_path / "nothing.json", scenario)
     (tmp_path / "broken.json").write_text('{\n  "scenario": "pair"\n  "layers": 8}')
-    with pytest.raises(ScenarioError, match=r"broken\.json:3: not YAML"):
+    with pytest.raises(ScenarioError, match=r"broken\.json:3: not JSON"):
         read_placed(tmp_path / "broken.json", scenario)
 
 

@@ -17,7 +17,7 @@ from netbench.commands.schedule.contest import Entry, OnSaid, run_entries
 from netbench.commands.schedule.place import keep, print_heading, system_text
 from netbench.commands.schedule.request import Limits, limit_options, request_options
 from netbench.commands.schedule.search import find_scheduler, with_bound
-from netbench.commands.simulation import check_pictures, warn_of_disturbances
+from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
 from netbench.errors import RecordError, UsageError
 from netbench.placement import UNSEEDED
 from netbench.report.grid import csv_text, rich_table
@@ -68,6 +68,7 @@ def command(
     Simulated times are means over the seeds. DT-FM's cost is what scheduler dtfm minimises.
     """
     check_pictures(csv, plot, map_path, output)
+    check_formats(plot, map_path)
     console = wide_console()
     entries = _entries(request, schedulers, num_seeds)
     warn_of_disturbances(console, [request.listed().network])

@@ -14,13 +14,14 @@ from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import Limits, limit_options, request_options
 from netbench.commands.schedule.search import (
     count_text,
+    find_scheduler,
     search,
     simulated_s,
     warm_up,
     watching,
     with_bound,
 )
-from netbench.commands.simulation import check_pictures, warn_of_disturbances
+from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
 from netbench.plan import Plan
 from netbench.report.grid import rich_table
 from netbench.report.schedule import placed_grid
@@ -28,6 +29,7 @@ from netbench.report.sweep import seconds_text
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Step
+    from netbench.scenario import Scenario
     from netbench.simulator.placement_file import Placed
     from netbench.simulator.scheduling import Request
 
@@ -39,7 +41,9 @@ DEFAULT_OUTPUT = "placement.json"
 @request_options
 @click.option("--layout", help="Search the plan too: auto, or degrees of it, e.g. p8 or p4t2d8.")
 @click.option("--scheduler", default=DEFAULT_SCHEDULER, show_default=True, help="Who searches.")
-@click.option("--seed", type=int, help="Of the search.  [default: the slice's first]")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Of the search.  [default: the slice's first]"
+)
 @limit_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw it on a map of the regions.")
@@ -59,6 +63,8 @@ def command(
     The answer says how far it may be from the best there is: no placement is below the bound.
     """
     check_pictures(output, plot)
+    check_formats(plot)
+    find_scheduler(scheduler)  # before anything is printed
     console = Console(stderr=True, highlight=False) if as_json else wide_console()
     if seed is None:
         seed = request.scenario.sweep.default_seeds[0]
@@ -68,12 +74,16 @@ def command(
         placed = _find(console, request, scheduler, seed, limits, as_json)
     keep(console, placed, output, plot)
     if not as_json:
-        file = output or DEFAULT_OUTPUT
-        before = "" if output else f"keep it with -o {file}; "
-        console.print(
-            f"{before}run it with: netbench run {request.scenario.name} --placement {file}",
-            soft_wrap=True,
-        )
+        before = "" if output else f"keep it with -o {DEFAULT_OUTPUT}; "
+        file = output or Path(DEFAULT_OUTPUT)
+        console.print(before + run_hint(request.scenario, file), soft_wrap=True)
+
+
+def run_hint(scenario: Scenario, file: Path) -> str:
+    """How a placement in `file` is run."""
+    from netbench.scenario.load import scenario_argument
+
+    return f"run it with: netbench run {scenario_argument(scenario)} --placement {file}"
 
 
 def _find(
@@ -110,6 +120,12 @@ def system_text(plan: Plan) -> str:
     tensor = f" of {layout.tp} ranks each" if layout.tp > 1 else ""
     several = "s" if layout.dp > 1 else ""
     words = [f"{layout.dp} pipeline{several} of {layout.pp} stages{tensor}"]
+    if layout.pp == 1:
+        words = [
+            f"{layout.dp} data-parallel rank{several}"
+            if layout.tp == 1
+            else f"{layout.dp} replica{several}{tensor}"
+        ]
     words += [f"network {plan.network_name}"] if plan.network_name else []
     schedule = "" if plan.schedule == "none" else f" {plan.schedule}"
     return f"{plan.system}{schedule} {workload.name} B{workload.batch}, {', '.join(words)}"

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from netbench import units
 from netbench.commands.live import wide_console
-from netbench.commands.schedule.place import keep, system_text
+from netbench.commands.schedule.place import keep, run_hint, system_text
 from netbench.commands.schedule.request import DEFAULT_SYSTEM, make_request
-from netbench.commands.simulation import check_pictures
-from netbench.errors import RecordError
+from netbench.commands.schedule.search import count_text
+from netbench.commands.simulation import check_formats, check_pictures
+from netbench.errors import UsageError
 from netbench.report.grid import Grid, rich_table
 from netbench.report.sweep import seconds_text
 
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 SUFFIX = ".json"
 """Of a placement in a file; anything else is a scenario."""
 
+DIGITS = 3
+"""Significant, of sizes in bytes."""
+
 
 @click.command()
 @click.argument("placement", metavar="PLACEMENT|SCENARIO")
 @click.option("--scenario", help="Of the placement.  [default: by the name in it]")
-@click.option("--lost", multiple=True, metavar="NODE", help="Gone; may be given again.")
-@click.option("--added", multiple=True, metavar="NODE", help="New, idle so far; likewise.")
+@click.option("--lost", multiple=True, metavar="NODE", help="Gone; once for each node.")
+@click.option("--added", multiple=True, metavar="NODE", help="New, idle so far; once for each.")
 @click.option(
     "--moves",
     default=0,
@@ -44,7 +48,7 @@ SUFFIX = ".json"
     type=click.IntRange(min=1),
     help="Placements tried for each number of moves.  [default: 500]",
 )
-@click.option("--system", default=DEFAULT_SYSTEM, show_default=True, help="Of a scenario.")
+@click.option("--system", help=f"Of a scenario.  [default: {DEFAULT_SYSTEM}]")
 @click.option("--layers", type=int, help="Of a scenario.  [default: the slice's first]")
 @click.option("--batch", type=int, help="Of a scenario.  [default: the slice's first]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON.")
@@ -58,7 +62,7 @@ def command(
     moves: int,
     seed: int,
     evaluations: int | None,
-    system: str,
+    system: str | None,
     layers: int | None,
     batch: int | None,
     output: Path | None,
@@ -76,11 +80,14 @@ def command(
     from netbench.simulator.mending import devices_of, repair
 
     check_pictures(output, plot)
+    check_formats(plot)
     console = Console(stderr=True, highlight=False) if as_json else wide_console()
     if placement.endswith(SUFFIX):
+        _refuse(f"{placement} says it", system=system, layers=layers, batch=batch)
         before = _read(Path(placement), scenario)
     else:
-        before = _listed(placement, system, layers, batch)
+        _refuse(f"the scenario is {placement}", scenario=scenario)
+        before = _listed(placement, system or DEFAULT_SYSTEM, layers, batch)
     found = repair(
         before.request,
         before.grid,
@@ -96,22 +103,23 @@ def command(
     else:
         _print(console, before, found, lost, added, moves)
     keep(console, _after(before, found, moves, seed), output, plot)
+    if output is not None and not as_json:
+        console.print(run_hint(before.request.scenario, output), soft_wrap=True)
+
+
+def _refuse(why: str, **options: object) -> None:
+    """Raises UsageError for an option that would change nothing."""
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"--{name} is given, but {why}; leave it out")
 
 
 def _read(path: Path, scenario: str | None) -> Placed:
     """A placement of the scenario that it names, where no other is given."""
     from netbench.scenario import load_scenario
-    from netbench.simulator.placement_file import read_placed
+    from netbench.simulator.placement_file import read_placed, read_scenario
 
-    if scenario is None:
-        try:
-            scenario = str(json.loads(path.read_text(encoding="utf-8"))["scenario"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise RecordError(
-                f"{path}: is no placement that names its scenario ({error}); give a file of "
-                "netbench schedule -o, or --scenario"
-            ) from error
-    return read_placed(path, load_scenario(scenario))
+    return read_placed(path, load_scenario(scenario) if scenario else read_scenario(path))
 
 
 def _listed(scenario: str, system: str, layers: int | None, batch: int | None) -> Placed:
@@ -171,8 +179,8 @@ def _print(
     mended = found.mended
     how = "the best within reach: all were tried" if mended.exact else "a local search"
     console.print(
-        f"{moves} moves allowed beyond {mended.num_necessary} that must be; {how}, "
-        f"{mended.num_evaluated:,} placements",
+        f"moves: {mended.num_necessary} necessary, {moves} more allowed; {how}, "
+        f"{count_text(mended.num_evaluated)}",
         soft_wrap=True,
     )
 
@@ -203,9 +211,10 @@ def _print_loads(console: Console, found: Repair) -> None:
         console.print("nothing to load")
         return
     names = device_names(found.request.scenario)
+    who = "1 device loads" if len(found.loads) == 1 else f"{len(found.loads)} devices load"
     console.print(
-        f"{len(found.loads)} devices load {units.format_bytes(int(found.load_bytes))} in "
-        f"{seconds_text(found.load_s)} s, simulated, all at once and nobody training meanwhile:",
+        f"{who} {units.format_bytes(found.load_bytes, DIGITS)} in {seconds_text(found.load_s)} s, "
+        "simulated, all at once while nobody trains:",
         soft_wrap=True,
     )
     for load in found.loads:
@@ -213,7 +222,7 @@ def _print_loads(console: Console, found: Repair) -> None:
         part = f", tensor index {tensor}" if found.plan.layout.tp > 1 else ""
         console.print(
             f"  {names[load.device]} from {names[load.source]}: stage {stage}{part}, "
-            f"{units.format_bytes(int(load.size_bytes))}",
+            f"{units.format_bytes(load.size_bytes, DIGITS)}",
             soft_wrap=True,
         )
 

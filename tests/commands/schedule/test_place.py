@@ -34,7 +34,7 @@ def test_what_is_found_is_the_best_of_all_placements(
     (row,) = [line.split() for line in lines if line.startswith("random-1000 ")]
     assert float(row[1]) == pytest.approx(best_s, abs=1e-4)
     assert float(row[2].rstrip("%")) == pytest.approx(100 * (best_s / listed_s - 1), abs=0.06)
-    assert lines[-1] == f"run it with: netbench run four-nodes --placement {file}"
+    assert lines[-1] == f"run it with: netbench run {scenario} --placement {file}"
 
 
 def test_no_placement_is_below_the_bound(tmp_path: Path, capsys: CaptureFixture) -> None:
@@ -61,11 +61,12 @@ def test_so_many_candidates_give_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_the_best_so_far_is_said_while_it_searches(tmp_path: Path, capsys: CaptureFixture) -> None:
     """Without a terminal: a line at the first candidates at least."""
-    assert run(["schedule", four_nodes.write(tmp_path), *SEARCH]) == 0
+    scenario = four_nodes.write(tmp_path)
+    assert run(["schedule", scenario, *SEARCH]) == 0
     out = capsys.readouterr().out
     assert "random-1000: best " in out
     assert "200 candidates" in out
-    assert "keep it with -o placement.json; run it with: netbench run four-nodes" in out
+    assert f"keep it with -o placement.json; run it with: netbench run {scenario}" in out
 
 
 def test_the_map_is_a_picture(tmp_path: Path) -> None:
@@ -84,6 +85,9 @@ def test_the_map_is_a_picture(tmp_path: Path) -> None:
         (["--budget", "0s"], "write e.g. 30s"),
         (["--system", "dtfm-schduled"], "did you mean dtfm-scheduled"),
         (["--layers", "3"], "3 layers"),
+        (["--seed", "-1"], "-1 is not in the range"),
+        (["--plot", "map.foo"], "write e.g. map.png, .svg or .pdf"),
+        (["--system", "zero3"], "place it with --scheduler random-1000 or region-aligned"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(

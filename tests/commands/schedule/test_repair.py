@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from tests.commands.schedule import four_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
 TWO_LABS = "example-two-labs"
@@ -26,7 +27,7 @@ def test_a_lost_node_costs_a_pipeline_and_says_so(capsys: CaptureFixture) -> Non
     assert rows["pipelines"] == ["2", "1"]
     assert rows["batch, sequences"] == ["16", "16"]
     assert rows["devices idle"] == ["0", "1"]
-    assert "1 moves allowed beyond 0 that must be; the best within reach: all were tried" in printed
+    assert "moves: 0 necessary, 1 more allowed; the best within reach: all were tried" in printed
 
 
 def test_what_is_mended_is_kept_and_can_be_mended_again(
@@ -52,9 +53,34 @@ def test_what_is_mended_is_kept_and_can_be_mended_again(
     assert found["load_s"] > 0
 
 
+def test_of_a_file_that_netbench_does_not_have_the_scenario_is_asked_for(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Its name in a placement finds no file; with --scenario it is mended, and said how to run."""
+    scenario, first = four_nodes.write(tmp_path), tmp_path / "first.json"
+    assert run(["schedule", scenario, "--scheduler", "identity", "-o", str(first)]) == 0
+    capsys.readouterr()
+    assert repair(str(first), "--lost", "node3") == 2
+    assert '"four-nodes", which does not come with netbench; give its file with --scenario' in (
+        " ".join(capsys.readouterr().err.split())
+    )
+    second = tmp_path / "second.json"
+    assert repair(str(first), "--lost", "node3", "--scenario", scenario, "-o", str(second)) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"run it with: netbench run {scenario} --placement {second}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            (TWO_LABS, "--lost", "node0", "--scenario", "case3"),
+            f"--scenario is given, but the scenario is {TWO_LABS}; leave it out",
+        ),
+        (
+            ("none.json", "--lost", "node0", "--layers", "8"),
+            "--layers is given, but none.json says it; leave it out",
+        ),
         ((TWO_LABS, "--lost", "nod3"), 'has no node "nod3"; did you mean node3'),
         ((TWO_LABS,), "nothing is lost and nothing added; name a node with --lost or --added"),
         (
@@ -63,7 +89,10 @@ def test_what_is_mended_is_kept_and_can_be_mended_again(
         ),
         ((TWO_LABS, "--lost", "node0", "--system", "zero3"), "of zero3 cannot be mended"),
         ((TWO_LABS, "--added", "node0"), 'node "node0" is added, but is in the placement already'),
-        (("none.json", "--lost", "node0"), "none.json: is no placement that names its scenario"),
+        (
+            ("none.json", "--lost", "node0"),
+            "none.json: no such file; write one with: netbench schedule",
+        ),
     ],
 )
 def test_what_cannot_be_mended_is_one_message(
