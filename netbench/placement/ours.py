@@ -46,8 +46,8 @@ WORTH = 1.002
 CLOSE = 1.03
 """Times the best so far: what is not slower is worth a descent."""
 
-PATIENCE = 20
-"""Rounds without anything better, after which a search without a time limit ends."""
+PATIENCE, LONG_PATIENCE = 20, 100
+"""Rounds without anything better, after which a search ends; and one that has been given a time."""
 
 MAX_LISTED, LISTED_AT_ONCE = 5000, 64
 """Placements of which all are simulated, seconds of them; and how many between two looks at the
@@ -92,10 +92,11 @@ class _Search:
         self._seen: dict[bytes, float] = {}
         self._num_rounds = self._num_idle_rounds = 0
         self._all_known = False
+        self._patience = LONG_PATIENCE if budget.seconds < np.inf else PATIENCE
 
     @property
     def over(self) -> bool:
-        return self.incumbent.over or self._all_known or self._num_idle_rounds >= PATIENCE
+        return self.incumbent.over or self._all_known or self._num_idle_rounds >= self._patience
 
     def begin(self) -> None:
         """The placements to beat, and first samples."""
@@ -191,8 +192,8 @@ class _Search:
         key = blocks.tobytes() + choice.tobytes()
         if key in self._seen:
             return self._seen[key]
-        placed = self._layers.problem(choice)
-        if placed is None or not self._fits(blocks, choice):
+        placed = self._layers.problem(choice) if self._fits(blocks, choice) else None
+        if placed is None:
             return float("inf")
         value = float(self.incumbent.offer(placed, self._sites.expanded(blocks)[None])[0])
         self._seen[key] = value
@@ -252,8 +253,10 @@ class _Search:
         """Simulated seconds, and a little of the mean of the parts, as in `annealing`. Where parts
         do not disturb each other they are composed, which is near enough to tell which placements
         are worth the simulation of the whole."""
+        if not self._fits(state.blocks, state.layers):
+            return float("inf")
         placed = self._layers.problem(state.layers)
-        if placed is None or not self._fits(state.blocks, state.layers):
+        if placed is None:
             return float("inf")
         if not placed.objective.independent:
             return self._try(state.blocks, state.layers)
