@@ -123,10 +123,7 @@ def anneal(
                 best.blocks[:], best.layers[:], best.idle[:] = blocks, state.layers, state.idle
                 best.rows[:], best.columns[:] = state.rows, state.columns
         else:
-            if kind == LAYER:
-                _move(kind, row, stage, other, column, state)
-            else:
-                _move(kind, row, column, other, stage, state)
+            _move_back(kind, row, column, other, stage, state)
             state.rows[:], state.columns[:] = old_rows, old_columns
 
 
@@ -177,7 +174,7 @@ def _changes(
 
 @njit(cache=True, error_model="numpy")
 def _move(kind: int, row: int, column: int, other: int, stage: int, state: State) -> None:
-    """Move; the same again undoes it, of LAYER with the stages swapped."""
+    """Make a move."""
     blocks = state.blocks
     low, high = min(column, stage), max(column, stage)
     if kind == SWAP:
@@ -205,6 +202,15 @@ def _move(kind: int, row: int, column: int, other: int, stage: int, state: State
     else:
         state.layers[column] -= 1
         state.layers[stage] += 1
+
+
+@njit(cache=True, error_model="numpy")
+def _move_back(kind: int, row: int, column: int, other: int, stage: int, state: State) -> None:
+    """Undo a move."""
+    if kind == LAYER:
+        _move(kind, row, stage, other, column, state)
+    else:
+        _move(kind, row, column, other, stage, state)
 
 
 @njit(cache=True, error_model="numpy")
@@ -258,7 +264,6 @@ def neighbours(
     factors: (num_phases, dp) and (pp,), by which each guess of `state` is wrong, which is taken to
     hold after a move, too. Moves that change nothing have inf.
     """
-    row_factors, column_factors = factors
     moves, values = np.zeros((num_moves, 5), np.int64), np.full(num_moves, np.inf)
     dp, pp = state.blocks.shape
     old_rows, old_columns = state.rows.copy(), state.columns.copy()
@@ -280,22 +285,30 @@ def neighbours(
             low, high = min(column, stage), max(column, stage)
             _update(kind, row, other, low, high, state, model, bounds)
         first, last = (min(row, other), max(row, other)) if kind == ORDER else (0, -1)
-        total_s = 0.0
-        for phase in range(state.rows.shape[0]):
-            slowest_s = 0.0
-            for place in range(dp):
-                was = first + last - place if first <= place <= last else place
-                seconds = state.rows[phase, place] * row_factors[phase, was]
-                slowest_s = max(slowest_s, seconds)
-            total_s += slowest_s
-        slowest_s = 0.0
-        for place in range(pp):
-            slowest_s = max(slowest_s, state.columns[place] * column_factors[place])
-        values[index] = total_s + slowest_s
+        values[index] = _corrected_s(state, factors, first, last)
         moves[index] = kind, row, column, other, stage
         undo(moves[index], state)
         state.rows[:], state.columns[:] = old_rows, old_columns
     return moves, values
+
+
+@njit(cache=True, error_model="numpy")
+def _corrected_s(state: State, factors: tuple[Floats, Floats], first: int, last: int) -> float:
+    """Guessed seconds times `factors`, which go with pipelines first..last where their order is
+    reversed."""
+    row_factors, column_factors = factors
+    num_phases, dp = state.rows.shape
+    total_s = 0.0
+    for phase in range(num_phases):
+        slowest_s = 0.0
+        for place in range(dp):
+            was = first + last - place if first <= place <= last else place
+            slowest_s = max(slowest_s, state.rows[phase, place] * row_factors[phase, was])
+        total_s += slowest_s
+    slowest_s = 0.0
+    for place in range(len(state.columns)):
+        slowest_s = max(slowest_s, state.columns[place] * column_factors[place])
+    return total_s + slowest_s
 
 
 @njit(cache=True, error_model="numpy")
@@ -307,7 +320,4 @@ def make(move: Grid, state: State) -> None:
 @njit(cache=True, error_model="numpy")
 def undo(move: Grid, state: State) -> None:
     """Undo it."""
-    if move[0] == LAYER:
-        _move(move[0], move[1], move[4], move[3], move[2], state)
-    else:
-        _move(move[0], move[1], move[2], move[3], move[4], state)
+    _move_back(move[0], move[1], move[2], move[3], move[4], state)
