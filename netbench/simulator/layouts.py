@@ -116,13 +116,14 @@ def search_layouts(
     budget: Budget | None = None,
     progress: Callable[[Found], None] | None = None,
     num_finalists: int = NUM_FINALISTS,
+    name: str = "netbench",
 ) -> LayoutSearch:
     """Simulate `candidates`, and place the best.
 
-    scheduler: None = `netbench`. budget: of all its runs together; by successive halving, the best
-    8 (`num_finalists`, a power of 2) share a quarter of it, the better half of these another, and
-    so on. The seed and the evaluations decide the result; the seconds only cut it short. progress:
-    told of each new best. Systems without stages stay as they are.
+    scheduler: None = `netbench`. name: what plans call it. budget: of all its runs together; by
+    successive halving, the best 8 (`num_finalists`, a power of 2) share a quarter of it, the better
+    half of these another, and so on. The seed and the evaluations decide the result; the seconds
+    only cut it short. progress: told of each new best. Systems without stages stay as they are.
     """
     budget = budget or Budget()
     started_s = time.perf_counter()
@@ -130,7 +131,7 @@ def search_layouts(
     found, num_simulated = _simulated(candidates, num_finalists)
     best = _Best(progress)
     best.see(found)
-    place = functools.partial(_placed, scheduler or SCHEDULERS["netbench"], seed, {})
+    place = functools.partial(_placed, scheduler or SCHEDULERS["netbench"], name, seed, {})
     rungs = num_finalists.bit_length()
     for rung in range(rungs):
         rest = found[: num_finalists >> rung]
@@ -202,9 +203,9 @@ def find_candidates(
 def at_least_s(plan: Plan) -> float:
     """No iteration of `plan` takes less, wherever its ranks are: seconds.
 
-    The slowest stage computes all its micro-batches on the fastest kind of device; where a group is
+    Every stage computes all its micro-batches on the fastest kind of device; where a group is
     larger than a node, what each of its ranks sends on passes a link at the best bandwidth: of
-    tensor-parallel all-reduces, and of gradients in a ring or chain.
+    tensor-parallel all-reduces, and then of gradients in a ring or chain. The slowest counts.
     """
     across_bps = _best_bps(plan)
     largest = max(Counter(plan.device_nodes).values())
@@ -215,17 +216,23 @@ def at_least_s(plan: Plan) -> float:
     tensor_bps = across_bps if layout.tp > largest else max(across_bps, inside_bps)
     all_reduce_s = 2 * (layout.tp - 1) / layout.tp * 8 * plan.activation_bytes / tensor_bps
     reductions = LAYER_ALL_REDUCES * num_passes(plan)
+    serial = plan.data_parallel in ("ring", "reduce-broadcast") and plan.system != "ddp"
+    byte_s = 8 / across_bps if serial and layout.dp > largest else 0.0
     seconds: float = max(
         count * (stage_s + reductions * stage.num_layers * all_reduce_s)
+        + stage.gradient_bytes * byte_s
         for stage_s, stage in zip(stages_s, plan.stages, strict=True)
     )
-    serial = plan.data_parallel in ("ring", "reduce-broadcast") and plan.system != "ddp"
-    if serial and layout.dp > largest:
-        seconds += 8 * max(stage.gradient_bytes for stage in plan.stages) / across_bps
     return seconds
 
 
-def best_listed(scenario: Scenario, layers: int, batch: int, network: str = "") -> Found | None:
+def best_listed(
+    scenario: Scenario,
+    layers: int,
+    batch: int,
+    network: str = "",
+    micro_batch: int | None = None,
+) -> Found | None:
     """The fastest of the systems that the scenario itself lists and that train the same thing; of
     random placements, the mean over the scenario's seeds counts. None: it lists none that fits."""
     found = []
@@ -235,7 +242,12 @@ def best_listed(scenario: Scenario, layers: int, batch: int, network: str = "") 
             continue
         seeds = scenario.sweep.seeds if chosen.scheduler in SEEDED else (0,)
         request = Request(
-            scenario=scenario, variant=variant, layers=layers, batch=batch, network=network
+            scenario=scenario,
+            variant=variant,
+            layers=layers,
+            batch=batch,
+            micro_batch=micro_batch,
+            network=network,
         )
         with suppress(PlanError):
             plans = [_plan(request, seed) for seed in seeds]
@@ -279,7 +291,12 @@ def _simulated(candidates: Sequence[Candidate], num: int) -> tuple[list[Found], 
 
 
 def _placed(
-    scheduler: Scheduler, seed: int, problems: dict[str, Problem], found: Found, budget: Budget
+    scheduler: Scheduler,
+    name: str,
+    seed: int,
+    problems: dict[str, Problem],
+    found: Found,
+    budget: Budget,
 ) -> Found:
     """`found` where the scheduler puts it, if that is better. problems: by variant; one that has
     been searched knows what it has timed."""
@@ -289,7 +306,7 @@ def _placed(
     if request.variant not in problems:
         problems[request.variant] = request.problem()
     answer = scheduler(problems[request.variant], seed, budget)
-    plan = request.answered(answer, "netbench", seed)
+    plan = request.answered(answer, name, seed)
     seconds = simulate(plan).iteration_s
     if seconds >= found.iteration_s:
         return found

@@ -59,13 +59,16 @@ def find_layout(
         found = search_layouts(
             candidates,
             scheduler=placing,
+            name=scheduler,
             seed=seed,
             budget=limits.budget(),
             progress=lambda best: status.update(
                 f"placing layouts: {best.plan.variant}, {seconds_text(best.iteration_s)} s"
             ),
         )
-        listed = best_listed(scenario, request.layers, request.batch, request.network)
+        listed = best_listed(
+            scenario, request.layers, request.batch, request.network, request.micro_batch
+        )
     placed = _placed(found, scheduler, seed, limits)
     if as_json:
         click.echo(json.dumps(_json(found, listed), indent=2))
