@@ -21,8 +21,9 @@ def layouts_markdown(results: Path) -> str:
     return f"""\
 ### Layouts
 
-The fastest plan that a small search of `netbench schedule --layout auto` finds for each published
-setting ([how](../docs/placement.md)), beside the fastest published system there, both simulated.
+The fastest plan that a small search of `netbench schedule --layout auto` found for each published
+setting ([how](../docs/placement.md); `make layouts`), beside the fastest published system there, both
+simulated.
 *Listed*: with rank r on device r, as the published runs have it; *placed*: where the search puts
 it, with as many layers in each stage as it chooses. Data: [{LAYOUTS}.csv]({FOLDER}/{LAYOUTS}.csv).
 
@@ -83,7 +84,7 @@ def _summary(table: pd.DataFrame) -> str:
                 f"{int((taken <= 0).sum())}.",
                 "What gains is the rest of the plan: a parameter server sharded among the "
                 "pipelines, 1F1B, other depths. No such run has been published; emulated, some "
-                "took 20% less to 18% more ([which](../docs/placement.md#layouts)).",
+                "took 23% less to 17% more ([which](../docs/placement.md#layouts)).",
                 f"Memory is estimated without the framework's own, about 1 GB. The plan that needs "
                 f"most, {largest['memory_gb']:.1f} GB ({largest['case']}, "
                 f"{setting_name(largest['layers'], largest['batch'])}), may not fit 16 GB.",
