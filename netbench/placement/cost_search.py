@@ -44,11 +44,9 @@ CHUNK = 1 << 13
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Found:
-    """What a layout or an annealing came to. groups: (pp, dp), units in the order of stages.
-    key: the same for groups that the cost cannot tell apart."""
+    """What a layout or an annealing came to. groups: (pp, dp), units in the order of stages."""
 
     groups: Grid
-    key: bytes
     cost_s: float
     elapsed_s: float
     num_evaluated: int
@@ -83,15 +81,6 @@ def search_cost(problem: Problem, seed: int, budget: Budget) -> Answer:
         num_evaluated=num_evaluated,
         elapsed_s=time.perf_counter() - started,
     )
-
-
-def best_grids(problem: Problem, seed: int, budget: Budget, k: int) -> Grid:
-    """Up to k grids, (k, dp * tp, pp), cheapest first, that the cost can tell apart."""
-    units = units_of(problem)
-    started = time.perf_counter()
-    ends = {found.key: found for found in search_groups(units, seed, budget, started)}
-    cheapest = sorted(ends.values(), key=lambda found: found.cost_s)[:k]
-    return np.array([assemble(units, found.groups) for found in cheapest])
 
 
 def search_groups(units: Units, seed: int, budget: Budget, started: float) -> Iterator[Found]:
@@ -172,10 +161,8 @@ class _Search:
         units = np.empty(len(slots), np.int64)
         units[np.argsort(slots, kind="stable")] = np.argsort(self._classes, kind="stable")
         shape = self._pp, self._dp
-        stages = np.sort(slots[: self._pp * self._dp].reshape(shape), axis=1)[order]
         return Found(
             groups=units[: self._pp * self._dp].reshape(shape)[order],
-            key=min(stages.tobytes(), stages[::-1].tobytes()),
             cost_s=settle(self._tables, self._work, self.state),
             elapsed_s=time.perf_counter() - self._started,
             num_evaluated=self._evaluated,

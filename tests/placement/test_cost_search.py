@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.placement.cost_kernel import same_class
-from netbench.placement.cost_search import best_grids, search_cost
+from netbench.placement.cost_search import search_cost
 from netbench.placement.dtfm import dtfm
 from netbench.placement.dtfm_cost import cost_s, grid_cost_s
-from netbench.placement.problem import Budget, Grid, Problem
+from netbench.placement.problem import Budget, Problem
 from netbench.placement.units import units_of
 from tests.placement.problems import BEST_S, problem_of, published_problem, random_problem
 
@@ -114,27 +114,6 @@ def test_a_seed_decides_the_search() -> None:
     short = [step for step in values(1, 5000) if step[0] < 5000]
     assert short == [step for step in long if step[0] < 5000]
     assert values(2, 30000) != long
-
-
-def test_the_best_grids_differ_and_the_first_is_the_best() -> None:
-    """Cheapest first, none like another in more than devices of the same links."""
-    problem = geographic_problem(24, dp=4, pp=6, seed=7)
-    budget = Budget(evaluations=20000)
-    grids = best_grids(problem, 0, budget, 5)
-    assert grids.shape == (5, 4, 6)
-    links = units_of(problem).links
-    costs_s = [grid_cost_s(links, grid) for grid in grids]
-    assert costs_s == sorted(costs_s)
-    assert costs_s[0] == pytest.approx(search_cost(problem, 0, budget).steps[-1].value)
-    classes = same_class(links.group_s, links.hop_s)
-    seen = {looks(classes[grid]) for grid in grids}
-    assert len(seen) == 5
-
-
-def looks(classes: Grid) -> frozenset[tuple[int, ...]]:
-    """The groups of a grid of classes, ahead and back."""
-    groups = np.sort(classes, axis=0).T
-    return frozenset((tuple(groups.ravel()), tuple(groups[::-1].ravel())))
 
 
 def test_interchangeable_devices_are_of_one_class() -> None:
