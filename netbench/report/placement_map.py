@@ -368,8 +368,8 @@ def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in
     tensor = f" of {layout.tp} ranks" if layout.tp > 1 else ""
     figure.text(
         0.03, 1 - 0.6 / height_in,
-        f"{layout.dp} pipelines of {layout.pp} stages{tensor}.  A colour: a stage, whose ranks are "
-        f"a data-parallel group; {ways}.",
+        f"{layout.dp} pipeline{'' if layout.dp == 1 else 's'} of {layout.pp} stages{tensor}.  "
+        f"A colour: a stage, whose ranks are a data-parallel group; {ways}.",
         color=MUTED, size=10, va="center",
     )  # fmt: skip
 

@@ -60,7 +60,8 @@ def command(
 ) -> None:
     """Search where to put the ranks of SCENARIO, so that a simulated iteration is shortest.
 
-    The answer says how far it may be from the best there is: no placement is below the bound.
+    The answer says how far it may be from the best there is: no placement with as many layers in
+    each stage is below the bound.
     """
     check_pictures(output, plot)
     check_formats(plot)
