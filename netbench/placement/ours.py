@@ -205,7 +205,7 @@ class _Search:
     def _learn(self, blocks: Grid, choice: Grid) -> None:
         """Simulate the parts of a placement alone."""
         placed = self._layers.problem(choice)
-        if self._problem.tp > 1 or placed is None:
+        if placed is None or not placed.objective.divisible:
             return
         devices = self._sites.expanded(blocks)
         rows, columns = self._parts_s(placed, devices)
@@ -270,7 +270,7 @@ class _Search:
     def _factors(self, state: State) -> tuple[Floats, Floats]:
         """Simulated over guessed seconds of a placement's parts."""
         placed = self._layers.problem(state.layers)
-        if self._problem.tp > 1 or placed is None:
+        if placed is None or not placed.objective.divisible:
             return np.ones_like(state.rows), np.ones_like(state.columns)
         rows, columns = self._parts_s(placed, self._sites.expanded(state.blocks))
         return rows[-len(state.rows) :] / state.rows, columns / state.columns

@@ -24,10 +24,12 @@ Grid = NDArray[np.int64]
 class Objective(Protocol):
     """Seconds of iterations and of their parts, simulated; `simulator.objective` has it.
 
+    divisible: pipelines and groups can be timed alone: there are stages, and tp = 1.
     independent: no two pipelines, and no two data-parallel groups, share a resource, whatever the
     grid: then an iteration is what its parts take, each begun when the parts before it let it.
     """
 
+    divisible: bool
     independent: bool
 
     def times_s(self, grids: Grid) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from netbench.placement.aligned import region_aligned
+from netbench.placement.cost_search import search_cost
 from netbench.placement.dtfm import dtfm
 from netbench.placement.maps import Map, identity, random
 from netbench.placement.ours import netbench
@@ -28,5 +29,6 @@ SCHEDULERS: dict[str, Scheduler] = {
     f"random-{NUM_SAMPLES}": sampled,
     "region-aligned": region_aligned,
     "dtfm": dtfm,
+    "least-cost": search_cost,
     "netbench": netbench,
 }

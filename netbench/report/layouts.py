@@ -22,8 +22,7 @@ def layouts_markdown(results: Path) -> str:
 ### Layouts
 
 The fastest plan that a small search of `netbench schedule --layout auto` found for each published
-setting ([how](../docs/placement.md); `make layouts`), beside the fastest published system there, both
-simulated.
+setting ([how](../docs/placement.md)), beside the fastest published system there, both simulated.
 *Listed*: with rank r on device r, as the published runs have it; *placed*: where the search puts
 it, with as many layers in each stage as it chooses. Data: [{LAYOUTS}.csv]({FOLDER}/{LAYOUTS}.csv).
 

@@ -22,7 +22,15 @@ from netbench.errors import PlanError
 from netbench.placement import SEEDED
 from netbench.placement.problem import Budget, Problem, Scheduler
 from netbench.placement.schedulers import SCHEDULERS
-from netbench.plan import Layout, Plan, build_plan, check_memory, find_variant, plan_memory
+from netbench.plan import (
+    Layout,
+    Plan,
+    Variant,
+    build_plan,
+    check_memory,
+    find_variant,
+    plan_memory,
+)
 from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
 from netbench.scenario.model import Scenario, Workload
 from netbench.simulator.profile import load_transport
@@ -64,6 +72,10 @@ class Degrees:
         """Whether `layout` has these degrees."""
         wanted = ((self.pp, layout.pp), (self.tp, layout.tp), (self.dp, layout.dp))
         return all(asked in (None, has) for asked, has in wanted)
+
+    def may_admit(self, variant: Variant) -> bool:
+        """Whether a plan of `variant`, which has degrees of its own, could have these."""
+        return self.pp in (None, variant.pipeline) and self.tp in (None, variant.tensor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +199,8 @@ def find_candidates(
             need_bytes = max(part.total_bytes for part in plan_memory(plan))
             check_memory(plan, scenario)
         except PlanError as error:
-            refusals.append((need_bytes, error))
+            if degrees is None or degrees.may_admit(find_variant(variant)):
+                refusals.append((need_bytes, error))
             continue
         found.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
     if not found:
@@ -251,6 +264,7 @@ def best_listed(
         )
         with suppress(PlanError):
             plans = [_plan(request, seed) for seed in seeds]
+            check_memory(plans[0], scenario)
             mean_s = sum(simulate(plan).iteration_s for plan in plans) / len(plans)
             one = Candidate(request=request, plan=plans[0], at_least_s=at_least_s(plans[0]))
             found.append(Found(candidate=one, plan=plans[0], iteration_s=mean_s, unplaced_s=mean_s))

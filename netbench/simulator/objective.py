@@ -66,8 +66,8 @@ class PlanObjective:
             told.append(np.asarray(network.nic_bps)[self._node])
         self._name = np.unique(np.stack(told), axis=1, return_inverse=True)[1].ravel()
         self._alone = bool(np.bincount(self._node).max() == 1)
-        self._divisible = plan.schedule != "none" and plan.layout.tp == 1
-        self.independent = self._divisible and self._alone and network.sharing in ("pair", "class")
+        self.divisible = plan.schedule != "none" and plan.layout.tp == 1
+        self.independent = self.divisible and self._alone and network.sharing in ("pair", "class")
         self._link = np.array(  # [:, src, dst], of regions
             [
                 [[link.one_way_delay_s for link in row] for row in network.links],
@@ -255,10 +255,10 @@ class PlanObjective:
     ) -> Floats:
         """Records of parts, (n, ...), of which those that are not known are timed. told: (n, k),
         what tells them apart."""
-        if not self._divisible:
+        if not self.divisible:
             raise PlanError(
                 f"{self._plan.variant} has no parts to be timed apart, as pipelines without tensor "
-                "parallelism have; place it with --scheduler random-1000 or region-aligned"
+                "parallelism have"
             )
         keys = [row.tobytes() for row in told]
         if len(known) + len(keys) > MAX_RECORDS:

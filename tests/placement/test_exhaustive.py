@@ -25,7 +25,7 @@ def problem_of(sizes: list[list[int]], variant: str, num_ranks: int | None = Non
 class Cheapest:
     """An objective with an optimum that is known: devices are to be in order."""
 
-    independent = False
+    divisible = independent = False
 
     def times_s(self, grids: Grid) -> Floats:
         flat = grids.reshape(len(grids), -1)

@@ -191,3 +191,10 @@ def test_layers_go_where_it_is_fast() -> None:
     assert sum(other.stage_layers) == 12
     even_s, other_s = (answer_s(free, answer) for answer in (even, other))
     assert other_s < 0.95 * even_s
+
+
+def test_ranks_without_stages_are_ordered() -> None:
+    """zero3 has one ring and no parts that could be timed alone; all orders of it are simulated."""
+    problem = problem_of("zero3", singles((2, 1, 1)))
+    answer = netbench(problem, 0, Budget())
+    assert answer_s(problem, answer) == optimum(problem).seconds

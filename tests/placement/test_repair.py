@@ -20,7 +20,7 @@ from netbench.placement.repair import MAX_LISTED, held_slots, mend
 class Table:
     """Seconds that a grid takes, as if at random: different for almost any two."""
 
-    independent = False
+    divisible = independent = False
 
     def __init__(self, seed: int) -> None:
         self._weights = np.random.default_rng(seed).integers(1, 1 << 20, size=(8, 8, 64))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LINE_S = 1.0
 """Between two lines about a search where there is no terminal, seconds."""
 
-BY_COST = frozenset({"dtfm"})
+BY_COST = frozenset({"dtfm", "least-cost"})
 """Schedulers whose steps are of a cost of their own, not of simulated iterations."""
 
 WARM_UP = 50

@@ -87,7 +87,6 @@ def test_the_map_is_a_picture(tmp_path: Path) -> None:
         (["--layers", "3"], "3 layers"),
         (["--seed", "-1"], "-1 is not in the range"),
         (["--plot", "map.foo"], "write e.g. map.png, .svg or .pdf"),
-        (["--system", "zero3"], "place it with --scheduler random-1000 or region-aligned"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(
