@@ -8,7 +8,8 @@ simulator has confirmed. So it goes on, in turn from the best, from a random pla
 one that was good, until the budget ends or nothing better comes for long.
 
 The first placements are the greedy ones of `aligned` and the order in which devices are listed:
-what is answered is never slower than these. Where there are few placements, all are simulated.
+what is answered is never slower than these. Where there are few placements, all are simulated: very
+few at once, others when nothing better has come for long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from netbench.placement import annealing
 from netbench.placement.aligned import aligned_starts, fit, unfit
 from netbench.placement.annealing import SMOOTH, State, anneal, guessed_s, neighbours
-from netbench.placement.exhaustive import few_grids
+from netbench.placement.exhaustive import MAX_GRIDS, few_grids
 from netbench.placement.incumbent import Incumbent
 from netbench.placement.layers import Layers, balanced, find_layers
 from netbench.placement.problem import Answer, Budget, Floats, Grid, Problem
@@ -49,9 +50,9 @@ CLOSE = 1.03
 PATIENCE, LONG_PATIENCE = 20, 100
 """Rounds without anything better, after which a search ends; and one that has been given a time."""
 
-MAX_LISTED, LISTED_AT_ONCE = 5000, 64
-"""Placements of which all are simulated, seconds of them; and how many between two looks at the
-clock."""
+MAX_LISTED, LISTED_AT_ONCE = 2000, 64
+"""Placements of which all are simulated at once, seconds of them; and how many between two looks at
+the clock."""
 
 MAX_SAMPLES = 4000
 """Parts that a guess is fitted to, the latest; and as many groups."""
@@ -62,9 +63,10 @@ def netbench(problem: Problem, seed: int, budget: Budget) -> Answer:
     found. Step values are simulated seconds. Raises PlanError where nothing fits."""
     search = _Search(problem, seed, budget)
     search.begin()
-    search.list_all()
+    search.list_all(MAX_LISTED)
     while not search.over:
         search.round()
+    search.list_all(MAX_GRIDS)
     return search.incumbent.answer()
 
 
@@ -112,9 +114,11 @@ class _Search:
             self._learn(self._shuffled(), choice)
         self._fit()
 
-    def list_all(self) -> None:
-        """Simulate every placement where they are few, with the layers as they are given."""
-        grids = few_grids(self._problem, MAX_LISTED)
+    def list_all(self, max_grids: int) -> None:
+        """Simulate every placement where they are no more, with the layers as they are given."""
+        if self.incumbent.over or self._all_known:
+            return
+        grids = few_grids(self._problem, max_grids)
         fitting = [grid for grid in grids if np.isfinite(self._stage_s(grid)).all()]
         for begin in range(0, len(fitting), LISTED_AT_ONCE):
             if self.incumbent.over:

@@ -17,58 +17,7 @@ from netbench.placement.problem import Budget, Problem
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Link
 from netbench.simulator.scheduling import Request
-from tests.placement.small import (
-    DELAYS_S,
-    FAR,
-    NEAR,
-    RATES_BPS,
-    SHARING,
-    small_problem,
-    small_scenario,
-)
-
-VARIANTS = {
-    "dtfm-random-p{}": 1,
-    "dtfm-random-p{}-1f1b": 1,
-    "dtfm-random-p{}-allreduce": 1,
-    "dtfm-random-p{}-sharded-ps": 1,
-    "dtfm-random-p{}-1f1b-sharded-ps": 1,
-    "megatron-p{}": 1,
-    "megatron-p{}-zero-bubble": 1,
-    "megatron-p{}-interleaved2": 1,
-    "megatron-p{}t2": 2,
-}
-"""Names, of any depth, and their degree of tensor parallelism."""
-
-LINKS = st.builds(
-    Link, one_way_delay_s=st.sampled_from(DELAYS_S), bandwidth_bps=st.sampled_from(RATES_BPS)
-)
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> Problem:
-    """Up to 16 devices on nodes of one or two, in up to three regions, with directed links."""
-    variant, tp = draw(st.sampled_from(sorted(VARIANTS.items())))
-    pp = draw(st.integers(2, 4))
-    dp = draw(st.integers(1, min(4, 16 // (pp * tp))))
-    width, num_regions = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    count = math.ceil(pp * dp * tp / width)
-    where = draw(st.lists(st.integers(0, num_regions - 1), min_size=count, max_size=count))
-    sizes = [[width] * where.count(region) for region in sorted(set(where))]
-    links = [[draw(LINKS) for _ in sizes] for _ in sizes]
-    sharing = draw(st.sampled_from(SHARING))
-    nic_bps = draw(st.sampled_from((1e9, 1e10))) if sharing == "nic" else math.inf
-    micro_batches = draw(st.sampled_from((1, 2, 5, 16, 40, 64, 100)))
-    if "interleaved" in variant:
-        micro_batches = math.ceil(micro_batches / pp) * pp
-    scenario = small_scenario(sizes, links, sharing, nic_bps)
-    return small_problem(
-        scenario,
-        variant.format(pp),
-        layers=pp * 2,
-        batch=dp * micro_batches,
-        num_ranks=pp * dp * tp,
-    )
+from tests.placement.small import FAR, NEAR, problems, small_problem, small_scenario
 
 
 @settings(max_examples=40, deadline=None)

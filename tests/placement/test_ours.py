@@ -7,15 +7,17 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from netbench.errors import PlanError
 from netbench.placement import ours
 from netbench.placement.aligned import region_aligned
-from netbench.placement.exhaustive import optimum
+from netbench.placement.exhaustive import few_grids, optimum
 from netbench.placement.ours import netbench
 from netbench.placement.problem import Answer, Budget, Problem, Step
 from netbench.scenario.model import Link
-from tests.placement.small import small_problem, small_scenario
+from tests.placement.small import problems, small_problem, small_scenario
 
 SIZES = (5, 4, 3)
 """Devices of three regions: twelve, for pipelines of four stages."""
@@ -76,11 +78,22 @@ def test_the_optimum_of_small_instances_is_found(
     assert answer_s(problem, answer) == pytest.approx(optimum(problem).seconds, rel=1e-9)
 
 
+@settings(max_examples=15, deadline=None)
+@given(problem=problems(max_devices=8), seed=st.integers(0, 99))
+def test_the_optimum_of_any_small_instance_is_found(problem: Problem, seed: int) -> None:
+    """Of every schedule, kind of data parallelism and of sharing, on links of any kind."""
+    problem = fixed(problem)
+    assume(few_grids(problem, 500))
+    answer = netbench(problem, seed, Budget())
+    assert answer_s(problem, answer) == optimum(problem).seconds
+
+
 def test_the_search_itself_comes_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without listing all placements, as where there are too many: within 2% in 150 candidates."""
     problem = fixed(problem_of("dtfm-random-p4", singles((6, 6))))
     best_s = optimum(problem).seconds
     monkeypatch.setattr(ours, "MAX_LISTED", 1)
+    monkeypatch.setattr(ours, "MAX_GRIDS", 1)
     assert answer_s(problem, netbench(problem, 0, Budget(evaluations=150))) <= 1.02 * best_s
 
 
