@@ -74,7 +74,10 @@ def open_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Held
         opened.extend([listener, *(end for pair in pairs for end in pair)])
         return find_held(name)
 
+    # Under nohup it is ignored, and would be by all commands.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield serve
+    signal.signal(signal.SIGHUP, before)
     for one in opened:
         with suppress(OSError):  # not connected
             one.shutdown(socket.SHUT_RDWR)
