@@ -13,7 +13,7 @@ from netbench.testbed.host import probe_host
 
 # Random inputs are the same every time: a run that fails can be repeated. Others are found with
 # `--hypothesis-profile=default`.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
 HANG_S = 900.0

@@ -186,8 +186,8 @@ def test_what_fits_nowhere_is_refused() -> None:
 
 
 def test_layers_go_where_it_is_fast() -> None:
-    """Of two kinds, one thirty times as slow: with layers of its own choice an iteration takes a
-    twentieth less than with as many in both stages, at least."""
+    """Of two kinds, one thirty times as slow: with layers of its own choice an iteration takes
+    7% less than with as many in both stages, at least."""
     problem = problem_of("dtfm-random-p2", singles((2, 2, 2)))
     slow = np.array([[1.0], [30.0]])
     kind = np.array([0, 0, 0, 1, 1, 1])
@@ -203,7 +203,7 @@ def test_layers_go_where_it_is_fast() -> None:
     even, other = (netbench(each, 0, Budget(evaluations=60)) for each in (fixed(free), free))
     assert sum(other.stage_layers) == 12
     even_s, other_s = (answer_s(free, answer) for answer in (even, other))
-    assert other_s < 0.95 * even_s
+    assert other_s < 0.93 * even_s
 
 
 def test_ranks_without_stages_are_ordered() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.errors import PlanError
@@ -94,6 +94,7 @@ def target_of(message: Message, depth: int) -> int:
     return (message.virtual_stage + {FORWARD: 1, BACKWARD: -1}[message.kind]) % depth
 
 
+@settings(deadline=None)  # of wall-clock time, which a busy machine takes
 @given(shape=shapes)
 def test_no_schedule_deadlocks_and_messages_meet_in_order_when_nothing_is_buffered(
     shape: tuple[str, int, int, int],
