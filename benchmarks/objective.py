@@ -2,8 +2,7 @@
 
     python -m benchmarks.objective                     the rows, JSON lists
     python -m benchmarks.objective near                [scenario, variant, least, median, most] of
-                                                       composed over simulated seconds, and the same
-                                                       three of seconds apart
+                                                       composed over simulated seconds
 
 Rows are as in `benchmarks.simulator`, in processor time. Placements differ in two devices that were
 exchanged, as a local search meets them: most of their parts it knows.
@@ -27,7 +26,7 @@ from netbench.simulator.scheduling import Request, placement_of
 from netbench.simulator.simulate import simulate
 
 VARIANTS = ("dtfm-random", "megatron-p8")
-WAYS = (("composed", "composed_s"), ("apart", "apart_s"), ("put together", "times_s"))
+WAYS = (("composed", "composed_s"), ("put together", "times_s"))
 AT_ONCE, REPEATS, SEED = 32, 5, 1
 NUM_RANDOM = 50
 LARGE = ((1024, 16), (4096, 32))
@@ -122,8 +121,7 @@ def exchanged(grid: Grid, region: Grid, random: np.random.Generator) -> Grid:
 
 
 def nearness(problem: Problem) -> list[float]:
-    """Composed over simulated seconds of random placements: least, median, most; and apart over
-    simulated ones."""
+    """Composed over simulated seconds of random placements: least, median, most."""
     random, size = np.random.default_rng(SEED), problem.ranks.size
     grids = np.array(
         [
@@ -133,8 +131,8 @@ def nearness(problem: Problem) -> list[float]:
     )
     objective = problem.objective
     simulated_s = objective.times_s(grids)
-    ratios = [timed(grids) / simulated_s for timed in (objective.composed_s, objective.apart_s)]
-    return [float(np.quantile(ratio, part)) for ratio in ratios for part in (0.0, 0.5, 1.0)]
+    ratios = objective.composed_s(grids) / simulated_s
+    return [float(np.quantile(ratios, part)) for part in (0.0, 0.5, 1.0)]
 
 
 def main() -> None:

@@ -36,12 +36,6 @@ class Objective(Protocol):
         """Of whole iterations: grids (n, dp * tp, pp) -> (n,)."""
         ...
 
-    def apart_s(self, grids: Grid) -> Floats:
-        """Of whole iterations, as if pipelines and groups shared nothing, but each begun when the
-        parts before it let it: grids (n, dp, pp) -> (n,). tp = 1 only. Between the other two, in
-        what it costs and how near it is."""
-        ...
-
     def composed_s(self, grids: Grid) -> Floats:
         """Of whole iterations, estimated from parts alone: grids (n, dp, pp) -> (n,). tp = 1 only.
 

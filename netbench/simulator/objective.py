@@ -90,11 +90,6 @@ class PlanObjective:
             self._times.update(zip([keys[row] for row in new], found_s, strict=True))
         return np.array([self._times[key] for key in keys])
 
-    def apart_s(self, grids: Grid) -> Floats:
-        """Of whole iterations, as if pipelines and groups shared nothing: (n, dp, pp) -> (n,). What
-        `times_s` has, where every pair of nodes of one device has its own rate. tp = 1 only."""
-        return self._by_parts_s(np.asarray(grids), joined=False)
-
     def composed_s(self, grids: Grid) -> Floats:
         """Of whole iterations, by what their parts take alone: (n, dp, pp) -> (n,). tp = 1 only.
 
@@ -134,9 +129,9 @@ class PlanObjective:
         plans = (dataclasses.replace(self._plan, placement=placement) for placement in placements)
         return np.array([simulate(plan, self._transport).iteration_s for plan in plans])
 
-    def _by_parts_s(self, grids: Grid, *, joined: bool = True) -> Floats:
-        """What `simulate` finds, of parts that begin when those before them let them. joined: last
-        messages and gradients that meet are simulated together."""
+    def _by_parts_s(self, grids: Grid) -> Floats:
+        """What `simulate` finds, of parts that begin when those before them let them. Last messages
+        and gradients that meet are simulated together."""
         passes, (n, dp, pp) = self._passes(grids), grids.shape
         last, turned = passes.records.shape[2] - 1, passes.records[:, :, -1]
         late_s = passes.begin_s - passes.begin_s[:, :, -1:]
@@ -149,10 +144,8 @@ class PlanObjective:
             np.tile(np.arange(pp), n), _by_group(grids), _by_group(passes.ready_s)
         ).reshape(n, pp, 2, dp)
         done_s, first_s = ends_s.transpose(2, 0, 3, 1)
-        if joined:
-            meet = self._meet(grids, turned[:, :, LEFT] > first_s)
-            for row in np.flatnonzero(meet):
-                turned[row], done_s[row] = self._parts.joined(grids[row], passes.begin_s[row], last)
+        for row in np.flatnonzero(self._meet(grids, turned[:, :, LEFT] > first_s)):
+            turned[row], done_s[row] = self._parts.joined(grids[row], passes.begin_s[row], last)
         return self._iterations_s(grids, passes, done_s)
 
     def _passes(self, grids: Grid) -> _Passes:

@@ -246,23 +246,6 @@ def test_parts_alone_compose_to_nearly_the_iteration(plan: Plan, seed: int) -> N
     assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=0.25)
 
 
-@settings(max_examples=20, deadline=None)
-@given(plan=plans(("pair",)), seed=st.integers(0, 99))
-def test_parts_that_share_nothing_are_put_together_without_a_look(plan: Plan, seed: int) -> None:
-    """Where pairs of nodes have rates of their own nothing meets, so nothing is left out."""
-    grids = random_grids(plan, 3, seed)
-    found_s = PlanObjective(plan).apart_s(grids)
-    assert found_s.tolist() == [simulated_s(plan, grid) for grid in grids]
-
-
-def test_gradients_that_meet_messages_are_left_out() -> None:
-    """In one class, where a node has one rate for both, an iteration takes longer than apart."""
-    plan = plan_of("dtfm-random", ((NEAR,),), (0,) * NUM_NODES, "class")
-    objective, grids = PlanObjective(plan), random_grids(plan, 1, 1)
-    apart_s, whole_s = objective.apart_s(grids)[0], objective.times_s(grids)[0]
-    assert 0.9 * whole_s < apart_s < whole_s
-
-
 def test_plans_without_pipelines_of_single_devices_have_no_parts() -> None:
     """They have times all the same."""
     scenario = load_scenario("case1")
