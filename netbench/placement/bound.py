@@ -19,6 +19,7 @@ import dataclasses
 import heapq
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,16 +78,41 @@ class Bound:
         return found_s / self.seconds - 1
 
 
-def lower_bound(problem: Problem, budget: Budget | None = None) -> Bound:
-    """The bound for the problem's own layers. budget: seconds of search, at most `SECONDS` unless
-    it says; all else in it is ignored.
+def lower_bound(
+    problem: Problem,
+    budget: Budget | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Bound:
+    """The bound for the problem's own layers: `lower_bounds` of one."""
+    return lower_bounds([problem], budget, progress)[0]
 
-    Raises PlanError for a problem whose plan has no stages.
+
+def lower_bounds(
+    problems: Sequence[Problem],
+    budget: Budget | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[Bound, ...]:
+    """The bound of each problem; searched is the least of them all, which no grid of any goes
+    below, so that of the others less may be proved.
+
+    budget: seconds of search, `SECONDS` unless it says; all else in it is ignored. progress: told
+    of the least so far. Raises PlanError for a problem whose plan has no stages.
     """
-    if problem.floors is None:
-        raise PlanError(_NO_FLOORS)
     seconds = SECONDS if budget is None or budget.seconds == math.inf else budget.seconds
-    return _Search(problem, problem.floors, time.monotonic() + seconds).run()
+    deadline = time.monotonic() + seconds
+    searches = []
+    for problem in problems:
+        if problem.floors is None:
+            raise PlanError(_NO_FLOORS)
+        searches.append(_Search(problem, problem.floors, deadline))
+    while time.monotonic() < deadline:
+        search = min(searches, key=lambda search: search.least)
+        if search.over:
+            break
+        search.step()
+        if progress is not None:
+            progress(min(search.least.seconds for search in searches))
+    return tuple(search.bound() for search in searches)
 
 
 def floor_s(problem: Problem, grid: Grid) -> float:
@@ -110,11 +136,13 @@ def floor_s(problem: Problem, grid: Grid) -> float:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Range:
-    """No grid whose slowest pipeline is of levels first..last takes less than `seconds`."""
+    """No grid whose slowest pipeline is of levels first..last takes less than `seconds`.
+    searched: whether that is all that the integer programme has to say of them together."""
 
     seconds: float
     first: int
     last: int
+    searched: bool = False
 
 
 class _Search:
@@ -134,25 +162,35 @@ class _Search:
         levels = [whole_s[steps == step] for step in np.unique(steps)]
         self._least_s = np.array([level.min() for level in levels])
         self._most_s = np.array([level.max() for level in levels])
-
-    def run(self) -> Bound:
-        """Of all ranges, the one with the least bound is halved, until it is a single level."""
-        last = len(self._least_s) - 1
         least_s = self._hops.least_s[:, None] + np.maximum(
             self._groups.after_s, self._groups.full_s
         )
         floor_s = float(least_s[:, 1:].min(axis=1).max()) + self._apart_s
-        heap = [_Range(self._proved_s(0, last, floor_s), 0, last)]
-        while heap[0].first < heap[0].last and time.monotonic() < self._deadline:
-            whole = heapq.heappop(heap)
-            middle = (whole.first + whole.last) // 2
-            for first, last in ((whole.first, middle), (middle + 1, whole.last)):
-                heapq.heappush(
-                    heap, _Range(self._proved_s(first, last, whole.seconds), first, last)
-                )
-        return self._bound(heap[0])
+        self._ranges = [_Range(floor_s, 0, len(levels) - 1)]  # a heap
 
-    def _bound(self, least: _Range) -> Bound:
+    @property
+    def least(self) -> _Range:
+        return self._ranges[0]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can be proved."""
+        return self.least.searched and self.least.first == self.least.last
+
+    def step(self) -> None:
+        """Prove more of the range of which least is proved; where that has been done, halve it."""
+        seconds, first, last, searched = dataclasses.astuple(heapq.heappop(self._ranges))
+        if searched:
+            middle = (first + last) // 2
+            heapq.heappush(self._ranges, _Range(seconds, first, middle))
+            heapq.heappush(self._ranges, _Range(seconds, middle + 1, last))
+        else:
+            seconds = self._proved_s(first, last, seconds)
+            heapq.heappush(self._ranges, _Range(seconds, first, last, searched=True))
+
+    def bound(self) -> Bound:
+        """What is proved so far."""
+        least = self.least
         pipeline_s = float(self._least_s[least.first])
         seconds = least.seconds * (1 - _ROUNDING)
         return Bound(
@@ -161,7 +199,7 @@ class _Search:
             group_s=seconds - pipeline_s,
             proof=self._proof(pipeline_s, seconds - pipeline_s),
             stage_layers=self._problem.stage_layers,
-            proved=least.first == least.last,
+            proved=self.over,
         )
 
     def _proof(self, pipeline_s: float, group_s: float) -> str:

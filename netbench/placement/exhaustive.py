@@ -28,7 +28,7 @@ _AT_ONCE = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Optimum:
-    """The least simulated iteration time, a grid that has it, and how many there were to try."""
+    """The least simulated iteration time, a grid that has it, and how many were simulated."""
 
     seconds: float
     grid: Grid
@@ -36,10 +36,11 @@ class Optimum:
 
 
 def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
-    """The best grid, for the problem's own layers. Of equals, the first.
+    """The best grid that fits its devices' memory, for the problem's own layers. Of equals, the
+    first.
 
-    Raises PlanError where there are more than `max_grids`, or a grid needs more devices than there
-    are.
+    Raises PlanError where there are more than `max_grids`, where none fits, or where a grid needs
+    more devices than there are.
     """
     needed = problem.dp * problem.tp * problem.pp
     if needed > problem.num_devices:
@@ -53,14 +54,17 @@ def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
             f"{needed} of {problem.num_devices} devices can be placed in more than {max_grids} "
             "ways that differ; expected fewer, e.g. 12 devices in 2 regions: search for a good one"
         )
-    best, seconds = grids[0], np.inf
-    for begin in range(0, len(grids), _AT_ONCE):
-        some = np.stack(grids[begin : begin + _AT_ONCE])
+    fitting = [grid for grid in grids if problem.fits(grid).all()]
+    if not fitting:
+        raise PlanError(f"none of the {len(grids)} placements that differ fits its devices' memory")
+    best, seconds = fitting[0], np.inf
+    for begin in range(0, len(fitting), _AT_ONCE):
+        some = np.stack(fitting[begin : begin + _AT_ONCE])
         times_s = problem.objective.times_s(some)
         index = int(np.argmin(times_s))
         if times_s[index] < seconds:
             best, seconds = some[index], float(times_s[index])
-    return Optimum(seconds=seconds, grid=best, num_grids=len(grids))
+    return Optimum(seconds=seconds, grid=best, num_grids=len(fitting))
 
 
 def few_grids(problem: Problem, max_grids: int) -> list[Grid]:

@@ -119,18 +119,13 @@ class _Search:
         if self.incumbent.over or self._all_known:
             return
         grids = few_grids(self._problem, max_grids)
-        fitting = [grid for grid in grids if np.isfinite(self._stage_s(grid)).all()]
+        fitting = [grid for grid in grids if self._problem.fits(grid).all()]
         for begin in range(0, len(fitting), LISTED_AT_ONCE):
             if self.incumbent.over:
                 return
             some = np.stack(fitting[begin : begin + LISTED_AT_ONCE])
             self.incumbent.offer(self._problem, some)
         self._all_known = bool(fitting) and not self._layers.free
-
-    def _stage_s(self, grid: Grid) -> Floats:
-        kind = self._problem.kind[grid]
-        stage_s: Floats = self._problem.stage_s[kind, np.arange(grid.shape[1])]
-        return stage_s
 
     def round(self) -> None:
         """Anneal from somewhere, simulate what comes of it, learn, and descend if it is good."""

@@ -103,6 +103,12 @@ class Problem:
         """Of a grid."""
         return self.dp * self.tp, self.pp
 
+    def fits(self, grid: Grid) -> NDArray[np.bool_]:
+        """Of every cell of a grid, or of grids (n, dp * tp, pp): whether its device has memory for
+        its stage."""
+        fitting: NDArray[np.bool_] = np.isfinite(self.stage_s[self.kind[grid], np.arange(self.pp)])
+        return fitting
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Step:

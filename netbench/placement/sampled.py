@@ -25,7 +25,7 @@ def sampled(problem: Problem, seed: int, budget: Budget) -> Answer:
     num_evaluated, elapsed_s = 0, 0.0
     while num_evaluated < limit and (elapsed_s < budget.seconds or not num_evaluated):
         grids = [_draw(problem, generator) for _ in range(min(AT_ONCE, limit - num_evaluated))]
-        fitting = [grid for grid in grids if _fits(problem, grid)]
+        fitting = [grid for grid in grids if problem.fits(grid).all()]
         times_s = problem.objective.times_s(np.array(fitting)) if fitting else np.empty(0)
         num_evaluated += len(grids)
         elapsed_s = time.perf_counter() - started
@@ -59,7 +59,3 @@ def sampled(problem: Problem, seed: int, budget: Budget) -> Answer:
 def _draw(problem: Problem, generator: np.random.Generator) -> Grid:
     devices = generator.permutation(problem.num_devices)[: problem.ranks.size]
     return devices.reshape(problem.shape)
-
-
-def _fits(problem: Problem, grid: Grid) -> bool:
-    return bool(np.isfinite(problem.stage_s[problem.kind[grid], np.arange(problem.pp)]).all())

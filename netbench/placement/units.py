@@ -107,7 +107,7 @@ def assemble(units: Units, groups: Grid) -> Grid:
     problem = units.problem
     ahead = expand_blocks(units.devices, grid_of(units.links, groups))
     both = (ahead, ahead[:, ::-1])
-    overfull = [int(np.isinf(_stage_s(problem, grid)).sum()) for grid in both]
+    overfull = [int(np.sum(~problem.fits(grid))) for grid in both]
     if min(overfull) > 0:
         raise PlanError(
             f"the communication cost looks at links alone, and {min(overfull)} devices of its "
@@ -118,7 +118,3 @@ def assemble(units: Units, groups: Grid) -> Grid:
         float((path_s * problem.gradient_bytes).max()) for path_s in (group_s, group_s[::-1])
     ]
     return min(zip(overfull, slowest_s, (0, 1), both, strict=True))[3]
-
-
-def _stage_s(problem: Problem, grid: Grid) -> Floats:
-    return problem.stage_s[problem.kind[grid], np.arange(problem.pp)]

@@ -31,12 +31,22 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """A search that came to nothing, and why."""
+
+    scheduler: str
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Contest:
     """All searches of a comparison, in the order of the schedulers. bound_s: no iteration is
     shorter; None = not known. emulated: of those that ran, by scheduler."""
 
     found: tuple[Found, ...]
     bound_s: float | None
+    refused: tuple[Refused, ...] = ()
     emulated: tuple[tuple[str, Sample], ...] = ()
 
     def by_scheduler(self) -> dict[str, list[Found]]:

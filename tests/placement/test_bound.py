@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.errors import PlanError
-from netbench.placement.bound import Bound, floor_s, lower_bound
+from netbench.placement.bound import Bound, floor_s, lower_bound, lower_bounds
 from netbench.placement.exhaustive import optimum
 from netbench.placement.problem import Budget, Problem
 from netbench.scenario import load_scenario
@@ -85,6 +85,20 @@ def test_a_search_that_is_cut_short_has_a_bound_too() -> None:
     assert long.proved
     assert 0 < short.seconds <= long.seconds
     assert "12 devices at 2 sites do not go round" in long.proof
+
+
+def test_several_have_the_least_of_their_bounds_proved() -> None:
+    """As each alone has it, whatever the order; of the other as much as was needed. What is told on
+    the way never falls."""
+    scenario = small_scenario([[1] * 8], ((NEAR,),))
+    even = small_problem(scenario, "megatron-p4", layers=16, batch=2 * 64)
+    assert even.with_layers is not None
+    both, told = [even.with_layers((10, 2, 2, 2)), even], list[float]()
+    dear, cheap = lower_bounds(both, progress=told.append)
+    assert cheap.proved
+    assert cheap.seconds == lower_bound(even).seconds == pytest.approx(told[-1], rel=1e-5)
+    assert cheap.seconds < dear.seconds <= lower_bound(both[0]).seconds
+    assert told == sorted(told)
 
 
 def test_the_bound_is_of_the_layers_that_are_given() -> None:

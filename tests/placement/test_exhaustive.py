@@ -104,11 +104,29 @@ def test_every_grid_is_like_one_of_the_distinct_ones() -> None:
 def test_the_best_is_found_among_all() -> None:
     """With eight kinds of devices only one grid costs nothing."""
     problem = problem_of([[1] * 8], "dtfm-random-p4")
-    problem = dataclasses.replace(problem, kind=np.arange(8), objective=Cheapest())
+    problem = dataclasses.replace(
+        problem, kind=np.arange(8), stage_s=np.ones((8, 4)), objective=Cheapest()
+    )
     found = optimum(problem)
     assert found.seconds == 1.0
     assert found.num_grids == math.factorial(8)
     np.testing.assert_array_equal(found.grid, np.arange(8).reshape(problem.shape))
+
+
+def test_what_does_not_fit_is_not_the_best() -> None:
+    """Device 0 holds no first stage, where it would cost nothing: the best of the others; and none
+    where no device holds the last stage."""
+    problem = problem_of([[1] * 4], "dtfm-random-p2")
+    stage_s = np.array([[math.inf, 1.0], [1.0, 1.0]])
+    problem = dataclasses.replace(
+        problem, kind=np.array([0, 1, 1, 1]), stage_s=stage_s, objective=Cheapest()
+    )
+    found = optimum(problem)
+    assert (found.seconds, found.grid.tolist()) == (3.0, [[1, 0], [2, 3]])
+    assert found.num_grids == 2  # of 4, half have device 0 in a first stage
+    stage_s = np.array([[1.0, math.inf], [1.0, math.inf]])
+    with pytest.raises(PlanError, match="none of the 4 placements that differ fits"):
+        optimum(dataclasses.replace(problem, stage_s=stage_s))
 
 
 def test_too_many_grids_are_refused() -> None:

@@ -13,15 +13,22 @@ from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from netbench.commands.live import wide_console
-from netbench.commands.schedule.contest import Entry, OnSaid, run_entries
+from netbench.commands.schedule.contest import Ended, Entry, OnSaid, run_entries
 from netbench.commands.schedule.place import keep, print_heading, system_text
 from netbench.commands.schedule.request import Limits, limit_options, request_options
-from netbench.commands.schedule.search import find_scheduler, with_bound
+from netbench.commands.schedule.search import find_scheduler, with_bounds
 from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
-from netbench.errors import RecordError, UsageError
+from netbench.errors import PlanError, RecordError, UsageError
 from netbench.placement import UNSEEDED
 from netbench.report.grid import csv_text, rich_table
-from netbench.report.schedule import Contest, Found, contest_csv_grid, contest_grid, winners
+from netbench.report.schedule import (
+    Contest,
+    Found,
+    Refused,
+    contest_csv_grid,
+    contest_grid,
+    winners,
+)
 from netbench.report.sweep import seconds_text
 
 if TYPE_CHECKING:
@@ -65,7 +72,8 @@ def command(
 ) -> int:
     """Put schedulers side by side on SCENARIO: each search has the same time, on a core of its own.
 
-    Simulated times are means over the seeds. DT-FM's cost is what scheduler dtfm minimises.
+    Simulated times are means over the seeds. DT-FM's cost is what scheduler dtfm minimises. The
+    lower bound is searched last, with the time of one search.
     """
     check_pictures(csv, plot, map_path, output)
     check_formats(plot, map_path)
@@ -77,22 +85,10 @@ def command(
     code = 0
     if emulate:
         contest, code = _emulate(console, request, contest, placed, results)
-    console.print()
-    console.print(rich_table(contest_grid(contest)))
-    console.print()
-    for line in _remarks(contest, limits, num_seeds):
-        console.print(line, style="dim", soft_wrap=True)
-    if csv is not None:
-        _write(csv, csv_text(contest_csv_grid(contest)) + "\n")
-        console.print(f"searches: {csv}", soft_wrap=True)
-    if plot is not None:
-        from netbench.report.convergence import plot_convergence
-
-        title = f"{request.scenario.name}, {system_text(request.listed())}"
-        plot_convergence(title, contest, plot)
-        console.print(f"picture: {plot}", soft_wrap=True)
+    _print(console, contest, limits, num_seeds)
+    _write(console, request, contest, csv, plot)
     _, best = winners(contest)[0]
-    keep(console, with_bound(placed[_key(best)]), output, map_path)
+    keep(console, placed[_key(best)], output, map_path)
     return code
 
 
@@ -115,7 +111,7 @@ def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, 
 Key = tuple[str, int]
 """Scheduler and seed of a search."""
 
-OnFound = Callable[[int, Found], None]
+OnEnded = Callable[[int, Ended], None]
 
 
 def _key(one: Found) -> Key:
@@ -125,23 +121,30 @@ def _key(one: Found) -> Key:
 def _search(
     console: Console, request: Request, entries: Sequence[Entry], limits: Limits
 ) -> tuple[Contest, dict[Key, Placed]]:
-    """All searches, in the order of the schedulers and seeds; what each has found is shown."""
-    found: dict[int, Found] = {}
-    placed: dict[Key, Placed] = {}
-    with _watching(console, entries) as (on_said, on_found):
-        for index, one, answer in run_entries(request, entries, limits, on_said):
-            found[index], placed[_key(one)] = one, answer
-            on_found(index, one)
-    # Of all that have as many layers in each stage, one has the bound of all.
-    kinds = {answer.stage_layers: answer for answer in placed.values()}
-    with console.status("looking for a lower bound"):
-        bounds_s = [with_bound(answer).bound_s for answer in kinds.values()]
-    bound_s = min((bound for bound in bounds_s if bound is not None), default=None)
-    return Contest(found=tuple(found[index] for index in sorted(found)), bound_s=bound_s), placed
+    """All searches, in the order of the schedulers and seeds, and then a bound, with as much time
+    as one of them; what each has found is shown. Raises PlanError where none finds anything."""
+    ended: dict[int, Ended] = {}
+    with _watching(console, entries) as (on_said, on_ended):
+        for index, one in run_entries(request, entries, limits, on_said):
+            ended[index] = one
+            on_ended(index, one)
+    in_order = [one for _, one in sorted(ended.items(), key=lambda item: item[0])]
+    refused = tuple(one for one in in_order if isinstance(one, Refused))
+    pairs = [one for one in in_order if not isinstance(one, Refused)]
+    if not pairs:
+        raise PlanError(refused[0].reason)
+    seconds = limits.seconds if limits.evaluations is None else None
+    placed = with_bounds(console, [answer for _, answer in pairs], seconds)
+    contest = Contest(
+        found=tuple(found for found, _ in pairs),
+        bound_s=min((one.bound_s for one in placed if one.bound_s is not None), default=None),
+        refused=refused,
+    )
+    return contest, {_key(one): answer for one, answer in zip(contest.found, placed, strict=True)}
 
 
 @contextmanager
-def _watching(console: Console, entries: Sequence[Entry]) -> Iterator[tuple[OnSaid, OnFound]]:
+def _watching(console: Console, entries: Sequence[Entry]) -> Iterator[tuple[OnSaid, OnEnded]]:
     """A line for every search that is going on, on a terminal; and one for every one that ended."""
     columns = (
         TextColumn("{task.description}"),
@@ -160,19 +163,29 @@ def _watching(console: Console, entries: Sequence[Entry]) -> Iterator[tuple[OnSa
                 tasks[index] = bar.add_task(f"{entry.scheduler} seed {entry.seed}", said="")
             bar.update(tasks[index], said=text)
 
-        def on_found(index: int, one: Found) -> None:
+        def on_ended(index: int, one: Ended) -> None:
             nonlocal ended
             ended += 1
             if index in tasks:
                 bar.update(tasks[index], visible=False)
+            entry = entries[index]
             console.print(
-                f"[dim]{ended:3} of {len(entries)}[/dim]  {one.scheduler:<15} seed {one.seed}: "
-                f"[bold]{seconds_text(one.simulated_s)} s[/bold] simulated, searched "
-                f"{one.search_s:.1f} s",
+                f"[dim]{ended:3} of {len(entries)}[/dim]  {entry.scheduler:<15} seed {entry.seed}: "
+                + _ended_text(one),
                 soft_wrap=True,
             )
 
-        yield on_said, on_found
+        yield on_said, on_ended
+
+
+def _ended_text(one: Ended) -> str:
+    if isinstance(one, Refused):
+        return "[bold]nothing[/bold], see below"
+    found, _ = one
+    return (
+        f"[bold]{seconds_text(found.simulated_s)} s[/bold] simulated, searched "
+        f"{found.search_s:.1f} s"
+    )
 
 
 def _emulate(
@@ -211,6 +224,14 @@ def _emulate(
     return dataclasses.replace(contest, emulated=emulated), code
 
 
+def _print(console: Console, contest: Contest, limits: Limits, num_seeds: int) -> None:
+    console.print()
+    console.print(rich_table(contest_grid(contest)))
+    console.print()
+    for line in _remarks(contest, limits, num_seeds):
+        console.print(line, style="dim", soft_wrap=True)
+
+
 def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
     """What a reader must know of the figures."""
     seeds = f"{num_seeds} seed{'' if num_seeds == 1 else 's'}"
@@ -231,11 +252,28 @@ def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
             f"emulated: the best search of the best two, mean of {contest.emulated[0][1].num} "
             "iterations ± half their range."
         )
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for one in contest.refused:
+        reasons.setdefault((one.scheduler, one.reason), []).append(one.seed)
+    for (scheduler, reason), seeds_of in reasons.items():
+        numbers = ", ".join(map(str, seeds_of))
+        lines.append(f"{scheduler} found nothing (seed {numbers}): {reason}")
     return lines
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
+def _write(
+    console: Console, request: Request, contest: Contest, csv: Path | None, plot: Path | None
+) -> None:
+    """The searches as a table, and their convergence as a picture, where they were asked for."""
+    if csv is not None:
+        try:
+            csv.write_text(csv_text(contest_csv_grid(contest)) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RecordError(f"{csv}: cannot be written: {error.strerror}") from error
+        console.print(f"searches: {csv}", soft_wrap=True)
+    if plot is not None:
+        from netbench.report.convergence import plot_convergence
+
+        title = f"{request.scenario.name}, {system_text(request.listed())}"
+        plot_convergence(title, contest, plot)
+        console.print(f"picture: {plot}", soft_wrap=True)

@@ -16,8 +16,8 @@ import numpy as np
 
 from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, step_text, warm_up
-from netbench.errors import TestbedError
-from netbench.report.schedule import Found
+from netbench.errors import PlanError, TestbedError
+from netbench.report.schedule import Found, Refused
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Problem, Step
@@ -43,12 +43,17 @@ class Entry:
     seed: int
 
 
+Ended = tuple[Found, "Placed"] | Refused
+"""What a search came to: its figures and the placement; or nothing, where none that it looked at
+is possible."""
+
+
 def run_entries(
     request: Request, entries: Sequence[Entry], limits: Limits, on_said: OnSaid
-) -> Iterator[tuple[int, Found, Placed]]:
+) -> Iterator[tuple[int, Ended]]:
     """Every search with its index, as they end. on_said: told how far each is.
 
-    Raises what the searches raise, and TestbedError when one is ended from outside.
+    Raises TestbedError when one is ended from outside.
     """
     for name in {entry.scheduler for entry in entries}:
         warm_up(name)
@@ -59,7 +64,7 @@ def run_entries(
         free.put(core)
     pool = ProcessPoolExecutor(len(cores), context, initializer=_start, initargs=(free, said))
     try:
-        left: set[Future[tuple[int, Found, Placed]]] = {
+        left: set[Future[tuple[int, Ended]]] = {
             pool.submit(_run, index, request, entry, limits) for index, entry in enumerate(entries)
         }
         while left:
@@ -88,25 +93,25 @@ def _start(free: Any, said: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _run(index: int, request: Request, entry: Entry, limits: Limits) -> tuple[int, Found, Placed]:
+def _run(index: int, request: Request, entry: Entry, limits: Limits) -> tuple[int, Ended]:
     def on_step(step: Step) -> None:
         _said.put((index, step_text(entry.scheduler, step)))
 
-    placed, answer = search(request, entry.scheduler, entry.seed, limits, on_step)
+    try:
+        placed, answer = search(request, entry.scheduler, entry.seed, limits, on_step)
+    except PlanError as error:
+        return index, Refused(scheduler=entry.scheduler, seed=entry.seed, reason=str(error))
     problem = request.problem()
-    return (
-        index,
-        Found(
-            scheduler=entry.scheduler,
-            seed=entry.seed,
-            simulated_s=placed.simulated_s,
-            cost_s=cost_s(problem, placed),
-            search_s=placed.search_s,
-            num_evaluated=placed.num_evaluated,
-            curve=_curve(problem, answer.steps, placed),
-        ),
-        placed,
+    found = Found(
+        scheduler=entry.scheduler,
+        seed=entry.seed,
+        simulated_s=placed.simulated_s,
+        cost_s=cost_s(problem, placed),
+        search_s=placed.search_s,
+        num_evaluated=placed.num_evaluated,
+        curve=_curve(problem, answer.steps, placed),
     )
+    return index, (found, placed)
 
 
 def cost_s(problem: Problem, placed: Placed) -> float | None:

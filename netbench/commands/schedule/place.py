@@ -19,12 +19,12 @@ from netbench.commands.schedule.search import (
     simulated_s,
     warm_up,
     watching,
-    with_bound,
+    with_bounds,
 )
 from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
-from netbench.plan import Plan
+from netbench.plan import Plan, memory_warnings
 from netbench.report.grid import rich_table
-from netbench.report.schedule import placed_grid
+from netbench.report.schedule import LISTED, placed_grid
 from netbench.report.sweep import seconds_text
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def _find(
         warm_up(scheduler)
     with watching(console, scheduler, limits) as on_step:
         placed, answer = search(request, scheduler, seed, limits, on_step)
-    with console.status("looking for a lower bound"):
-        placed = with_bound(placed)
+    (placed,) = with_bounds(console, [placed])
     if as_json:
         click.echo(json.dumps(_json(placed, answer.steps), indent=2))
     else:
@@ -160,6 +159,8 @@ def _print(console: Console, placed: Placed, steps: tuple[Step, ...]) -> None:
     )
     console.print(rich_table(grid))
     console.print()
+    for warning in memory_warnings(request.listed(), request.scenario):
+        console.print(f"{LISTED} does not fit: {warning}", soft_wrap=True)
     if len(set(layers)) > 1:
         console.print(f"layers of the stages: {' '.join(map(str, layers))}", soft_wrap=True)
     last = f"; the best after {steps[-1].elapsed_s:.1f} s" if steps else ""

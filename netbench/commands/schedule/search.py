@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -90,15 +90,31 @@ def simulated_s(request: Request, placed: Placed | None = None) -> float:
     return simulate(placed.plan() if placed else request.listed()).iteration_s
 
 
-def with_bound(placed: Placed) -> Placed:
-    """With the lower bound of its problem, for its own layers of stages, where one is known."""
-    from netbench.placement.bound import lower_bound
+def with_bounds(
+    console: Console, placed: Sequence[Placed], seconds: float | None = None
+) -> tuple[Placed, ...]:
+    """With the lower bounds of their problems, where they are known; of all that have as many
+    layers in each stage, one is searched. What is proved so far is shown.
 
-    try:
-        bound = lower_bound(placed.request.problem(placed.stage_layers))
-    except PlanError:  # a system without stages
-        return placed
-    return dataclasses.replace(placed, bound_s=bound.seconds)
+    seconds: for all searches together; None = as many as `netbench.placement.bound` takes.
+    """
+    from netbench.placement.bound import SECONDS, lower_bounds
+    from netbench.placement.problem import Budget
+
+    kinds = {one.stage_layers: one for one in placed}
+    seconds = SECONDS if seconds is None else seconds
+    heading = f"looking for a lower bound, {seconds:.0f} s at most"
+    with console.status(heading) as status:
+        try:
+            bounds = lower_bounds(
+                [one.request.problem(layers) for layers, one in kinds.items()],
+                Budget(seconds=seconds),
+                progress=lambda least_s: status.update(f"{heading}: {seconds_text(least_s)} s"),
+            )
+        except PlanError:  # a system without stages
+            return tuple(placed)
+    bound_s = dict(zip(kinds, (bound.seconds for bound in bounds), strict=True))
+    return tuple(dataclasses.replace(one, bound_s=bound_s[one.stage_layers]) for one in placed)
 
 
 @contextmanager

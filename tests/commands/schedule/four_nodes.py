@@ -31,10 +31,15 @@ sweep: {pipeline: 2, variants: [dtfm-scheduled, dtfm-random], seeds: [7]}
 """
 
 
-def write(folder: Path, inside: str = "5Gbit") -> str:
-    """The scenario's file. inside: bandwidth between the nodes of A."""
+def write(folder: Path, inside: str = "5Gbit", first: str = "16GB") -> str:
+    """The scenario's file. inside: bandwidth between the nodes of A. first: memory of the first
+    device; stage 0 needs 25.2 MB, stage 1 needs 21.2 MB."""
     path = folder / "four-nodes.yaml"
-    path.write_text(YAML.replace("INSIDE", inside))
+    text = YAML.replace("INSIDE", inside)
+    if first != "16GB":
+        text = text.replace("device: Box", "device: Small", 1)
+        text = text.replace("  Box: {", f"  Small: {{flops: 10TFLOPS, memory: {first}}}\n  Box: {{")
+    path.write_text(text)
     return str(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from rich.console import Console
 
 from netbench.cli import run
 from netbench.commands import run as run_command
+from netbench.placement import bound
+from netbench.placement.bound import Bound, lower_bounds
+from netbench.placement.problem import Budget, Problem
 from netbench.plan import Plan, build_plan
 from netbench.records import read_run
 from netbench.scenario import Scenario, load_scenario
@@ -101,6 +104,44 @@ def test_a_search_that_fails_says_why(tmp_path: Path, capsys: CaptureFixture) ->
     """What no layout fits ends in one message, not in a trace of processes."""
     assert run([*COMPARE, four_nodes.write(tmp_path), "--layers", "3", *SEARCHES]) == 2
     assert "3 layers" in capsys.readouterr().err
+
+
+def test_what_fits_no_memory_is_said_and_the_others_go_on(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """identity and all random maps keep rank 0 on the small device; of 1,000 draws some fit. Where
+    only those compete that find nothing, that is the answer."""
+    scenario, best = four_nodes.write(tmp_path, first="23MB"), tmp_path / "best.json"
+    assert run([*COMPARE, scenario, *SEARCHES, "-o", str(best)]) == 0
+    out = capsys.readouterr().out
+    too_small = "looks at no memory: 1 of 4 devices are too small for the stage it gives them"
+    assert f"identity found nothing (seed 7): identity {too_small}" in out
+    assert f"random found nothing (seed 7, 8, 9): random {too_small}" in out
+    placed = read_placed(best, load_scenario(scenario))
+    assert (placed.scheduler, 0 in placed.grid[:, 1]) == ("random-1000", True)
+    assert run([*COMPARE, scenario, "--schedulers", "identity,random", "--seeds", "2"]) == 2
+    assert f"identity {too_small}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_bound_is_searched_no_longer_than_a_scheduler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the budget's seconds for all layers of stages together; with what is the rule, 20 s,
+    where candidates are counted."""
+    asked: list[float] = []
+
+    def noted(
+        problems: Sequence[Problem], budget: Budget, progress: Callable[[float], None]
+    ) -> tuple[Bound, ...]:
+        asked.append(budget.seconds)
+        return lower_bounds(problems, budget, progress)
+
+    monkeypatch.setattr(bound, "lower_bounds", noted)
+    scenario = four_nodes.write(tmp_path)
+    for limits in (["--budget", "250ms"], ["--evaluations", "8"]):
+        options = ["--schedulers", "identity,netbench", "--seeds", "1", *limits]
+        assert run([*COMPARE, scenario, *options]) == 0
+    assert asked == [0.25, 20.0]
 
 
 def test_the_best_two_are_emulated_as_a_run(

@@ -48,6 +48,20 @@ def test_no_placement_is_below_the_bound(tmp_path: Path, capsys: CaptureFixture)
     assert [step["value"] for step in found["steps"]][-1] == found["simulated_s"]
 
 
+def test_what_is_compared_with_is_marked_where_it_does_not_fit(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """A small first node: the order of the file gives it stage 0, for which it is too small."""
+    scenario = four_nodes.write(tmp_path, first="23MB")
+    assert run(["schedule", scenario, *SEARCH]) == 0
+    said = "identity does not fit: dtfm-scheduled L2: stage 0 needs about 0.0 GB"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert run(["schedule", scenario, "--scheduler", "identity"]) == 2
+    assert "identity looks at no memory: 1 of 4 devices" in capsys.readouterr().err
+    assert run(["schedule", four_nodes.write(tmp_path), *SEARCH]) == 0
+    assert "does not fit" not in capsys.readouterr().out
+
+
 def test_so_many_candidates_give_the_same_everywhere(tmp_path: Path) -> None:
     """Two searches of as many candidates differ in nothing but the time they took."""
     scenario, files = four_nodes.write(tmp_path), [tmp_path / "a.json", tmp_path / "b.json"]

@@ -1,0 +1,47 @@
+"""Schedulers by name: maps that look at no memory say so where it does not suffice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from netbench.errors import PlanError
+from netbench.placement import MAPS
+from netbench.placement.problem import Budget, Problem
+from netbench.placement.schedulers import SCHEDULERS
+from tests.placement.small import NEAR, small_problem, small_scenario
+
+
+def eight(num_small: int) -> Problem:
+    """Two pipelines of four stages; the first so many devices hold a last stage only."""
+    problem = small_problem(
+        small_scenario([[1] * 8], ((NEAR,),)), "dtfm-random-p4", layers=8, batch=8
+    )
+    return dataclasses.replace(
+        problem,
+        kind=np.repeat([1, 0], [num_small, 8 - num_small]),
+        stage_s=np.array([[1.0] * 4, [math.inf] * 3 + [1.0]]),
+        with_layers=None,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_a_map_is_a_scheduler_where_its_stages_fit(name: str) -> None:
+    """Its placement, whatever the budget."""
+    problem = eight(0)
+    answer = SCHEDULERS[name](problem, 3, Budget())
+    assert np.array_equal(answer.grid, np.asarray(MAPS[name](8, 3))[problem.ranks])
+
+
+@pytest.mark.parametrize(("name", "seed"), [("identity", 0), ("random", 3), ("random", 4)])
+def test_a_map_whose_stages_do_not_fit_is_no_answer(name: str, seed: int) -> None:
+    """Rank 0, a first stage, is on device 0, which is too small for it. A scheduler that looks at
+    memory gives that device a last stage."""
+    problem = eight(1)
+    with pytest.raises(PlanError, match=f"{name} looks at no memory: 1 of 8 devices are too small"):
+        SCHEDULERS[name](problem, seed, Budget())
+    grid = SCHEDULERS["netbench"](problem, seed, Budget(evaluations=50)).grid
+    assert 0 in grid[:, 3]
