@@ -7,7 +7,7 @@ what is trained, so their times do not compare.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import math
 import re
 import time
@@ -29,6 +29,7 @@ from netbench.plan import (
     build_plan,
     check_memory,
     find_variant,
+    memory_warnings,
     plan_memory,
 )
 from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
@@ -90,22 +91,25 @@ class Candidate:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """A candidate on the best placement found. iteration_s, unplaced_s: simulated, of that
-    placement and of the identity."""
+    placement and of the identity. fits: the devices' memory, which the identity may not."""
 
     candidate: Candidate
     plan: Plan
     iteration_s: float
     unplaced_s: float
+    fits: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutSearch:
     """found: the best first. num_candidates: that fit. num_simulated: of them, those that might
-    have been among the best. elapsed_s: of search."""
+    have been among the best. num_evaluated: what the scheduler tried to place these, as it counts.
+    elapsed_s: of search."""
 
     found: tuple[Found, ...]
     num_candidates: int
     num_simulated: int
+    num_evaluated: int
     elapsed_s: float
 
 
@@ -136,6 +140,7 @@ def search_layouts(
     successive halving, the best 8 (`num_finalists`, a power of 2) share a quarter of it, the better
     half of these another, and so on. The seed and the evaluations decide the result; the seconds
     only cut it short. progress: told of each new best. Systems without stages stay as they are.
+    Raises PlanError where none of the best is placed so that it fits its devices' memory.
     """
     budget = budget or Budget()
     started_s = time.perf_counter()
@@ -143,7 +148,7 @@ def search_layouts(
     found, num_simulated = _simulated(candidates, num_finalists)
     best = _Best(progress)
     best.see(found)
-    place = functools.partial(_placed, scheduler or SCHEDULERS["netbench"], name, seed, {})
+    placing = _Placing(scheduler or SCHEDULERS["netbench"], name, seed)
     rungs = num_finalists.bit_length()
     for rung in range(rungs):
         rest = found[: num_finalists >> rung]
@@ -155,13 +160,20 @@ def search_layouts(
             if left_s <= 0:
                 break
             seconds = left_s / ((rungs - rung) * len(rest) - index)
-            found[index] = place(one, Budget(seconds=seconds, evaluations=share))
+            found[index] = placing.place(one, Budget(seconds=seconds, evaluations=share))
             best.see(found[index : index + 1])
         found.sort(key=_rank)
+    fitting = tuple(one for one in found if one.fits)
+    if found and not fitting:
+        raise PlanError(
+            f"none of the {len(found)} best plans was placed so that all stages fit their devices' "
+            "memory; search for longer, or with a scheduler that looks at memory, e.g. netbench"
+        )
     return LayoutSearch(
-        found=tuple(found),
+        found=fitting,
         num_candidates=len(candidates),
         num_simulated=num_simulated,
+        num_evaluated=placing.num_evaluated,
         elapsed_s=time.perf_counter() - started_s,
     )
 
@@ -264,7 +276,8 @@ def best_listed(
         )
         with suppress(PlanError):
             plans = [_plan(request, seed) for seed in seeds]
-            check_memory(plans[0], scenario)
+            if any(memory_warnings(plan, scenario) for plan in plans):
+                continue
             mean_s = sum(simulate(plan).iteration_s for plan in plans) / len(plans)
             one = Candidate(request=request, plan=plans[0], at_least_s=at_least_s(plans[0]))
             found.append(Found(candidate=one, plan=plans[0], iteration_s=mean_s, unplaced_s=mean_s))
@@ -278,9 +291,10 @@ class _Best:
         self._progress, self._iteration_s = progress, math.inf
 
     def see(self, found: Sequence[Found]) -> None:
-        if self._progress and found and found[0].iteration_s < self._iteration_s:
-            self._iteration_s = found[0].iteration_s
-            self._progress(found[0])
+        best = min((one for one in found if one.fits), key=_rank, default=None)
+        if self._progress and best and best.iteration_s < self._iteration_s:
+            self._iteration_s = best.iteration_s
+            self._progress(best)
 
 
 def _simulated(candidates: Sequence[Candidate], num: int) -> tuple[list[Found], int]:
@@ -299,38 +313,46 @@ def _simulated(candidates: Sequence[Candidate], num: int) -> tuple[list[Found], 
                 plan=candidate.plan,
                 iteration_s=seconds,
                 unplaced_s=seconds,
+                fits=not memory_warnings(candidate.plan, candidate.request.scenario),
             )
-            found = sorted([*found, one], key=_rank)[:num]
+            found = sorted([*found, one], key=_by_time)[:num]
     return found, num_simulated
 
 
-def _placed(
-    scheduler: Scheduler,
-    name: str,
-    seed: int,
-    problems: dict[str, Problem],
-    found: Found,
-    budget: Budget,
-) -> Found:
-    """`found` where the scheduler puts it, if that is better. problems: by variant; one that has
-    been searched knows what it has timed."""
-    if found.plan.schedule == "none":
-        return found
-    request = found.candidate.request
-    if request.variant not in problems:
-        problems[request.variant] = request.problem()
-    answer = scheduler(problems[request.variant], seed, budget)
-    plan = request.answered(answer, name, seed)
-    seconds = simulate(plan).iteration_s
-    if seconds >= found.iteration_s:
-        return found
-    return Found(
-        candidate=found.candidate, plan=plan, iteration_s=seconds, unplaced_s=found.unplaced_s
-    )
+class _Placing:
+    """A scheduler that places plans; one that has been searched knows what it has timed."""
+
+    def __init__(self, scheduler: Scheduler, name: str, seed: int) -> None:
+        self._scheduler, self._name, self._seed = scheduler, name, seed
+        self._problems: dict[str, Problem] = {}
+        self.num_evaluated = 0
+
+    def place(self, found: Found, budget: Budget) -> Found:
+        """`found` where the scheduler puts it, if that is better, or fits where it did not."""
+        request = found.candidate.request
+        if found.plan.schedule == "none":
+            return found
+        if request.variant not in self._problems:
+            self._problems[request.variant] = request.problem()
+        try:
+            answer = self._scheduler(self._problems[request.variant], self._seed, budget)
+        except PlanError:  # it finds nothing that fits
+            return found
+        self.num_evaluated += answer.num_evaluated
+        plan = request.answered(answer, self._name, self._seed)
+        seconds = simulate(plan).iteration_s
+        if found.fits and seconds >= found.iteration_s:
+            return found
+        return dataclasses.replace(found, plan=plan, iteration_s=seconds, fits=True)
 
 
-def _rank(found: Found) -> tuple[float, str]:
+def _by_time(found: Found) -> tuple[float, str]:
     return found.iteration_s, found.candidate.request.variant
+
+
+def _rank(found: Found) -> tuple[bool, float, str]:
+    """What does not fit comes last."""
+    return not found.fits, *_by_time(found)
 
 
 def _plan(request: Request, seed: int = 0) -> Plan:

@@ -43,8 +43,9 @@ OF_NODE = ":"
 class Placed:
     """A placement, for what it was found, and how.
 
-    grid, stage_layers: as in `placement.problem`. budget: in words. num_evaluated: candidates.
-    search_s: it took. simulated_s: an iteration. bound_s: none is shorter; None = not known.
+    grid, stage_layers: as in `placement.problem`. budget: in words. num_evaluated: candidates of
+    the scheduler. search_s: it took. simulated_s: an iteration. bound_s: none is shorter; None =
+    not known. num_layouts: plans that were simulated to choose this one; None = it was given.
     """
 
     request: Request
@@ -57,6 +58,7 @@ class Placed:
     search_s: float
     simulated_s: float
     bound_s: float | None = None
+    num_layouts: int | None = None
 
     @property
     def gap(self) -> float | None:
@@ -124,6 +126,7 @@ def placed_text(placed: Placed) -> str:
         "scheduler": placed.scheduler,
         "seed": placed.seed,
         "budget": placed.budget,
+        **({} if placed.num_layouts is None else {"num_layouts": placed.num_layouts}),
         "num_evaluated": placed.num_evaluated,
         "search_s": round(placed.search_s, 3),
         "simulated_s": placed.simulated_s,
@@ -171,6 +174,7 @@ class PlacementForm(Section):
     scheduler: str = Field(min_length=1, examples=['"by hand"'])
     seed: int = 0
     budget: str = ""
+    num_layouts: int | None = None
     num_evaluated: int = 1
     search_s: float = 0.0
     simulated_s: float | None = None
@@ -214,6 +218,7 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
         search_s=form.search_s,
         simulated_s=form.simulated_s or float("nan"),
         bound_s=form.bound_s,
+        num_layouts=form.num_layouts,
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.placement.problem import Answer, Budget, Problem
-from netbench.plan import build_plan, find_variant, memory_warnings
+from netbench.placement.schedulers import SCHEDULERS
+from netbench.plan import build_plan, find_variant, memory_warnings, plan_memory
 from netbench.scenario import load_scenario
 from netbench.simulator.layouts import (
     NUM_FINALISTS,
@@ -153,6 +154,39 @@ def test_a_quarter_of_the_evaluations_goes_to_each_halving() -> None:
 
     search_layouts(two_labs(), scheduler=counted, budget=Budget(evaluations=128))
     assert given == [4.0] * 8 + [8.0] * 4 + [16.0] * 2 + [32.0]
+
+
+def test_candidates_of_the_scheduler_are_counted() -> None:
+    """All that it says it tried, beside the plans that were simulated as listed."""
+    found = search_layouts(two_labs(), scheduler=still, budget=Budget(evaluations=128))
+    assert found.num_evaluated == 8 + 4 + 2 + 1
+    assert found.num_simulated <= found.num_candidates == len(two_labs())
+    assert search_layouts(two_labs(), budget=Budget(evaluations=0)).num_evaluated == 0
+
+
+def test_a_plan_that_does_not_fit_as_listed_is_placed_where_it_does() -> None:
+    """The first device holds the second stage but not the first. Nothing else is an answer: an
+    error, where the scheduler finds nothing, or may not search."""
+    (first, second) = plan_memory(build_plan(TWO_LABS, "dtfm-scheduled-p2", 8, 16, 0, 1, 0))
+    assert second.total_bytes < first.total_bytes
+    large = next(iter(TWO_LABS.devices.values()))
+    between = (first.total_bytes + second.total_bytes) / 2
+    small = dataclasses.replace(large, name="Small", memory_bytes=between)
+    node = dataclasses.replace(TWO_LABS.nodes[0], device="Small")
+    scenario = dataclasses.replace(
+        TWO_LABS,
+        nodes=(node, *TWO_LABS.nodes[1:]),
+        devices={**TWO_LABS.devices, "Small": small},
+    )
+    found = find_candidates(scenario, 8, 16, degrees=Degrees(pp=2, tp=1))
+    candidates = [one for one in found if one.plan.schedule == "gpipe"]
+    assert all(memory_warnings(one.plan, scenario) for one in candidates)
+    answer = search_layouts(candidates, budget=Budget(evaluations=320)).found
+    assert len(answer) == len(candidates)
+    assert not any(memory_warnings(one.plan, scenario) for one in answer)
+    for scheduler, evaluations in ((SCHEDULERS["identity"], 320), (None, 0)):
+        with pytest.raises(PlanError, match="none of the 3 best plans was placed so that all"):
+            search_layouts(candidates, scheduler=scheduler, budget=Budget(evaluations=evaluations))
 
 
 def test_without_time_there_is_an_answer() -> None:

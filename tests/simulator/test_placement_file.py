@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,19 @@ def test_what_is_written_is_read_again(
     assert plan_hash(found.plan()) == plan_hash(written.plan())
     assert placed_text(found) == placed_text(written)
     assert found.plan().scheduler == "a test"
+
+
+def test_plans_that_were_compared_are_counted_where_there_are_any(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    """A key of files that come of a search for the plan; the others, and older ones, have none."""
+    path, given = tmp_path / "placement.json", placed(scenario, list(range(8)))
+    write_placed(given, path)
+    assert "num_layouts" not in path.read_text()
+    assert read_placed(path, scenario).num_layouts is None
+    write_placed(dataclasses.replace(given, num_layouts=210), path)
+    found = read_placed(path, scenario)
+    assert (found.num_layouts, found.num_evaluated) == (210, 12)
 
 
 def test_devices_have_the_names_of_their_nodes(scenario: Scenario) -> None:

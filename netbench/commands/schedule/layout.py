@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.schedule.request import DEFAULT_SYSTEM, Limits
-from netbench.commands.schedule.search import find_scheduler
+from netbench.commands.schedule.search import count_text, find_scheduler
 from netbench.errors import UsageError
 from netbench.plan import Layout, plan_memory
 from netbench.report.grid import Grid, rich_table
@@ -82,7 +82,8 @@ def find_layout(
     console.print(
         f"searched {found.elapsed_s:.1f} s: {found.num_candidates} plans fit, "
         f"{found.num_simulated} were simulated, the others cannot be among the best; "
-        f"{scheduler} placed the best (seed {seed}, budget {limits})",
+        f"{scheduler} placed the best, {count_text(found.num_evaluated)} in all (seed {seed}, "
+        f"budget {limits})",
         soft_wrap=True,
     )
     return placed
@@ -131,7 +132,8 @@ def _placed(search: LayoutSearch, scheduler: str, seed: int, limits: Limits) -> 
         grid=grid_of(best.plan),
         stage_layers=tuple(stage.num_layers for stage in best.plan.stages),
         budget=str(limits),
-        num_evaluated=search.num_simulated,
+        num_layouts=search.num_simulated,
+        num_evaluated=search.num_evaluated,
         search_s=search.elapsed_s,
         simulated_s=best.iteration_s,
     )
@@ -141,6 +143,7 @@ def _json(search: LayoutSearch, listed: Found | None) -> dict[str, Any]:
     return {
         "num_candidates": search.num_candidates,
         "num_simulated": search.num_simulated,
+        "num_evaluated": search.num_evaluated,
         "listed_system": listed.plan.variant if listed else None,
         "listed_system_s": listed.iteration_s if listed else None,
         "found": [

@@ -33,6 +33,11 @@ def test_the_best_plan_is_kept_and_is_as_fast_as_it_says(
     plan = dataclasses.replace(placed.plan(), scale=1.0)
     assert simulate(plan).iteration_s == placed.simulated_s == times[0]
     assert plan.variant == found["found"][0]["plan"]
+    assert (placed.num_layouts, placed.num_evaluated) == (
+        found["num_simulated"],
+        found["num_evaluated"],
+    )
+    assert found["num_evaluated"] > 8  # each of eight plans, and more of the better ones
 
 
 def test_degrees_can_be_asked_for(capsys: CaptureFixture) -> None:
