@@ -27,8 +27,9 @@ from netbench.workload.costs import pflop_per_iteration
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from netbench.simulator.explain import Breakdown, LinkUse, Step
+    from netbench.simulator.explain import Breakdown, Step
     from netbench.simulator.simulate import Simulation
+    from netbench.simulator.usage import LinkUse
 
 NUM_LINKS = 5
 """Of those that carry bytes, in the table."""
@@ -153,7 +154,8 @@ def find_plan(what: str, results: Path) -> Plan | None:
 def plot_simulation(simulation: Simulation, path: Path) -> None:
     """Write a picture of the iteration to `path`. Raises UsageError if that fails."""
     from netbench.report.timeline import plot_timeline
-    from netbench.simulator.explain import activity, timelines
+    from netbench.simulator.activity import activity
+    from netbench.simulator.explain import timelines
 
     plan = simulation.plan
     parts = [
@@ -204,13 +206,9 @@ def _memory_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) -> None:
-    from netbench.simulator.explain import (
-        bound_s,
-        breakdown,
-        critical_path,
-        links,
-        losses,
-    )
+    from netbench.simulator.explain import bound_s, breakdown, critical_path
+    from netbench.simulator.losses import losses
+    from netbench.simulator.usage import links
 
     plan, iteration_s = simulation.plan, simulation.iteration_s
     least_s = bound_s(plan)
@@ -316,7 +314,9 @@ def _link_table(uses: tuple[LinkUse, ...]) -> Table:
 def _json(simulation: Simulation, warnings: tuple[str, ...]) -> dict[str, Any]:
     """All that `_print` shows, of all ranks and links, unrounded."""
     from netbench.simulator import explain
+    from netbench.simulator.losses import losses
     from netbench.simulator.trail import Cause
+    from netbench.simulator.usage import links
 
     plan, found = simulation.plan, explain.breakdown(simulation)
     steps = explain.critical_path(simulation)
@@ -335,11 +335,11 @@ def _json(simulation: Simulation, warnings: tuple[str, ...]) -> dict[str, Any]:
             "causes": [cause.name.lower() for cause in Cause],
             "by_rank_s": found.seconds.tolist(),
         },
-        "losses": [dataclasses.asdict(loss) for loss in explain.losses(simulation)],
+        "losses": [dataclasses.asdict(loss) for loss in losses(simulation)],
         "critical_path": {
             "by_kind_s": explain.seconds_by_kind(steps),
             "by_link_s": explain.seconds_by_link(steps, plan),
             "steps": [dataclasses.asdict(step) for step in steps],
         },
-        "links": [dataclasses.asdict(use) for use in explain.links(simulation)],
+        "links": [dataclasses.asdict(use) for use in links(simulation)],
     }

@@ -25,7 +25,8 @@ from netbench.plan.timeline import (
     thread_names,
     write_events,
 )
-from netbench.simulator.explain import rank_name, timelines
+from netbench.simulator.activity import rank_name
+from netbench.simulator.explain import timelines
 from netbench.simulator.graph import Ids, Kind, Timeline
 from netbench.simulator.simulate import Part, Simulation
 from netbench.simulator.trail import NONE, WORK

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from netbench.plan import Plan, build_plan, iteration_bytes
-from netbench.plan.model import Layout
-from netbench.scenario import load_scenario
-from netbench.scenario.model import Link, Network
-from netbench.simulator import Simulation, TransportProfile, load_transport, simulate
+from netbench.simulator import load_transport, simulate
 from netbench.simulator.explain import (
     GROUPS,
-    activity,
     bound_s,
     breakdown,
     critical_path,
-    links,
-    losses,
     seconds_by_kind,
     seconds_by_link,
 )
+from netbench.simulator.losses import losses
 from netbench.simulator.trail import Cause
-from netbench.workload.costs import Stage
-
-FREE = TransportProfile(
-    host_bps=math.inf,
-    first_window_segments=10**9,
-    max_window_bytes=math.inf,
-    sockets=1,
-    fifo_bytes=1 << 50,
-)
-"""No transport limits: what is left is the links."""
-
-F, B = 0.01, 0.03  # seconds of a forward and a backward pass
-SIZE = 8_000_000  # bytes of a message between stages
-GOODPUT = (1500 - 52) / (1500 + 14)
+from tests.simulator.pipelines import FREE, GOODPUT, SIZE, B, F, pipeline, published
 
 PUBLISHED = [
     ("case3", "dtfm-scheduled"),
@@ -54,59 +34,6 @@ PUBLISHED = [
     ("case3", "ddp-central-ps"),
 ]
 every_system = pytest.mark.parametrize(("case", "variant"), PUBLISHED)
-
-
-def pipeline(
-    variant: str,
-    *,
-    stages: int,
-    pipelines: int = 1,
-    rounds: int = 1,
-    micro_batches: int,
-    delay_s: float = 0.0,
-    bandwidth_bps: float = math.inf,
-    speeds: tuple[float, ...] = (),
-    optimizer_s: float = 0.0,
-    gradient_bytes: int = 0,
-    message_bytes: int = SIZE,
-) -> Plan:
-    """A plan with passes of F and B seconds over a stage's speed, a node per rank in two regions:
-    even nodes in North, odd ones in South, all links alike."""
-    num_ranks = stages * pipelines
-    link = Link(one_way_delay_s=delay_s, bandwidth_bps=bandwidth_bps)
-    plan = build_plan(load_scenario("gpt3-small"), variant, 12, 64, 1, 1, 0)
-    return dataclasses.replace(
-        plan,
-        layout=Layout(pp=stages, dp=pipelines),
-        placement=tuple(range(num_ranks)),
-        device_nodes=tuple(range(num_ranks)),
-        node_names=tuple(f"node{rank}" for rank in range(num_ranks)),
-        network=Network(
-            regions=("North", "South"),
-            links=((link, link), (link, link)),
-            node_regions=tuple(rank % 2 for rank in range(num_ranks)),
-            sharing="pair",
-            nic_bps=(math.inf,) * num_ranks,
-        ),
-        num_rounds=rounds,
-        num_micro_batches=micro_batches,
-        activation_bytes=message_bytes,
-        stages=tuple(
-            Stage(
-                num_layers=1,
-                forward_s=F / speed,
-                backward_s=B / speed,
-                optimizer_s=optimizer_s,
-                parameters=1,
-                gradient_bytes=gradient_bytes,
-            )
-            for speed in speeds or (1.0,) * stages
-        ),
-    )
-
-
-def published(case: str, variant: str, batch: int = 1024) -> Simulation:
-    return simulate(build_plan(load_scenario(case), variant, 24, batch, 2022, 2, 1))
 
 
 @every_system
@@ -204,88 +131,6 @@ def test_only_the_network_takes_time() -> None:
     assert loss.share + barriers.share == pytest.approx(1)
 
 
-def test_use_of_a_link_is_its_bytes_over_what_it_could_carry() -> None:
-    """Activations go one way, gradients the other."""
-    m, rate = 8, 1e9
-    plan = pipeline(
-        "dtfm-scheduled", stages=2, rounds=2, micro_batches=m, delay_s=0.02, bandwidth_bps=rate
-    )
-    simulation = simulate(plan, FREE)
-    uses = links(simulation)
-    assert [(use.kind, use.name) for use in uses] == [
-        ("pair", "node0 -> node1"),
-        ("pair", "node1 -> node0"),
-    ]
-    for use in uses:
-        assert use.payload_bytes == pytest.approx(2 * m * SIZE)
-        assert use.capacity_bps == pytest.approx(rate * GOODPUT)
-        share = 8 * 2 * m * SIZE / (rate * GOODPUT) / simulation.iteration_s
-        assert use.utilisation == pytest.approx(share)
-
-
-@pytest.mark.parametrize(
-    ("case", "variant"),
-    [
-        ("case3", "dtfm-scheduled"),
-        ("case5", "dtfm-random"),
-        ("case3", "megatron-p8"),
-        ("case1", "megatron-p2t4"),
-        ("case3", "ddp"),
-        ("case3", "ddp-sharded-ps"),
-    ],
-)
-def test_links_carry_what_the_plan_sends(case: str, variant: str) -> None:
-    """All connections together, against the closed form of `netbench.plan.traffic`."""
-    simulation = published(case, variant)
-    sent = sum(
-        u.payload_bytes for u in links(simulation) if u.kind in ("host", "channels", "inside")
-    )
-    assert sent == pytest.approx(iteration_bytes(simulation.plan), rel=1e-9)
-
-
-def test_zero3_sends_live_parameters_once_and_others_twice_per_micro_step() -> None:
-    """Case 3: 18 of 24 layers fit 1e9 live parameters with 64e6 of embeddings. Each of 4
-    micro-steps gathers them once and the matrices of 6 layers twice, and scatters all gradients."""
-    simulation = published("case3", "zero3")
-    layer, matrices, embedding = 12 * 2048**2 + 13 * 2048, 12 * 2048**2, 64_000_000
-    live = (10**9 - embedding) // layer
-    gathered = 4 * (live * layer + embedding + 2 * (24 - live) * matrices)
-    scattered = 4 * (24 * layer + embedding)
-    sent = sum(u.payload_bytes for u in links(simulation) if u.kind in ("host", "channels"))
-    assert sent == pytest.approx(63 * 2 * (gathered + scattered), rel=1e-9)
-
-
-def test_losses_of_the_busiest_stage_are_what_is_above_the_bound() -> None:
-    """The second stage takes twice as long: it waits for one pass of the first each way."""
-    plan = pipeline("dtfm-scheduled", stages=2, micro_batches=6, speeds=(2.0, 1.0))
-    simulation = simulate(plan, FREE)
-    assert bound_s(plan) == pytest.approx(6 * (F + B))
-    (loss,) = losses(simulation)
-    assert (loss.group, loss.seconds) == ("bubble", pytest.approx((F + B) / 2))
-    assert loss.share == pytest.approx(loss.seconds / simulation.iteration_s)
-    assert "2 stages, 6 micro-batches" in loss.text
-
-
-@pytest.mark.parametrize(
-    ("case", "variant"),
-    [("case3", "megatron-p8"), ("case3", "zero3"), ("case3", "ddp"), ("case1", "megatron-p2t4")],
-)
-def test_losses_and_bound_are_the_iteration(case: str, variant: str) -> None:
-    """Where no more than three kinds cost anything. The last stages are as busy as the first."""
-    simulation = published(case, variant)
-    found = losses(simulation)
-    assert [loss.seconds for loss in found] == sorted((x.seconds for x in found), reverse=True)
-    total_s = bound_s(simulation.plan) + sum(loss.seconds for loss in found)
-    assert total_s == pytest.approx(simulation.iteration_s, rel=1e-9)
-
-
-def test_a_loss_names_the_link() -> None:
-    """Case 5: gradients cross the slowest link, at 342 Mbit/s."""
-    first = losses(published("case5", "dtfm-scheduled"))[0]
-    assert first.group == "collective"
-    assert "from Seoul to London at 342Mbit" in first.text
-
-
 def test_an_update_is_waited_for_as_optimizer_not_as_bubble() -> None:
     """Data parallelism of two: one member updates between reduce and broadcast, which take the
     bytes and a delay each; the other waits for all three. Stage 1 is done a backward pass and a
@@ -332,50 +177,3 @@ def test_ranks_of_ddp_are_alike() -> None:
     assert found.of("collective")[0] == pytest.approx(
         simulation.iteration_s - bound_s(simulation.plan)
     )
-
-
-@pytest.mark.parametrize("variant", ["ddp", "ddp-tree", "ddp-central-ps", "zero3"])
-def test_one_rank_pays_its_host_for_collectives_and_no_link(variant: str) -> None:
-    """No hop to blame: a ring or tree of one rank has none."""
-    scenario = load_scenario("case3")
-    alone = dataclasses.replace(scenario.network, node_regions=(0,), nic_bps=(math.inf,))
-    scenario = dataclasses.replace(scenario, nodes=scenario.nodes[:1], network=alone)
-    plan = build_plan(scenario, variant, 24, 64, 1, 2, 1)
-    simulation = simulate(dataclasses.replace(plan, collective_s=0.01))
-    assert links(simulation) == ()
-    (loss,) = (loss for loss in losses(simulation) if loss.group == "collective")
-    assert loss.seconds > 0
-    assert "nobody to send to" in loss.text
-
-
-def test_one_pipeline_has_a_barrier_and_no_gradients_to_exchange() -> None:
-    simulation = simulate(pipeline("dtfm-scheduled", stages=4, micro_batches=4, delay_s=0.01), FREE)
-    (loss,) = (loss for loss in losses(simulation) if loss.group == "collective")
-    assert "barrier" in loss.text
-    assert "gradients" not in loss.text
-
-
-def test_activity_shows_whole_pipelines_of_every_region() -> None:
-    """24 rows are three pipelines of 8: the first of Ohio, of Virginia, and one more. Nothing a
-    rank does overlaps, and with its waits it fills all parts, each once."""
-    simulation = published("case3", "dtfm-scheduled")
-    rows = activity(simulation)
-    assert len(rows) == 24
-    assert "Ohio node0 (rank 0, stage 0)" in rows
-    assert "Virginia node32 (rank 32, stage 0)" in rows
-    once_s = sum(part.to_s - part.from_s for part in simulation.parts)
-    for kinds in rows.values():
-        spans = np.concatenate([when for kind, when in kinds.items() if kind != "collective"])
-        spans = spans[np.argsort(spans[:, 0])]
-        assert spans[0, 0] == 0
-        assert spans[1:, 0] == pytest.approx(spans[:-1, 1])
-        assert spans[-1, 1] == pytest.approx(once_s)
-
-
-def test_activity_of_a_deep_pipeline_samples_its_stages() -> None:
-    """First and last among them."""
-    plan = pipeline("dtfm-scheduled", stages=40, micro_batches=4)
-    rows = list(activity(simulate(plan, FREE), max_rows=10))
-    assert len(rows) == 10
-    assert "stage 0)" in rows[0]
-    assert "stage 39)" in rows[-1]

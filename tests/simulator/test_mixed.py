@@ -10,7 +10,8 @@ import pytest
 
 from netbench.plan import Plan
 from netbench.simulator import simulate
-from netbench.simulator.explain import bound_s, breakdown, losses
+from netbench.simulator.explain import bound_s, breakdown
+from netbench.simulator.losses import losses
 from netbench.simulator.trail import Cause
 from tests.simulator.uniform import FREE, uniform_plan
 
