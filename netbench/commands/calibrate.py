@@ -155,7 +155,9 @@ def command(
         micro_batch or usual.micro_batch[:few],
     )
     if min(map(min, sizes)) < 1:
-        raise UsageError("sizes of a layer are whole numbers above 0")
+        raise UsageError(
+            f"a size of a layer is {min(map(min, sizes))}; expected whole numbers above 0"
+        )
     points = grid(*sizes, dtypes or usual.dtypes)
     total_s = budget_s or (QUICK_S if quick else BUDGET_S)
     console = wide_console()
@@ -164,9 +166,7 @@ def command(
         console.print(f"[bold]{where}[/bold], torch {bench.versions['torch']}", soft_wrap=True)
         measured = tuple(_measure(console, bench, points, total_s))
         if not measured:
-            raise TestbedError(
-                "nothing was measured in time; give a larger --time or smaller sizes"
-            )
+            raise TestbedError("nothing was measured; give a larger --time or smaller sizes")
         optimizer = _updates(bench, points[0].dtype, usual.parameters, total_s * OPTIMIZER_SHARE)
         calibration = _calibrate(bench, where, measured, optimizer)
         output.write_text(profile_yaml(calibration), encoding="utf-8")

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from netbench.commands.simulation import check_pictures, warn_of_disturbances
+from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, build_plan, describe_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
@@ -87,6 +87,7 @@ def command(
     from netbench.simulator import simulate  # numba: not for --help
 
     check_pictures(trace, plot)
+    check_formats(plot)
     choices = (system, layers, batch, seed, network, micro_batch)
     found = find_plan(what, results)
     if found is None:

@@ -19,6 +19,7 @@ from netbench.commands.placed import check_placements, place_plans
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.commands.script import check_script
 from netbench.commands.simulation import (
+    check_formats,
     check_pictures,
     predictions,
     simulate_plans,
@@ -317,6 +318,7 @@ def _check_options(
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
     check_pictures(Path(trace) if simulated and trace else None, plot)
+    check_formats(plot)
 
 
 def _placed(

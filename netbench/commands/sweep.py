@@ -15,7 +15,7 @@ from rich.console import Console
 from netbench.commands.base import Base, base_options
 from netbench.commands.live import track, wide_console
 from netbench.commands.quantity import Quantity
-from netbench.commands.simulation import check_pictures, warn_of_disturbances
+from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
 from netbench.commands.vary import KINDS, NETWORK_VARIABLES, Variable, parse_vary
 from netbench.errors import PlanError, RecordError, UsageError
 from netbench.plan import Plan
@@ -61,6 +61,7 @@ def command(
     Efficiency: what the iteration would take if only compute took time, over what it takes.
     """
     check_pictures(csv, plot)
+    check_formats(plot)
     _check(base, variables, plot)
     console = wide_console()
     sweep = _simulate(console, base, variables)

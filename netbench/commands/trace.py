@@ -11,7 +11,7 @@ from rich.console import Console
 
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.commands.live import wide_console
-from netbench.commands.simulation import check_pictures
+from netbench.commands.simulation import check_formats, check_pictures
 from netbench.errors import UsageError
 from netbench.plan import Plan, describe_plan, plan_from_json
 from netbench.plan.timeline import (
@@ -53,6 +53,7 @@ def diff(
     """Compare a traced iteration with its simulation: RUN is a run's folder, or a scenario's name
     for its newest run."""
     check_pictures(plot, output)
+    check_formats(plot)
     found = read_run(_find_run(run, results))
     plan, recorded = _traced(found, digits)
     console = wide_console()

@@ -40,6 +40,7 @@ from netbench.errors import NetbenchError, TestbedError
 from netbench.plan import plan_from_json
 from netbench.plan.model import Plan
 from netbench.trainers.layers import DTYPES, GPTBlock
+from netbench.trainers.memory import is_out_of_memory
 from netbench.trainers.protocol import Channel, ChannelClosed, Message
 from netbench.trainers.real import OPTIMIZERS, adam, find_device
 from netbench.trainers.stage import Part, Stage, build_stage, run_micro_batches
@@ -196,10 +197,12 @@ class Bench:
             raise TestbedError(f"unknown op {order['op']!r}; expected {', '.join(orders)} or stop")
         try:
             return orders[order["op"]](order)
-        except torch.OutOfMemoryError:
-            return {"event": "skipped", "reason": "out of memory"}
         except TooSlow as error:
             return {"event": "skipped", "reason": str(error)}
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return {"event": "skipped", "reason": "out of memory"}
         finally:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()

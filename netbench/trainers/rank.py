@@ -19,6 +19,7 @@ from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.collective import experiment_from_json, experiment_hash
 from netbench.trainers.events import RECORDER
 from netbench.trainers.hivemind import Verdict
+from netbench.trainers.memory import is_out_of_memory
 from netbench.trainers.protocol import Channel, ChannelClosed, Message
 from netbench.trainers.systems import Elastic, System, build_system
 from netbench.trainers.virtual import sleep_until
@@ -64,8 +65,7 @@ def describe_error(error: Exception) -> Message:
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, NetbenchError):
         return {"message": str(error), "follows": False}
-    memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    if memory or "can't allocate memory" in lines[0]:  # DefaultCPUAllocator raises RuntimeError
+    if is_out_of_memory(error):
         return {"message": f"out of memory: {lines[0] or 'no more to be had'}", "follows": False}
     # What gloo raises when a peer has gone names its own source file first.
     follows = "/transport/tcp/" in lines[0] or isinstance(error, dist.DistNetworkError)

@@ -121,7 +121,7 @@ def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
     ("options", "says"),
     [
         (["--dtype", "int4"], "'int4' is none of fp64, fp32"),
-        (["--hidden", "0"], "sizes of a layer are whole numbers above 0"),
+        (["--hidden", "0"], "a size of a layer is 0; expected whole numbers above 0"),
         (["--output", "nowhere/x.yaml"], "there is no folder nowhere"),
         (["--device", "tpu"], "is not one of 'cpu', 'cuda'"),
     ],

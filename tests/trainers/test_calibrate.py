@@ -218,6 +218,14 @@ def test_the_process_ends_with_its_controller() -> None:
     assert process.poll() is not None
 
 
+def test_a_layer_beyond_this_machine_s_memory_is_skipped() -> None:
+    """On a CPU, whose allocator refuses a matrix of 4 TB."""
+    bench = calibrate.Bench(torch.device("cpu"), cpu_stopwatch)
+    order = {"op": "layer", "hidden": 1_000_000, "heads": 1, "sequence": 1, "micro_batch": 1}
+    found = bench.serve({**order, "dtype": "fp32", "budget_s": 1.0})
+    assert found == {"event": "skipped", "reason": "out of memory"}
+
+
 def test_out_of_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest can still be measured."""
     bench = calibrate.Bench(torch.device("cpu"), cpu_stopwatch)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from netbench.commands.live import wide_console
 from netbench.commands.net.nodes import Nodes, nodes_options, open_nodes
 from netbench.commands.quantity import SHARE
-from netbench.commands.simulation import check_pictures
+from netbench.commands.simulation import check_formats, check_pictures
 from netbench.network.measure import Progress as Observer
 from netbench.network.measure import measure
 from netbench.network.verify import REAL_TIME_TOLERANCE, Probe, all_pairs, evaluate, sample_links
@@ -58,6 +58,7 @@ def command(
     while it lasts. Exit code 3: something is outside.
     """
     check_pictures(csv, plot)
+    check_formats(plot)
     console = wide_console()
     with open_nodes(scenario, inventory, testbed) as nodes, observing(console) as progress:
         network = nodes.scenario.network
