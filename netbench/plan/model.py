@@ -37,12 +37,15 @@ class Transport:
     fifo_bytes: bytes. window_factor: dimensionless. chunk_bytes: slice of a pipelined collective.
     inside_node_bps: between two GPUs of a node, bit/s of payload. Source: the simulator's profile
     of NCCL (`inside_node` in simulator/profiles/nccl.yaml), fitted on cases 1 and 2.
+    host_bps: what one process moves between its GPU and its sockets, bit/s of payload. Source: the
+    same profile's `host`, fitted on published transfers.
     """
 
     fifo_bytes: int = 1 << 20
     window_factor: float = 2.0
     chunk_bytes: int = 1 << 22
     inside_node_bps: float = field(default=153e9, metadata=LATER)
+    host_bps: float = field(default=9.55e9, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,8 @@ What is modelled
   per point-to-point channel; Linux grows the send buffer to twice the congestion window, which on
   a busy path is about rate x round-trip time, and the receive buffer likewise. So a long path
   holds whole messages that nobody has come to receive yet, and a short one holds none.
-- A send does not hold its rank up. (Which rule, and why: docs/local-testbed.md.)
+- A send does not hold its rank up, unless it is `blocking`: then it is over when its receiver has
+  asked for it and the kernel has its bytes. (Which rule, and why: docs/local-testbed.md.)
 
 How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, which its
@@ -98,12 +99,14 @@ class Inbox:
 
 
 class Outbox:
-    """Messages to one process, sent in order."""
+    """Messages to one process, sent in order. blocking: an operation lasts until they are sent."""
 
-    def __init__(self, world: World, process: int, tag: int) -> None:
+    def __init__(self, world: World, process: int, tag: int, *, blocking: bool = False) -> None:
         self._world, self._process, self._tag = world, process, tag
+        self._blocking = blocking
         # gloo drops a send whose work is dropped before it is done.
         self._works: deque[Work] = deque()
+        self._running: deque[tuple[Work, float, dict[str, int]]] = deque()
 
     def open(self) -> None:
         """A new iteration: what was sent before has arrived."""
@@ -113,21 +116,31 @@ class Outbox:
         """Hand a message over; it flows when its receiver lets it."""
         started_s = time.monotonic()
         work = self._world.send(message, self._process, self._tag)
-        RECORDER.follow(
-            work,
-            started_s,
-            peer=self._process,
-            tag=self._tag,
-            message=len(self._works),
-            bytes=message.numel(),
-        )
+        details = {
+            "peer": self._process,
+            "tag": self._tag,
+            "message": len(self._works),
+            "bytes": message.numel(),
+        }
         self._works.append(work)
+        if self._blocking:
+            self._running.append((work, started_s, details))
+        else:
+            RECORDER.follow(work, started_s, **details)
+
+    def finish(self) -> None:
+        """If they are blocking, block until all messages are with the kernel."""
+        while self._running:
+            work, started_s, details = self._running.popleft()
+            work.wait()
+            RECORDER.add("send", started_s, **details)
 
 
 class Communicator:
     """The operations of one rank on one communicator: in program order, one group at a time."""
 
     def __init__(self) -> None:
+        self._sending: list[Outbox] = []
         self._receiving: list[tuple[Hashable, Inbox]] = []
         self._arrived: dict[Hashable, torch.Tensor] = {}
 
@@ -146,9 +159,13 @@ class Communicator:
             self._receiving.append((name, inbox))
         for outbox, message in sends:
             outbox.start(message)
+            self._sending.append(outbox)
 
     def finish(self) -> None:
         """Block until the running group is done."""
+        for outbox in self._sending:
+            outbox.finish()
+        self._sending.clear()
         for name, inbox in self._receiving:
             self._arrived[name] = inbox.finish()
         self._receiving.clear()

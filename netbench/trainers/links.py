@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from netbench.plan import Plan
+from netbench.plan.tensor import message_bytes
 
 TCP_HEADER_BYTES = 52
 """IPv4 20 + TCP 20 + timestamps 12: what an MTU loses to headers."""
@@ -31,6 +32,13 @@ def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
     # inf * 0 is not a number: an unlimited or undelayed link holds no window.
     window_bytes = rate_bps / 8 * rtt_s if math.isfinite(rate_bps) else 0.0
     return plan.transport.fifo_bytes + plan.transport.window_factor * window_bytes
+
+
+def copy_s(plan: Plan, src: int, dst: int) -> float:
+    """What either end needs to move a message between stages through its sockets, seconds."""
+    if plan.device_nodes[src] == plan.device_nodes[dst]:
+        return 0.0
+    return 8 * message_bytes(plan) / plan.transport.host_bps
 
 
 def payload_bytes(full_bytes: float, scale: float, num_messages: int = 1) -> int:

@@ -1,7 +1,8 @@
 """Carries out a rank's programs: its model chunks compute, the communicator moves what they make.
 
 Work waits for its own message and nothing else. An exchange waits for the one before it; with
-`blocking` the rank goes on only when an exchange is done.
+`blocking` the rank goes on only when an exchange is done, which takes at least as long as its
+largest message needs between a GPU and the sockets.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from netbench.plan import Plan
+from netbench.plan.model import VIRTUAL
 from netbench.plan.schedules import (
     BACKWARD,
     FORWARD,
@@ -26,8 +28,9 @@ from netbench.plan.schedules import (
 )
 from netbench.plan.tensor import message_bytes
 from netbench.trainers.communicator import Communicator, Inbox, Outbox, messages_ahead
-from netbench.trainers.links import ahead_bytes
+from netbench.trainers.links import ahead_bytes, copy_s
 from netbench.trainers.stage import Stage, boundary_bytes
+from netbench.trainers.virtual import sleep_until
 from netbench.trainers.world import TAG_PIPELINE, World
 
 
@@ -57,7 +60,14 @@ class PipelineRank:
         self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
         self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
         targets = {self._target(m) for step in exchanges for m in step.sends}
-        self._outboxes = {process: Outbox(world, process, TAG_PIPELINE) for process in targets}
+        self._outboxes = {
+            process: Outbox(world, process, TAG_PIPELINE, blocking=blocking) for process in targets
+        }
+        self._copies_s = {
+            # Of virtual devices; others copy for themselves.
+            process: copy_s(plan, process, world.rank) if plan.compute == VIRTUAL else 0.0
+            for process in self.peers
+        }
 
     @property
     def peers(self) -> set[int]:
@@ -109,12 +119,15 @@ class PipelineRank:
         outputs[Message(*work)] = output
 
     def _communicate(self, exchange: Exchange, outputs: dict[Message, torch.Tensor]) -> None:
+        began_s = time.monotonic()
         self._communicator.start(
             [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
             [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
         )
         if self._blocking:
             self._communicator.finish()
+            peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
+            sleep_until(began_s + max(self._copies_s[peer] for peer in peers))
 
     def _source(self, message: Message) -> int:
         return self._processes[message.virtual_stage % len(self._processes)]

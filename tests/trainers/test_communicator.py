@@ -61,6 +61,34 @@ def test_messages_arrive_whole_and_in_order_however_many_run_ahead(at_once: int)
         assert on_processes(2, pass_messages, num_ahead, at_once)[1] == expected
 
 
+def wait_for_sends(world: World) -> list[float]:
+    """Rank 0: when each blocking send was through. Rank 1: when it asked for its message."""
+    world.warm({0, 1})
+    communicator, moments = Communicator(), []
+    outbox = Outbox(world, 1, TAG_PIPELINE, blocking=True)
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, 0)
+    inbox.open(COUNT)
+    for _ in range(COUNT):
+        if world.rank == 0:
+            communicator.start([], [(outbox, torch.zeros(SIZE, dtype=torch.uint8))])
+            world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
+            communicator.finish()
+            moments.append(time.monotonic())
+        else:
+            world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
+            moments.append(time.monotonic())
+            inbox.start()
+            inbox.finish()
+    return moments
+
+
+def test_an_operation_lasts_until_its_blocking_sends_are_through() -> None:
+    """Not before the receiver has asked for them, which it does after they were started."""
+    done, asked = on_processes(2, wait_for_sends)
+    assert len(done) == COUNT
+    assert all(d >= a for d, a in zip(done, asked, strict=True))
+
+
 def hold_back(world: World, num_ahead: int) -> list[float]:
     """Rank 0: when each send was through. Rank 1: when each receive's turn came."""
     world.warm({0, 1})

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from netbench.plan import Plan, Transport
 from netbench.scenario.model import Link
-from netbench.trainers.links import ahead_bytes, payload_bytes
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.profile import load_transport
+from netbench.trainers.links import ahead_bytes, copy_s, payload_bytes
 
 
 def test_a_path_buffers_the_fifo_and_twice_the_bandwidth_delay_product(
@@ -34,6 +37,18 @@ def test_devices_of_one_node_have_only_the_fifo(plan_of: Callable[..., Plan]) ->
     shared = replace(plan, device_nodes=(0, 0, 1, 1))
     assert ahead_bytes(shared, 0, 1) == 77
     assert ahead_bytes(shared, 0, 2) >= 77
+
+
+def test_a_message_is_copied_as_fast_as_in_the_simulator(plan_of: Callable[..., Plan]) -> None:
+    """Its size over what the profile of NCCL lets a process move; inside a node at once."""
+    plan = plan_of(activation_bytes=8 << 20)
+    plan = replace(plan, device_nodes=(0, 1, 1, 1))
+    fabric = Fabric(plan.network, np.array(plan.device_nodes), load_transport("nccl"))
+    for src, dst in ((0, 1), (1, 2)):
+        (simulated_s,) = fabric.copy_s(np.array([src]), np.array([dst]), plan.activation_bytes)
+        assert copy_s(plan, src, dst) == pytest.approx(simulated_s)
+    assert copy_s(plan, 0, 1) == pytest.approx(7.027e-3, rel=1e-3)
+    assert copy_s(plan, 1, 2) == 0
 
 
 def test_a_scaled_transfer_is_shortened_by_what_gloo_adds_to_each_message() -> None:

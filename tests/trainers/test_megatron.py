@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from netbench.plan import Transport
+
 
 @pytest.mark.parametrize("placement", [(0, 1, 2, 3), (2, 0, 3, 1)])
 def test_an_iteration_lasts_at_least_its_critical_path_of_compute(
@@ -25,6 +27,28 @@ def test_an_iteration_lasts_at_least_its_critical_path_of_compute(
         assert max(seconds) >= floor_s
         for answer, second in zip(ended, seconds, strict=True):
             assert sum(answer["phases"].values()) == pytest.approx(second, abs=0.002)
+
+
+def test_an_exchange_lasts_at_least_as_long_as_its_copies(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
+) -> None:
+    """The last of two stages exchanges between any two of its micro-batches: (m + 1) x (F + B),
+    (m - 1) copies of 40 kB at 16 Mbit/s, and the optimizer."""
+    ranks = start_ranks(2)
+    ranks.connect()
+    plan = plan_of(
+        system="megatron",
+        dp=1,
+        num_micro_batches=5,
+        forward_s=0.005,
+        activation_bytes=40_000,
+        transport=Transport(host_bps=16e6),
+    )
+    plan_hash = ranks.prepare(plan)
+    for iteration in range(2):
+        ended = ranks.run(plan_hash, iteration)
+        slowest_s = max(answer["end_s"] - answer["start_s"] for answer in ended)
+        assert slowest_s >= (5 + 1) * (0.005 + 0.015) + (5 - 1) * 0.020 + 0.002
 
 
 @pytest.mark.parametrize(
