@@ -275,8 +275,8 @@ What is not explained, and was not fitted away:
   layer. Fitted on megatron-p8 instead, a layer would take {pipelines_ms:.1f} ms. So something that
   goes on beside compute is busy most of the time. Yet no capacity is: a node of megatron-p8 carries
   10.6 Gbit/s, in and out together, one of dtfm-random 13.8 and of megatron-p4t2 11.4 without being
-  full, and gradients take at least 18 each way. Lost packets where several nodes send to one would do
-  that, but nothing says how many.
+  full, and gradients take at least 18 each way. Lost packets where several nodes send to one would
+  do that, but nothing says how many.
 - **Updates of dtfm.** In case 1 eight stages update on one node and take about 9 ns per parameter,
   in case 2, on single GPUs and nodes of four, much less. That they share their node's CPU explains
   both with one constant; whether it is cores, memory or PCIe that they share is not known.
