@@ -13,6 +13,8 @@ from netbench.placement.problem import Grid, Problem
 
 def cut_blocks(problem: Problem, devices: Grid) -> Grid:
     """As many blocks of `devices`, (num_devices,), as there are: (num_blocks, tp)."""
+    if problem.tp == 1:  # each is a block, in the same order as below
+        return devices[np.argsort(problem.node[devices], kind="stable"), None]
     blocks, tp = [], problem.tp
     for place in (problem.node, problem.region, np.zeros_like(problem.node)):
         here = devices[np.argsort(place[devices], kind="stable")]

@@ -5,35 +5,49 @@ s < pp * dp is of group s // dp, those above are idle. With it goes an order of 
 swap changes two groups' DP and the up to four hops beside them, and no path is searched.
 
 A hop is the bottleneck matching of two groups' classes, as a flow: the threshold starts at what
-every unit needs at least, and rises to the next link that leads out of what is reached, until the
-flow takes all. Hops are integers, indices into `levels_s`.
+every class needs at least, and rises to the next link that leads out of what is reached, until the
+flow takes all. Most swaps that cost too much do so with what is needed at least, without any flow.
+
+What runs for every move allocates nothing and is compiled without counts of references to arrays:
+numba counts atomically whenever one is looked up, which took longer than all the rest.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
 
 from netbench.placement.problem import Floats, Grid
 
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def _uncounted(function: _Function) -> _Function:
+    """Compiled for what neither allocates nor returns arrays."""
+    # `_nrt` is numba's name for it (numba/core/options.py), which its stubs leave out.
+    return njit(cache=True, error_model="numpy", _nrt=False)(function)  # type: ignore[call-overload, no-any-return]
+
+
 REVERSALS = 0.1
 """Share of moves that reverse a part of the path; the others swap two units."""
-
 
 NONE, START = -1, -2
 """Where the search for a matching did not come, and where it began."""
 
 
 class Tables(NamedTuple):
-    """Of classes: group_s, (num_classes, num_classes), two members of a group; level, likewise,
-    index into levels_s of a hop between two units."""
+    """Seconds of links between two units, by their classes: (num_classes, num_classes), symmetric.
+
+    group_s: of members of a group; hop_s: of neighbours in a pipeline. What a class has with itself
+    is of two of its units, 0 if it has only one.
+    """
 
     group_s: Floats
-    level: Grid
-    levels_s: Floats
+    hop_s: Floats
 
 
 class Scratch(NamedTuple):
@@ -71,7 +85,7 @@ def new_scratch(num_classes: int, dp: int) -> Scratch:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def same_class(group_s: Floats, hop_s: Floats) -> Grid:
     """The class of every unit, (num_units,), counted from 0 in the order of their first units."""
     num_units = len(group_s)
@@ -100,40 +114,63 @@ def same_class(group_s: Floats, hop_s: Floats) -> Grid:
     return classes
 
 
+@njit(cache=True, error_model="numpy")
+def by_class(group_s: Floats, hop_s: Floats, classes: Grid) -> Tables:
+    """Times between units, (num_units, num_units), by their classes."""
+    num_classes = classes.max() + 1
+    firsts = np.full(num_classes, NONE)
+    tables = Tables(np.zeros((num_classes, num_classes)), np.zeros((num_classes, num_classes)))
+    for unit, one in enumerate(classes):
+        if firsts[one] != NONE:
+            tables.group_s[one, one] = group_s[unit, firsts[one]]
+            tables.hop_s[one, one] = hop_s[unit, firsts[one]]
+            continue
+        firsts[one] = unit
+        for other in range(one):
+            first = firsts[other]
+            tables.group_s[one, other] = tables.group_s[other, one] = group_s[unit, first]
+            tables.hop_s[one, other] = tables.hop_s[other, one] = hop_s[unit, first]
+    return tables
+
+
 class State(NamedTuple):
-    """slots: (num_units,), classes. order: (pp,), groups along the path.
+    """slots: (num_units,), classes. order: (pp,), groups along the path; place: (pp,), its inverse.
     loads_s: (pp * dp,), of every slot towards the rest of its group; group_s: (pp,), the largest.
-    hops: (pp - 1,), levels between places; tried: likewise, those of a move, -1 = unchanged.
-    best_slots, best_order: of the least cost met, best_s, (1,).
+    hops_s: (pp + 1,), before every place of the path; 0 before the first and after the last.
+    tried_s: (4,), hops that a swap touches. best_slots, best_order: of the least cost met; best_s,
+    (1,).
     """
 
     slots: Grid
     order: Grid
+    place: Grid
     loads_s: Floats
     group_s: Floats
-    hops: Grid
-    tried: Grid
+    hops_s: Floats
+    tried_s: Floats
     best_slots: Grid
     best_order: Grid
     best_s: Floats
 
 
-def new_state(slots: Grid, pp: int, dp: int) -> State:
-    """The groups of `slots` along the path in their order; `settle` fills in the rest."""
+def new_state(slots: Grid, order: Grid, dp: int) -> State:
+    """Groups of these slots along this order; `settle` fills in the rest."""
+    pp = len(order)
     return State(
-        slots.copy(),
-        np.arange(pp),
-        np.empty(pp * dp),
-        np.empty(pp),
-        np.empty(pp - 1, np.int64),
-        np.full(pp - 1, -1),
-        slots.copy(),
-        np.arange(pp),
-        np.array([np.inf]),
+        slots=slots.copy(),
+        order=order.copy(),
+        place=np.empty(pp, np.int64),
+        loads_s=np.empty(pp * dp),
+        group_s=np.empty(pp),
+        hops_s=np.zeros(pp + 1),
+        tried_s=np.empty(4),
+        best_slots=slots.copy(),
+        best_order=order.copy(),
+        best_s=np.empty(1),
     )
 
 
-@njit(cache=True)
+@_uncounted
 def anneal(
     tables: Tables,
     work: Scratch,
@@ -145,188 +182,242 @@ def anneal(
 ) -> None:
     """Change a settled state by moves, and keep the best. cooling: factor of the temperature."""
     pp, num_slots, num_taken = len(state.order), len(state.slots), len(state.loads_s)
-    cost_s = _cost(tables.levels_s, state.hops, state.group_s)
+    cost_s = _cost(state)
     for _ in range(num_moves):
         temperature_s *= cooling
         allowed_s = cost_s - temperature_s * math.log(1 - rng.random())
         if pp > 2 and rng.random() < REVERSALS:
             one, other = int(rng.random() * pp), int(rng.random() * pp)
             first, last = min(one, other), max(one, other)
-            moved = _reverse(tables, work, state, first, last, allowed_s)
+            moved = _reverse(tables.hop_s, work, state, first, last, allowed_s - cost_s)
         else:
             here, there = int(rng.random() * num_taken), int(rng.random() * num_slots)
             moved = _swap(tables, work, state, here, there, allowed_s)
         if moved:
-            cost_s = _cost(tables.levels_s, state.hops, state.group_s)
+            cost_s = _cost(state)
             if cost_s < state.best_s[0]:
-                state.best_s[0] = cost_s
-                state.best_slots[:] = state.slots
-                state.best_order[:] = state.order
+                _keep(state, cost_s)
 
 
-@njit(cache=True)
+@_uncounted
 def settle(tables: Tables, work: Scratch, state: State) -> float:
     """Fill in what follows from slots and order, as the best so far; the cost, seconds."""
-    order, hops, dp = state.order, state.hops, len(state.loads_s) // len(state.order)
-    for group in order:
-        _load(tables.group_s, state.slots, state.loads_s, state.group_s, dp, group)
-    for place in range(len(hops)):
-        hops[place] = hop(tables.level, work, state.slots, dp, order[place], order[place + 1])
-    state.best_s[0] = _cost(tables.levels_s, hops, state.group_s)
-    state.best_slots[:] = state.slots
-    state.best_order[:] = order
-    return float(state.best_s[0])
-
-
-@njit(cache=True)
-def all_hops(tables: Tables, work: Scratch, state: State) -> Grid:
-    """Between every two groups: (pp, pp), levels."""
     pp, dp = len(state.order), len(state.loads_s) // len(state.order)
-    hops = np.zeros((pp, pp), np.int64)
+    for place, group in enumerate(state.order):
+        state.place[group] = place
+        _load(tables.group_s, state, dp, group)
+    for place in range(1, pp):
+        one, other = state.order[place - 1], state.order[place]
+        state.hops_s[place] = hop(tables.hop_s, work, state.slots, dp, one, other)
+    cost_s = _cost(state)
+    _keep(state, cost_s)
+    return cost_s
+
+
+@njit(cache=True, error_model="numpy")
+def all_hops(tables: Tables, work: Scratch, slots: Grid, pp: int, dp: int) -> Floats:
+    """Between every two groups: (pp, pp), seconds."""
+    hops_s = np.zeros((pp, pp))
     for one in range(pp):
         for other in range(one):
-            hops[one, other] = hop(tables.level, work, state.slots, dp, one, other)
-            hops[other, one] = hops[one, other]
-    return hops
+            hops_s[one, other] = hop(tables.hop_s, work, slots, dp, one, other)
+            hops_s[other, one] = hops_s[one, other]
+    return hops_s
 
 
-@njit(cache=True)
-def _cost(levels_s: Floats, hops: Grid, group_s: Floats) -> float:
-    path_s = 0.0
-    for level in hops:
-        path_s += levels_s[level]
-    return float(group_s.max() + 2 * path_s)
+@_uncounted
+def _cost(state: State) -> float:
+    """Added up from the start each time, so that no rounding accumulates."""
+    slowest_s = path_s = 0.0
+    for group_s in state.group_s:
+        slowest_s = max(slowest_s, group_s)
+    for hop_s in state.hops_s:
+        path_s += hop_s
+    return slowest_s + 2 * path_s
 
 
-@njit(cache=True)
-def _load(
-    group_s: Floats, slots: Grid, loads_s: Floats, worst_s: Floats, dp: int, group: int
-) -> None:
+@_uncounted
+def _keep(state: State, cost_s: float) -> None:
+    """As the best; entry by entry, since a copy of arrays may allocate."""
+    state.best_s[0] = cost_s
+    for slot in range(len(state.slots)):
+        state.best_slots[slot] = state.slots[slot]
+    for place in range(len(state.order)):
+        state.best_order[place] = state.order[place]
+
+
+@_uncounted
+def _load(group_s: Floats, state: State, dp: int, group: int) -> None:
     """Fill in loads and their largest of one group."""
-    first = group * dp
-    worst_s[group] = 0.0
+    slots, first = state.slots, group * dp
+    state.group_s[group] = 0.0
     for slot in range(first, first + dp):
         load_s = -group_s[slots[slot], slots[slot]]
         for other in range(first, first + dp):
             load_s += group_s[slots[slot], slots[other]]
-        loads_s[slot] = load_s
-        worst_s[group] = max(worst_s[group], load_s)
+        state.loads_s[slot] = load_s
+        state.group_s[group] = max(state.group_s[group], load_s)
 
 
-@njit(cache=True)
-def _load_after(
-    group_s: Floats, slots: Grid, loads_s: Floats, dp: int, here: int, joining: int
-) -> float:
+@_uncounted
+def _load_after(group_s: Floats, state: State, dp: int, here: int, joining: int) -> float:
     """The largest load of the group of slot `here` when class `joining` takes that slot."""
-    first = here // dp * dp
+    slots, first = state.slots, here // dp * dp
     leaving = slots[here]
     new_s = worst_s = 0.0
     for slot in range(first, first + dp):
         if slot != here:
-            to_new_s = group_s[slots[slot], joining]
+            to_new_s = group_s[joining, slots[slot]]
             new_s += to_new_s
-            worst_s = max(worst_s, loads_s[slot] + to_new_s - group_s[slots[slot], leaving])
+            load_s = state.loads_s[slot] + to_new_s - group_s[leaving, slots[slot]]
+            worst_s = max(worst_s, load_s)
     return max(worst_s, new_s)
 
 
-@njit(cache=True)
+@_uncounted
 def _swap(
     tables: Tables, work: Scratch, state: State, here: int, there: int, allowed_s: float
 ) -> bool:
     """Swap the units at two slots, the second maybe idle, unless it costs more than is allowed."""
-    slots, order, hops, tried = state.slots, state.order, state.hops, state.tried
-    pp, dp = len(order), len(state.loads_s) // len(order)
+    slots, place = state.slots, state.place
+    pp, dp = len(place), len(state.loads_s) // len(place)
     one, other = here // dp, min(there // dp, pp)
     if one == other or slots[here] == slots[there]:
         return False
-    worst_s = _load_after(tables.group_s, slots, state.loads_s, dp, here, slots[there])
+    bound_s = _load_after(tables.group_s, state, dp, here, slots[there])
     if other < pp:
-        there_s = _load_after(tables.group_s, slots, state.loads_s, dp, there, slots[here])
-        worst_s = max(worst_s, there_s)
+        bound_s = max(bound_s, _load_after(tables.group_s, state, dp, there, slots[here]))
     for group in range(pp):
         if group != one and group != other:
-            worst_s = max(worst_s, state.group_s[group])
-    bound_s = worst_s
-    for place in range(pp - 1):
-        touched = _touches(order, place, one, other)
-        bound_s += 2 * tables.levels_s[0 if touched else hops[place]]
+            bound_s = max(bound_s, state.group_s[group])
+    # The hops before and after both groups, each once: 0 is before the first place, where none is.
+    before, after = place[one], place[one] + 1
+    before_other, after_other = (place[other], place[other] + 1) if other < pp else (0, 0)
+    touched = (
+        before,
+        after,
+        before_other if before_other != after else 0,
+        after_other if after_other != before else 0,
+    )
+    for hop_s in state.hops_s:
+        bound_s += 2 * hop_s
+    for at in touched:
+        bound_s -= 2 * state.hops_s[at]
     slots[here], slots[there] = slots[there], slots[here]
-    for place in range(pp - 1):
-        if bound_s > allowed_s:
-            break
-        if _touches(order, place, one, other):
-            tried[place] = hop(tables.level, work, slots, dp, order[place], order[place + 1])
-            bound_s += 2 * (tables.levels_s[tried[place]] - tables.levels_s[0])
-    moved = bound_s <= allowed_s
-    for place in range(pp - 1):
-        if moved and tried[place] >= 0:
-            hops[place] = tried[place]
-        tried[place] = -1
-    if not moved:
+    if not _try_hops(tables.hop_s, work, state, touched, bound_s, allowed_s):
         slots[here], slots[there] = slots[there], slots[here]
         return False
-    for group in (one, other):
-        if group < pp:
-            _load(tables.group_s, slots, state.loads_s, state.group_s, dp, group)
+    for index, at in enumerate(touched):
+        if 0 < at < pp:
+            state.hops_s[at] = state.tried_s[index]
+    _load(tables.group_s, state, dp, one)
+    if other < pp:
+        _load(tables.group_s, state, dp, other)
     return True
 
 
-@njit(cache=True)
-def _touches(order: Grid, place: int, one: int, other: int) -> bool:
-    """Whether the hop behind a place is of one of two groups."""
-    return order[place] in (one, other) or order[place + 1] in (one, other)
-
-
-@njit(cache=True)
-def _reverse(
-    tables: Tables, work: Scratch, state: State, first: int, last: int, allowed_s: float
+@_uncounted
+def _try_hops(
+    hop_s: Floats,
+    work: Scratch,
+    state: State,
+    touched: tuple[int, int, int, int],
+    others_s: float,
+    allowed_s: float,
 ) -> bool:
-    """Reverse the path between two places, unless it costs more than is allowed."""
-    order, hops, slots = state.order, state.hops, state.slots
-    dp = len(state.loads_s) // len(order)
-    cost_s = _cost(tables.levels_s, hops, state.group_s)
-    before = after = -1
+    """Fill in tried_s, hops at these places; whether, with the others, they are allowed.
+
+    All at their least come first: mostly that says no.
+    """
+    slots, order, tried_s = state.slots, state.order, state.tried_s
+    pp, dp = len(order), len(state.loads_s) // len(order)
+    bound_s = others_s
+    for exact in (False, True):
+        for index, at in enumerate(touched):
+            if bound_s > allowed_s:
+                return False
+            if 0 < at < pp:
+                one, other = order[at - 1], order[at]
+                if exact:
+                    bound_s -= 2 * tried_s[index]
+                    tried_s[index] = hop(hop_s, work, slots, dp, one, other)
+                else:
+                    tried_s[index] = _tally_both(hop_s, work, slots, dp, one, other)[2]
+                bound_s += 2 * tried_s[index]
+    return bound_s <= allowed_s
+
+
+@_uncounted
+def _reverse(
+    hop_s: Floats, work: Scratch, state: State, first: int, last: int, allowed_s: float
+) -> bool:
+    """Reverse the path between two places, unless that adds more than is allowed."""
+    order, hops_s, slots = state.order, state.hops_s, state.slots
+    pp, dp = len(order), len(state.loads_s) // len(order)
+    before_s = after_s = 0.0
     if first > 0:
-        before = hop(tables.level, work, slots, dp, order[first - 1], order[last])
-        cost_s += 2 * (tables.levels_s[before] - tables.levels_s[hops[first - 1]])
-    if last < len(hops):
-        after = hop(tables.level, work, slots, dp, order[first], order[last + 1])
-        cost_s += 2 * (tables.levels_s[after] - tables.levels_s[hops[last]])
-    if cost_s > allowed_s:
+        before_s = hop(hop_s, work, slots, dp, order[first - 1], order[last])
+    if last < pp - 1:
+        after_s = hop(hop_s, work, slots, dp, order[first], order[last + 1])
+    if 2 * (before_s + after_s - hops_s[first] - hops_s[last + 1]) > allowed_s:
         return False
-    if before >= 0:
-        hops[first - 1] = before
-    if after >= 0:
-        hops[last] = after
-    order[first : last + 1] = order[first : last + 1][::-1].copy()
-    hops[first:last] = hops[first:last][::-1].copy()
+    hops_s[first], hops_s[last + 1] = before_s, after_s
+    for step in range((last + 1 - first) // 2):
+        one, other = first + step, last - step
+        order[one], order[other] = order[other], order[one]
+    for step in range((last - first) // 2):
+        one, other = first + 1 + step, last - step
+        hops_s[one], hops_s[other] = hops_s[other], hops_s[one]
+    for place in range(first, last + 1):
+        state.place[order[place]] = place
     return True
 
 
-@njit(cache=True)
-def hop(level: Grid, work: Scratch, slots: Grid, dp: int, one: int, other: int) -> int:
-    """The bottleneck matching of two groups, as a level."""
-    rows, columns = work.rows, work.columns
-    num_rows = _tally(slots, one * dp, dp, work.seen, rows, work.row_units)
-    num_columns = _tally(slots, other * dp, dp, work.seen, columns, work.column_units)
-    threshold = 0
-    for row in range(num_rows):
-        least = level[rows[row], columns[0]]
-        for column in range(1, num_columns):
-            least = min(least, level[rows[row], columns[column]])
-        threshold = max(threshold, least)
-    work.flow[:num_rows, :num_columns] = 0
+@_uncounted
+def hop(hop_s: Floats, work: Scratch, slots: Grid, dp: int, one: int, other: int) -> float:
+    """The bottleneck matching of two groups, seconds."""
+    num_rows, num_columns, threshold_s = _tally_both(hop_s, work, slots, dp, one, other)
     left = dp
+    for row in range(num_rows):
+        for column in range(num_columns):
+            units = 0
+            if hop_s[work.rows[row], work.columns[column]] <= threshold_s:
+                units = min(work.row_units[row], work.column_units[column])
+                work.row_units[row] -= units
+                work.column_units[column] -= units
+                left -= units
+            work.flow[row, column] = units
     while left > 0:
-        reached = _search(level, work, num_rows, num_columns, threshold)
+        reached = _search(hop_s, work, num_rows, num_columns, threshold_s)
         if reached >= 0:
             left -= _augment(work, reached)
         else:
-            threshold = _next_threshold(level, work, num_rows, num_columns)
-    return threshold
+            threshold_s = _next_threshold(hop_s, work, num_rows, num_columns)
+    return threshold_s
 
 
-@njit(cache=True)
+@_uncounted
+def _tally_both(
+    hop_s: Floats, work: Scratch, slots: Grid, dp: int, one: int, other: int
+) -> tuple[int, int, float]:
+    """Classes of both groups, how many they are, and the seconds that every one needs at least."""
+    num_rows = _tally(slots, one * dp, dp, work.seen, work.rows, work.row_units)
+    num_columns = _tally(slots, other * dp, dp, work.seen, work.columns, work.column_units)
+    needed_s = 0.0
+    for row in range(num_rows):
+        least_s = np.inf
+        for column in range(num_columns):
+            least_s = min(least_s, hop_s[work.rows[row], work.columns[column]])
+        needed_s = max(needed_s, least_s)
+    for column in range(num_columns):
+        least_s = np.inf
+        for row in range(num_rows):
+            least_s = min(least_s, hop_s[work.rows[row], work.columns[column]])
+        needed_s = max(needed_s, least_s)
+    return num_rows, num_columns, needed_s
+
+
+@_uncounted
 def _tally(slots: Grid, first: int, dp: int, seen: Grid, found: Grid, units: Grid) -> int:
     """Classes of a group, and how many units of each; returns the number of classes."""
     num_found = 0
@@ -343,8 +434,10 @@ def _tally(slots: Grid, first: int, dp: int, seen: Grid, found: Grid, units: Gri
     return num_found
 
 
-@njit(cache=True)
-def _search(level: Grid, work: Scratch, num_rows: int, num_columns: int, threshold: int) -> int:
+@_uncounted
+def _search(
+    hop_s: Floats, work: Scratch, num_rows: int, num_columns: int, threshold_s: float
+) -> int:
     """Breadth first from rows with units left to a column with units left; NONE if out of reach.
 
     from_row: of a column, the row it was reached from; from_column: of a row, START if it has
@@ -363,7 +456,10 @@ def _search(level: Grid, work: Scratch, num_rows: int, num_columns: int, thresho
         row = queue[done]
         done += 1
         for column in range(num_columns):
-            if from_row[column] != NONE or level[work.rows[row], work.columns[column]] > threshold:
+            if (
+                from_row[column] != NONE
+                or hop_s[work.rows[row], work.columns[column]] > threshold_s
+            ):
                 continue
             from_row[column] = row
             if work.column_units[column] > 0:
@@ -376,7 +472,7 @@ def _search(level: Grid, work: Scratch, num_rows: int, num_columns: int, thresho
     return NONE
 
 
-@njit(cache=True)
+@_uncounted
 def _augment(work: Scratch, reached: int) -> int:
     """Send along the path that was found what fits; returns how many units."""
     row = work.from_row[reached]
@@ -398,13 +494,13 @@ def _augment(work: Scratch, reached: int) -> int:
     return int(units)
 
 
-@njit(cache=True)
-def _next_threshold(level: Grid, work: Scratch, num_rows: int, num_columns: int) -> int:
-    """The least level that leads from what the search reached to what it did not."""
-    least = len(level) ** 2  # more than there are
+@_uncounted
+def _next_threshold(hop_s: Floats, work: Scratch, num_rows: int, num_columns: int) -> float:
+    """The least time of a link that leads from what the search reached to what it did not."""
+    least_s = np.inf
     for row in range(num_rows):
         if work.from_column[row] != NONE:
             for column in range(num_columns):
                 if work.from_row[column] == NONE:
-                    least = min(least, level[work.rows[row], work.columns[column]])
-    return int(least)
+                    least_s = min(least_s, hop_s[work.rows[row], work.columns[column]])
+    return least_s

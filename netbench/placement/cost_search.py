@@ -3,8 +3,8 @@
 Units that the cost cannot tell apart are one class, so the state is the classes of every group; see
 `cost_kernel`. First come layouts without search: all units in a chain, from each class to the one
 nearest to it, cut into runs along the pipelines; runs as long as a pipeline put each pipeline into
-one region, runs of one unit each group. Then annealing starts again and again, from those, from
-random groups and from the best so far, each time with more moves.
+one region, runs of one unit each group. Then annealing starts again and again, from the best so far
+and from random groups in turn, each time with more moves.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 
 from netbench.placement.cost_kernel import (
-    Tables,
     all_hops,
     anneal,
+    by_class,
     new_scratch,
     new_state,
     same_class,
     settle,
 )
-from netbench.placement.dtfm_cost import LinkTimes, greedy_path, length_s, shortest_path
+from netbench.placement.dtfm_cost import greedy_path, length_s, shortest_path
 from netbench.placement.problem import Answer, Budget, Grid, Problem, Step
 from netbench.placement.units import Units, assemble, closest, units_of
 
 FIRST_MOVES, GROWTH, MOST_MOVES = 1000, 1.5, 1 << 20
 """Of the first annealing, how many times more of each further one, and where that ends."""
 
-HOT, COLD = 0.03, 0.0005
+HOT, COLD = 0.015, 0.0005
 """Temperatures at which annealing begins and ends, shares of the cost at its start."""
 
 MAX_STARTS = 20
 """Annealings of a search, unless the budget ends it before."""
 
-CHUNK = 1 << 13
-"""Moves between two looks at the clock."""
+CHUNK = 1 << 11
+"""Moves between two looks at the clock, and at what they found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Found:
-    """What a layout or an annealing came to. groups: (pp, dp), units in the order of stages."""
+    """Groups that cost less than all before: (pp, dp), units in the order of stages."""
 
     groups: Grid
     cost_s: float
@@ -59,131 +58,114 @@ def search_cost(problem: Problem, seed: int, budget: Budget) -> Answer:
     """
     started = time.perf_counter()
     units = units_of(problem)
+    search = _Search(units, seed, budget, started)
     steps: list[Step] = []
-    num_evaluated = 0
-    for found in search_groups(units, seed, budget, started):
-        num_evaluated = found.num_evaluated
-        if not steps or found.cost_s < steps[-1].value:
-            step = Step(
-                elapsed_s=found.elapsed_s,
-                num_evaluated=num_evaluated,
-                value=found.cost_s,
-                grid=assemble(units, found.groups),
-                stage_layers=problem.stage_layers,
-            )
-            steps.append(step)
-            if budget.progress:
-                budget.progress(step)
+    for found in search.run():
+        step = Step(
+            elapsed_s=found.elapsed_s,
+            num_evaluated=found.num_evaluated,
+            value=found.cost_s,
+            grid=assemble(units, found.groups),
+            stage_layers=problem.stage_layers,
+        )
+        steps.append(step)
+        if budget.progress:
+            budget.progress(step)
     return Answer(
         grid=steps[-1].grid,
         stage_layers=problem.stage_layers,
         steps=tuple(steps),
-        num_evaluated=num_evaluated,
+        num_evaluated=search.num_evaluated,
         elapsed_s=time.perf_counter() - started,
     )
 
 
-def search_groups(units: Units, seed: int, budget: Budget, started: float) -> Iterator[Found]:
-    """The layouts, then every annealing. started: `perf_counter` when the budget's time began."""
-    search = _Search(units, seed, budget, started)
-    layouts = search.layouts()
-    ends = []
-    for slots in layouts:
-        ends.append((search.begin(slots), slots))
-        yield search.found()
-    for index in range(MAX_STARTS):
-        if search.is_over():
-            return
-        best = min(ends, key=itemgetter(0))[1]
-        search.begin((best, layouts[index // 3 % len(layouts)], search.shuffled())[index % 3])
-        cost_s = search.anneal(int(min(FIRST_MOVES * GROWTH**index, MOST_MOVES)))
-        ends.append((cost_s, search.state.slots))
-        yield search.found()
-
-
 class _Search:
-    """The state, and what it takes to anneal it."""
+    """What it takes to anneal a state, and the best so far.
+
+    started: `perf_counter` when the budget's time began.
+    """
 
     def __init__(self, units: Units, seed: int, budget: Budget, started: float) -> None:
-        self._units, self._budget, self._started = units, budget, started
+        self._links, self._seed = units.links, seed
+        self._budget, self._started = budget, started
         self._pp, self._dp = units.problem.pp, units.problem.dp
-        self._rng = np.random.default_rng(seed)
-        self._classes = same_class(units.links.group_s, units.links.hop_s)
-        self._tables = _tables_of(units.links, self._classes)
-        self._work = new_scratch(len(self._tables.group_s), self._dp)
-        self._evaluated = 0
+        self._classes = same_class(self._links.group_s, self._links.hop_s)
+        self._tables = by_class(self._links.group_s, self._links.hop_s, self._classes)
+        self._work = new_scratch(len(self._tables.hop_s), self._dp)
+        self._best_s, self._best_slots = np.inf, self._classes
+        self.num_evaluated = 0
 
-    def layouts(self) -> list[Grid]:
+    def run(self) -> Iterator[Found]:
+        """Whatever is better than all before, of the layouts, then of every annealing."""
+        for slots in self._layouts():
+            self.num_evaluated += 1
+            yield from self._told(slots, np.arange(self._pp))
+        rng = np.random.default_rng(self._seed)
+        for index in range(MAX_STARTS):
+            if self._is_over():
+                return
+            slots = rng.permutation(self._classes) if index % 2 else self._best_slots
+            num_moves = int(min(FIRST_MOVES * GROWTH**index, MOST_MOVES))
+            yield from self._anneal(slots, num_moves, rng)
+
+    def _layouts(self) -> Iterator[Grid]:
         """Slots of units along a chain of classes, in every length of run that divides pp."""
         pp, dp = self._pp, self._dp
         idle = np.ones(len(self._classes), np.bool_)
-        idle[closest(self._units.links, pp * dp)] = False
-        hops_s = self._tables.levels_s[self._tables.level]
-        place = np.argsort(greedy_path(hops_s, 0))[self._classes]
-        chain = self._classes[np.lexsort((place, idle))]
-        taken, left = chain[: pp * dp], chain[pp * dp :]
-        runs = [taken.reshape(-1, dp, run) for run in range(pp, 0, -1) if pp % run == 0]
-        return [np.concatenate([run.transpose(0, 2, 1).ravel(), left]) for run in runs]
+        idle[closest(self._links, pp * dp)] = False
+        path = greedy_path(self._tables.hop_s, 0)
+        num_taken = np.bincount(self._classes[~idle], minlength=len(path))
+        chain = np.repeat(path, num_taken[path])
+        for length in range(pp, 0, -1):
+            if pp % length == 0:
+                runs = chain.reshape(-1, dp, length).transpose(0, 2, 1)
+                yield np.concatenate([runs.ravel(), self._classes[idle]])
 
-    def shuffled(self) -> Grid:
-        return self._rng.permutation(self._classes)
+    def _anneal(self, slots: Grid, num_moves: int, rng: np.random.Generator) -> Iterator[Found]:
+        """From these slots, with a look at the best of the state from time to time."""
+        self.num_evaluated += 1
+        state = new_state(slots, self._shortest(slots, np.arange(self._pp)), self._dp)
+        told_s = settle(self._tables, self._work, state)
+        hot_s, cooling = HOT * told_s, (COLD / HOT) ** (1 / num_moves)
+        done = 0
+        while done < num_moves and not self._is_over():
+            ahead = int(min(CHUNK, num_moves - done, self._budget.evaluations - self.num_evaluated))
+            warm_s = hot_s * cooling**done
+            anneal(self._tables, self._work, state, warm_s, cooling, ahead, rng)
+            done += ahead
+            self.num_evaluated += ahead
+            if state.best_s[0] < told_s:
+                told_s = float(state.best_s[0])
+                yield from self._told(state.best_slots, state.best_order)
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         return (
-            self._evaluated >= self._budget.evaluations
+            self.num_evaluated >= self._budget.evaluations
             or time.perf_counter() - self._started >= self._budget.seconds
         )
 
-    def begin(self, slots: Grid) -> float:
-        """Take these slots; the cost along the shortest path, seconds."""
-        self.state = new_state(slots, self._pp, self._dp)
-        self._evaluated += 1
-        return self._straighten()
+    def _told(self, slots: Grid, order: Grid) -> Iterator[Found]:
+        """These, along the shortest path, if they are better than all before."""
+        state = new_state(slots, self._shortest(slots, order), self._dp)
+        cost_s = settle(self._tables, self._work, state)
+        if cost_s < self._best_s:
+            self._best_s, self._best_slots = cost_s, state.slots
+            yield Found(
+                groups=self._units_at(slots)[state.order],
+                cost_s=cost_s,
+                elapsed_s=time.perf_counter() - self._started,
+                num_evaluated=self.num_evaluated,
+            )
 
-    def anneal(self, num_moves: int) -> float:
-        """Take the best that annealing meets from here; its cost, seconds."""
-        cooling = (COLD / HOT) ** (1 / num_moves)
-        hot_s = HOT * float(self.state.best_s[0])
-        num_moves = int(min(num_moves, self._budget.evaluations - self._evaluated))
-        for done in range(0, num_moves, CHUNK):
-            chunk, warm_s = min(CHUNK, num_moves - done), hot_s * cooling**done
-            anneal(self._tables, self._work, self.state, warm_s, cooling, chunk, self._rng)
-            self._evaluated += chunk
-            if self.is_over():
-                break
-        self.state.slots[:] = self.state.best_slots
-        self.state.order[:] = self.state.best_order
-        return self._straighten()
+    def _shortest(self, slots: Grid, order: Grid) -> Grid:
+        """The groups along the shortest path, or in the order given if that is as short."""
+        hops_s = all_hops(self._tables, self._work, slots, self._pp, self._dp)
+        path_s, shortest = shortest_path(hops_s)
+        return shortest if path_s < length_s(hops_s, order) else order
 
-    def found(self) -> Found:
-        """The state, told."""
-        slots, order = self.state.slots, self.state.order
+    def _units_at(self, slots: Grid) -> Grid:
+        """Units of the classes at these slots, group by group: (pp, dp)."""
         units = np.empty(len(slots), np.int64)
         units[np.argsort(slots, kind="stable")] = np.argsort(self._classes, kind="stable")
-        shape = self._pp, self._dp
-        return Found(
-            groups=units[: self._pp * self._dp].reshape(shape)[order],
-            cost_s=settle(self._tables, self._work, self.state),
-            elapsed_s=time.perf_counter() - self._started,
-            num_evaluated=self._evaluated,
-        )
-
-    def _straighten(self) -> float:
-        """Order the groups along the shortest path; the cost, seconds."""
-        hops_s = self._tables.levels_s[all_hops(self._tables, self._work, self.state)]
-        path_s, order = shortest_path(hops_s)
-        if path_s < length_s(hops_s, self.state.order):
-            self.state.order[:] = order
-        return settle(self._tables, self._work, self.state)
-
-
-def _tables_of(links: LinkTimes, classes: Grid) -> Tables:
-    """Of two classes: the times of the first unit of one and another unit of the other."""
-    _, firsts, sizes = np.unique(classes, return_index=True, return_counts=True)
-    group_s, hop_s = links.group_s[np.ix_(firsts, firsts)], links.hop_s[np.ix_(firsts, firsts)]
-    np.fill_diagonal(hop_s, hop_s.max())  # of classes of one unit, where it is never read
-    for one in np.flatnonzero(sizes > 1):
-        pair = firsts[one], np.flatnonzero(classes == one)[1]
-        group_s[one, one], hop_s[one, one] = links.group_s[pair], links.hop_s[pair]
-    levels_s, level = np.unique(hop_s, return_inverse=True)
-    return Tables(group_s, level.reshape(hop_s.shape), levels_s)
+        return units[: self._pp * self._dp].reshape(self._pp, self._dp)

@@ -192,14 +192,16 @@ def _exact_path(hops: Floats) -> Grid:
     return order
 
 
+@njit(cache=True)
 def greedy_path(hops: Floats, start: int) -> Grid:
     """The order of groups from `start` always on to the nearest group that is left."""
-    order, left = [start], np.ones(len(hops), np.bool_)
-    left[start] = False
-    while left.any():
-        order.append(int(np.where(left, hops[order[-1]], np.inf).argmin()))
-        left[order[-1]] = False
-    return np.array(order, np.int64)
+    order, left = np.empty(len(hops), np.int64), np.ones(len(hops), np.bool_)
+    nearest = start
+    for place in range(len(hops)):
+        order[place] = nearest
+        left[nearest] = False
+        nearest = int(np.where(left, hops[nearest], np.inf).argmin())
+    return order
 
 
 def _without_crossings(hops: Floats, order: Grid) -> Grid:

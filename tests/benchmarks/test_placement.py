@@ -49,9 +49,9 @@ def test_a_row_tells_both_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(4, dp=2, pp=2, seed=0)
     assert to_equal_cost("random", problem) == (
         "a placement of DT-FM cost 4 s, random",
-        "search_cost, 1 swaps",
+        "search_cost, 1 candidates",
         1.0,
-        "dtfm, 2 candidates",
+        "dtfm, 2 candidates before evolution",
         2.0,
     )
     assert {seed for one, seed in asked if one is problem} == set(SEEDS)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netbench.placement.cost_kernel import same_class
 from netbench.placement.cost_search import search_cost
 from netbench.placement.dtfm import dtfm
 from netbench.placement.dtfm_cost import cost_s, grid_cost_s
@@ -114,13 +113,3 @@ def test_a_seed_decides_the_search() -> None:
     short = [step for step in values(1, 5000) if step[0] < 5000]
     assert short == [step for step in long if step[0] < 5000]
     assert values(2, 30000) != long
-
-
-def test_interchangeable_devices_are_of_one_class() -> None:
-    """Four in one region, two in another, one whose delay differs to a single other."""
-    region = np.array([0, 1, 0, 0, 1, 0, 0])
-    apart = region[:, None] != region
-    hop_s = np.where(apart, 2.0, 1.0)
-    hop_s[6, 1] = hop_s[1, 6] = 2.5
-    # Device 1 is told apart by its link to 6, as 6 is.
-    assert same_class(np.zeros((7, 7)), hop_s).tolist() == [0, 1, 0, 0, 2, 0, 3]
