@@ -11,6 +11,16 @@ no group may reach across sites that make it end after X. Where the programme ha
 The programme knows nothing of single pipelines: hops of a stage are counted, since pipelines that
 go through a site can be swapped there. That, and figures that are each the least of their kind,
 makes the bound lower than the optimum, never higher.
+
+Of nodes with several devices it knows this. A pipeline that is longer than a node is wide has a hop
+between nodes, and a group with more members than a node has room for is on two of them. Where X
+allows no stage's hop between nodes, all pipelines have those stages side by side: a node has room
+for as many members less, and the node of the first pipeline makes their updates one after another.
+
+Sites may be taken together: the figures of a cluster are the least of its sites', and a grid counts
+as what the least figures make of it, so that what no such grid goes below is a bound. With tensor
+parallelism a stage has several groups, each inside some set of sites. Those that do not have the
+slowest pipeline do not wait for it: from when it is ready nothing follows for the others.
 """
 
 from __future__ import annotations
@@ -24,12 +34,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
+from scipy.spatial.distance import squareform
 
 from netbench.errors import PlanError
 from netbench.placement.floors import Floors
-from netbench.placement.group_floors import group_floors
+from netbench.placement.group_floors import Groups, group_floors
 from netbench.placement.pipeline_floors import hop_floors, round_trip_s
 from netbench.placement.problem import Budget, Floats, Grid, Problem
 
@@ -37,7 +49,8 @@ SECONDS = 20.0
 """Of search for a proof where the budget does not say."""
 
 MAX_SITES = 12
-"""Up to so many, what a group takes is known for every set of sites: 4,096 of them."""
+"""Up to so many, what a group takes is known for every set of sites: 4,096 of them. More are taken
+together in so many clusters."""
 
 PRECISION = 0.004
 """Of the bound: levels that are nearer to each other are one."""
@@ -122,15 +135,18 @@ def floor_s(problem: Problem, grid: Grid) -> float:
     floors, hops = problem.floors, hop_floors(problem.floors)
     sites = floors.site[grid]
     stage, after = np.arange(max(1, problem.pp - 1)), np.minimum(1, problem.pp - 1)
-    ready_s = hops.ready_s[:, stage, sites[:, stage], sites[:, stage + after]].max(axis=(1, 2))
-    groups = group_floors(floors, problem.dp)
-    done_s = ready_s
-    if problem.tp == 1:
-        reached = np.bitwise_or.reduce(1 << sites, axis=0)
-        of_stage = np.arange(problem.pp), reached
-        done_s = np.maximum(
-            ready_s + groups.after_s[of_stage], hops.least_s + groups.full_s[of_stage]
-        )
+    node, hop = problem.node[grid], (slice(None), stage, sites[:, stage], sites[:, stage + after])
+    beside = node[:, stage] == node[:, stage + after]
+    lanes_s = np.where(beside, hops.ready_s[hop], hops.across_s[hop]).max(axis=2)
+    together = _runs(beside.all(axis=0)[: problem.pp - 1])
+    groups = group_floors(floors, problem.dp, together)
+    # Of every stage and tensor-parallel index, a group.
+    ready_s = lanes_s.reshape(problem.pp, problem.dp, problem.tp).max(axis=1)
+    by_group = (1 << sites).reshape(problem.dp, problem.tp, problem.pp)
+    of_group = np.arange(problem.pp)[:, None], np.bitwise_or.reduce(by_group, axis=0).T
+    done_s = np.maximum(
+        ready_s + groups.after_s[of_group], hops.least_s[:, None] + groups.full_s[of_group]
+    )
     return float(done_s.max() + _barrier_s(floors)) * (1 - _ROUNDING)
 
 
@@ -149,22 +165,22 @@ class _Search:
     """Which ranges of levels have a grid below a time, as far as the integer programme tells."""
 
     def __init__(self, problem: Problem, floors: Floors, deadline: float) -> None:
-        self._problem, self._floors, self._deadline = problem, floors, deadline
-        self._hops = hop_floors(floors)
-        self._sizes: Grid = np.bincount(floors.site)
-        lanes, members = problem.dp * problem.tp, problem.dp
-        self._paired = floors.num_sites <= MAX_SITES and problem.tp == 1
-        self._groups = group_floors(floors if self._paired else _anywhere(floors), members)
-        self._programme = _Programme(problem.pp, lanes, self._sizes) if self._paired else None
-        self._apart_s = _barrier_s(floors)
-        whole_s = self._hops.whole_s[np.isfinite(self._hops.whole_s)]
+        self._problem, self._deadline = problem, deadline
+        self._apart_s, self._hops = _barrier_s(floors), hop_floors(floors)
+        if floors.num_sites > MAX_SITES:
+            cluster = _clusters(floors)
+            floors, self._hops = floors.merged(cluster), self._hops.between(cluster)
+        self._floors, self._sizes = floors, np.bincount(floors.site)
+        self._groups_of: dict[bytes, Groups] = {}  # by stages that are together
+        self._programme = _Programme(problem.pp, problem.dp, problem.tp, self._sizes)
+        every_s = np.stack([self._hops.whole_s, self._hops.across_whole_s])
+        whole_s = every_s[np.isfinite(every_s)]
         steps = np.log(whole_s / whole_s.min()) // PRECISION
         levels = [whole_s[steps == step] for step in np.unique(steps)]
         self._least_s = np.array([level.min() for level in levels])
         self._most_s = np.array([level.max() for level in levels])
-        least_s = self._hops.least_s[:, None] + np.maximum(
-            self._groups.after_s, self._groups.full_s
-        )
+        groups = self._groups(np.ones(problem.pp, np.int64))
+        least_s = self._hops.least_s[:, None] + np.maximum(groups.after_s, groups.full_s)
         floor_s = float(least_s[:, 1:].min(axis=1).max()) + self._apart_s
         self._ranges = [_Range(floor_s, 0, len(levels) - 1)]  # a heap
 
@@ -203,21 +219,30 @@ class _Search:
         )
 
     def _proof(self, pipeline_s: float, group_s: float) -> str:
-        if self._programme is None:
-            return (
-                f"no pipeline takes less than {pipeline_s:.3g} s, and no group is done less than "
-                f"{group_s:.3g} s later, each alone on the best links"
-            )
-        devices = f"{self._sizes.sum()} devices at {len(self._sizes)} sites do not go round: "
-        return devices + (
-            f"where the slowest pipeline takes {pipeline_s:.3g} s, some group's members are so far "
-            f"apart that it is done {group_s:.3g} s later, or not all find a place"
+        return (
+            f"{self._sizes.sum()} devices at {len(self._sizes)} sites do not go round: where the "
+            f"slowest pipeline takes {pipeline_s:.3g} s, some group's members are so far apart "
+            f"that it is done {group_s:.3g} s later, or not all find a place"
         )
+
+    def _slowest_s(self, level_s: float) -> Floats:
+        """Until each stage is ready, (pp,), of a pipeline whose dearest hop has that level."""
+        hops = self._hops
+        pairs = (hops.ready_s, hops.whole_s), (hops.across_s, hops.across_whole_s)
+        ready_s = np.hstack([each_s[:, whole_s >= level_s] for each_s, whole_s in pairs])
+        slowest_s: Floats = ready_s.min(axis=1)
+        return slowest_s
+
+    def _groups(self, together: Grid) -> Groups:
+        key = together.tobytes()
+        if key not in self._groups_of:
+            self._groups_of[key] = group_floors(self._floors, self._problem.dp, together)
+        return self._groups_of[key]
 
     def _proved_s(self, first: int, last: int, known_s: float) -> float:
         """What no grid with its slowest pipeline in these levels goes below."""
         low_s = max(known_s, float(self._least_s[first]) + self._apart_s)
-        if self._programme is None or self._possible(first, last, low_s * (1 + PRECISION)):
+        if self._possible(first, last, low_s * (1 + PRECISION)):
             return low_s
         if not self._possible(first, last, math.inf):
             return math.inf  # devices do not go round
@@ -234,15 +259,21 @@ class _Search:
 
     def _possible(self, first: int, last: int, seconds: float) -> bool:
         """Whether no proof is found that no grid takes less than `seconds`."""
-        assert self._programme is not None
-        hops = self._hops
-        dear = hops.whole_s >= self._least_s[first]
-        slowest_s = hops.ready_s[:, dear].min(axis=1)[:, None]  # until each stage is ready
+        hops, tp = self._hops, self._problem.tp
+        most_s = min(self._most_s[last], seconds - self._apart_s)
+        usable = hops.whole_s <= most_s
+        # Hops that leave no node: between nodes, none is allowed.
+        inside = (hops.across_whole_s > most_s).all(axis=(1, 2))[: self._problem.pp - 1]
+        together = _runs(inside)
+        for hop in np.flatnonzero(inside):
+            usable[hop] &= self._floors.width >= together[hop]
+        # With tensor parallelism, who waits for the slowest pipeline is one group of several.
+        slowest_s = self._slowest_s(self._least_s[first]) if tp == 1 else hops.least_s
+        groups = self._groups(together)
         group_s = np.maximum(
-            slowest_s + self._groups.after_s, hops.least_s[:, None] + self._groups.full_s
+            slowest_s[:, None] + groups.after_s, hops.least_s[:, None] + groups.full_s
         )
         allowed = group_s + self._apart_s <= seconds
-        usable = hops.whole_s <= min(self._most_s[last], seconds - self._apart_s)
         left_s = self._deadline - time.monotonic()
         return left_s <= 0 or self._programme.possible(
             usable, [_largest(s) for s in allowed], left_s
@@ -251,10 +282,12 @@ class _Search:
 
 class _Programme:
     """Numbers of devices by stage, site and next site: (pp - 1, S, S), or (1, S, S) of one stage on
-    the diagonal. Every stage has its devices inside one of some sets of sites."""
+    the diagonal. Every group of a stage, of which there are as many as tensor-parallel ranks, has
+    its members inside one of some sets of sites."""
 
-    def __init__(self, depth: int, lanes: int, sizes: Grid) -> None:
-        self._depth, self._lanes, self._sizes = depth, lanes, sizes
+    def __init__(self, depth: int, members: int, tp: int, sizes: Grid) -> None:
+        self._depth, self._sizes, self._num_groups = depth, sizes, tp
+        self._members, self._lanes = members, members * tp
         num_sites, num_hops = len(sizes), max(1, depth - 1)
         self._shape = (num_hops, num_sites, num_sites)
         hops = np.arange(num_hops * num_sites**2).reshape(self._shape)
@@ -283,7 +316,7 @@ class _Programme:
         )
         one = np.zeros((self._depth, num_choices))
         one[[stage for stage, _ in choices], np.arange(num_choices)] = 1
-        most = np.minimum(self._lanes, self._sizes)
+        most = np.minimum(self._members, self._sizes)
         rows, low, high = [], [], []
 
         def add(matrix: Floats, least: float, greatest: float | Grid) -> None:
@@ -297,13 +330,15 @@ class _Programme:
         add(padded(self._flow), 0, 0)
         add(padded(self._at[0].sum(axis=0)[None]), self._lanes, self._lanes)
         add(padded(self._at.sum(axis=0)), 0, self._sizes)
-        add(np.hstack([np.zeros((self._depth, count)), one]), 1, 1)
+        add(np.hstack([np.zeros((self._depth, count)), one]), self._num_groups, self._num_groups)
         for stage, some in enumerate(sets):
             if full in some:
                 continue
             chosen = -(inside * one[stage][:, None]).T * most[:, None]
             add(np.hstack([self._at[stage], chosen]), -np.inf, 0)
-        upper = np.concatenate([np.where(usable.ravel(), self._lanes, 0), np.ones(num_choices)])
+        upper = np.concatenate(
+            [np.where(usable.ravel(), self._lanes, 0), np.full(num_choices, self._num_groups)]
+        )
         found = milp(
             np.zeros(count + num_choices),
             integrality=np.ones(count + num_choices),
@@ -326,11 +361,22 @@ def _largest(allowed: NDArray[np.bool_]) -> list[int]:
     return largest
 
 
-def _anywhere(floors: Floors) -> Floors:
-    """As if all devices were at one site with the best links."""
-    of_links = ("delay_s", "message_s", "first_s", "all_s", "give_s", "take_s", "byte_s", "slow_s")
-    best = {name: getattr(floors, name).min(keepdims=True) for name in of_links}
-    return dataclasses.replace(floors, kind=floors.kind[:1], **best)
+def _runs(inside: NDArray[np.bool_]) -> Grid:
+    """Of every stage, how many stages are on its node in every pipeline, at least. inside:
+    (pp - 1,), whether a hop leaves no node."""
+    run = np.cumsum(np.concatenate([[True], ~inside]))
+    runs: Grid = np.bincount(run)[run]
+    return runs
+
+
+def _clusters(floors: Floors) -> Grid:
+    """Sites, (S,), in `MAX_SITES` clusters, which have the best links inside."""
+    there_s = floors.links.all_s + floors.links.delay_s
+    apart_s = np.maximum(there_s, there_s.T)
+    np.fill_diagonal(apart_s, 0.0)
+    tree = linkage(squareform(apart_s), "average")
+    cluster: Grid = np.unique(fcluster(tree, MAX_SITES, "maxclust"), return_inverse=True)[1]
+    return cluster
 
 
 def _barrier_s(floors: Floors) -> float:
@@ -339,7 +385,7 @@ def _barrier_s(floors: Floors) -> float:
     if not floors.gpipe:
         return 0.0
     steps_s = floors.barrier_steps * round_trip_s(floors)
-    best = floors.delay_s.copy()
+    best = floors.links.delay_s.copy()
     np.fill_diagonal(best, 0.0)
     for middle in range(len(best)):
         best = np.minimum(best, best[:, middle, None] + best[None, middle])

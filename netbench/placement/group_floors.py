@@ -6,12 +6,17 @@ contain it, so that what holds for a set holds for its subsets, and members may 
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from netbench.placement.floors import CHAIN, RING, SHARDED, Floors
 from netbench.placement.problem import Floats, Grid
+
+Make = Callable[[Floors, int, int], tuple[Floats, Floats]]
+"""(floors, number of members, stage) -> `after_s` and `full_s` of all sets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -23,22 +28,45 @@ class Groups:
     full_s: Floats
 
 
-def group_floors(floors: Floors, num_members: int) -> Groups:
-    """Of a plan's groups, for all 2 ** num_sites sets of sites."""
+def group_floors(floors: Floors, num_members: int, together: Grid | None = None) -> Groups:
+    """Of a plan's groups, for all 2 ** num_sites sets of sites.
+
+    together: (pp,), how many stages each pipeline has on the node of a stage, that one included, at
+    least; None = 1. A node has the less members of a group, and the more of the first members,
+    whose updates it makes one after another.
+    """
     depth = len(floors.gradient_bytes)
+    together = np.ones(depth, np.int64) if together is None else together
+    if floors.shared_updates and floors.data_parallel == CHAIN:
+        floors = dataclasses.replace(floors, update_s=floors.update_s * together)
     update_s = floors.update_s[:, None] * np.ones(1 << floors.num_sites)
     make = {CHAIN: _chain, RING: _ring, SHARDED: _sharded}.get(floors.data_parallel)
     if make is None or num_members < 2:
         return Groups(after_s=update_s, full_s=update_s)
     after_s, full_s = (np.empty_like(update_s) for _ in range(2))
-    alike: dict[tuple[float, float], int] = {}
+    alike: dict[tuple[float, float, int], int] = {}
     for stage in range(depth):
-        of = alike.setdefault((floors.gradient_bytes[stage], floors.update_s[stage]), stage)
+        key = floors.gradient_bytes[stage], floors.update_s[stage], int(together[stage])
+        of = alike.setdefault(key, stage)
         if of == stage:
-            after, full = make(floors, num_members, stage)
-            after_s[stage], full_s[stage] = _inherited(after), _inherited(full)
+            figures = _of_sets(make, floors, num_members, stage, floors.width // together[stage])
+            after_s[stage], full_s[stage] = map(_inherited, figures)
         after_s[stage], full_s[stage] = after_s[of], full_s[of]
     return Groups(after_s=after_s, full_s=full_s)
+
+
+def _of_sets(make: Make, floors: Floors, n: int, stage: int, room: Grid) -> tuple[Floats, Floats]:
+    """Figures of sets by themselves. room: (S,), members that a node has room for: a group at a
+    site whose nodes have less room is on two of them, as if they were two sites."""
+    after_s, full_s = make(floors, n, stage)
+    for site in np.flatnonzero(room < n):
+        number = 1 << site
+        if np.isinf(floors.apart.delay_s[site, site]):
+            after_s[number] = full_s[number] = np.inf  # there is one node
+            continue
+        after, full = make(floors.twins(np.array([site])), n, stage)
+        after_s[number], full_s[number] = after[-1], full[-1]
+    return after_s, full_s
 
 
 def _chain(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
@@ -49,12 +77,14 @@ def _chain(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
     """
     size, update_s = floors.gradient_bytes[stage], floors.update_s[stage]
     rest = 1 - floors.slice_bytes[stage] / size if size else 0.0
-    path_s = _along(floors.delay_s, n)
-    after, full = _there_and_back(floors.byte_s, n, rest)
-    after_s = size * after + path_s + float(floors.delay_s.min())
-    apart_s = _narrowest(size * floors.byte_s + floors.slow_s, n)  # a new connection, then not
-    apart_s = apart_s + size * _narrowest(floors.byte_s, n)
-    full_s = np.maximum(size * full + float(floors.slow_s.min()), apart_s) + 2 * path_s
+    path_s = _along(floors.links.delay_s, n)
+    after, full = _there_and_back(floors.links.byte_s, n, rest)
+    after_s = size * after + path_s + float(floors.links.delay_s.min())
+    apart_s = _narrowest(
+        size * floors.links.byte_s + floors.links.slow_s, n
+    )  # a new connection, then not
+    apart_s = apart_s + size * _narrowest(floors.links.byte_s, n)
+    full_s = np.maximum(size * full + float(floors.links.slow_s.min()), apart_s) + 2 * path_s
     return after_s + update_s, full_s + update_s
 
 
@@ -112,7 +142,7 @@ def _ring(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
 def _sharded(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
     """All send to all, update their share, and pass it round; nobody starts that last part before
     everybody has sent."""
-    piece_s = floors.gradient_bytes[stage] / n * floors.byte_s + floors.delay_s
+    piece_s = floors.gradient_bytes[stage] / n * floors.links.byte_s + floors.links.delay_s
     _, gathered_s = _round(floors, n, stage, n - 1, floors.ring_steps[1])
     gathered_s = gathered_s + floors.update_s[stage] / n
     sets = _sets(floors.num_sites)
@@ -133,13 +163,15 @@ def _round(
     """
     size, passes = floors.gradient_bytes[stage], floors.ring_passes[stage]
     delays = (num_steps * passes - simulated) / n
-    hop_s = delays * floors.delay_s
+    hop_s = delays * floors.links.delay_s
     if simulated >= n:  # it comes round
         slice_bytes = size / n * num_steps / simulated / 2
-        hop_s = hop_s + floors.delay_s + slice_bytes * floors.byte_s
+        hop_s = hop_s + floors.links.delay_s + slice_bytes * floors.links.byte_s
     relayed_s = _around(hop_s, n)
-    new_s = floors.slow_s / num_steps if num_steps > n - 1 else 0.0  # a ring alone is warm later
-    narrow_s = _narrowest(size / n * floors.byte_s + new_s, n, closed=True)
+    new_s = (
+        floors.links.slow_s / num_steps if num_steps > n - 1 else 0.0
+    )  # a ring alone is warm later
+    narrow_s = _narrowest(size / n * floors.links.byte_s + new_s, n, closed=True)
     remaining = max(0, simulated - (n - 1)) * num_steps / simulated
     full_s = np.maximum(relayed_s, num_steps * narrow_s)
     return (np.maximum(relayed_s, remaining * narrow_s) if remaining else relayed_s), full_s

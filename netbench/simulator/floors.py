@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.placement.floors import Floors
+from netbench.placement.floors import Floors, Links
 from netbench.placement.problem import Floats, Grid
 from netbench.plan.model import Plan
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
@@ -28,33 +28,29 @@ def plan_floors(plan: Plan) -> Floors | None:
         return None
     site, stands_for = _sites(plan)
     fabric = _fabric(plan, stands_for)
-    links = _Links(fabric, site[stands_for])
+    paths = _Paths(fabric, site[stands_for], np.asarray(plan.device_nodes)[stands_for])
     size = max(1.0, message_bytes(plan))
     gpipe, blocking = plan.schedule == "gpipe", plan.system == "megatron"
     gradients = np.array([float(stage.gradient_bytes) for stage in plan.stages])
-    forward_s, backward_s = _compute_s(plan, links)
-    give_s, take_s = links.operations_s(size)
+    forward_s, backward_s = _compute_s(plan, paths)
     weight_s = forward_s if plan.schedule == "zero-bubble" else np.zeros_like(forward_s)
     dp = plan.layout.dp
     steps = [2 * (dp - 1), dp - 1]
     if dp > collectives.MAX_RING:
         steps = [min(collectives.MERGED_STEPS, some) for some in steps]
     passes = np.maximum(1.0, np.ceil(gradients / dp / collectives.RING_CHUNK_BYTES))
-    kinds = plan.type_stages or (plan.stages,)
+    kinds, nodes = plan.type_stages or (plan.stages,), np.asarray(plan.device_nodes)
     return Floors(
         site=site,
         kind=_kinds(plan)[_first(site)],
+        width=np.bincount(nodes)[nodes][_first(site)],
+        links=paths.links(plan, size, apart=False),
+        apart=paths.links(plan, size, apart=True),
         may_idle=len(site) > plan.layout.num_ranks,
         forward_s=forward_s,
         backward_s=backward_s - weight_s,
         weight_s=weight_s,
         num_chunks=plan.num_chunks,
-        delay_s=links.least(fabric.delay_s),
-        message_s=links.least(size / fabric.rate),
-        first_s=links.least(cold_s(fabric, size)),
-        all_s=links.least(cold_s(fabric, size * plan.num_micro_batches)),
-        give_s=links.least(give_s),
-        take_s=links.least(take_s),
         num_rounds=plan.num_rounds,
         num_micro_batches=plan.num_micro_batches,
         gpipe=gpipe,
@@ -64,10 +60,7 @@ def plan_floors(plan: Plan) -> Floors | None:
         data_parallel=plan.data_parallel,
         gradient_bytes=gradients,
         update_s=np.array([[s.optimizer_s for s in stages] for stages in kinds]).min(axis=0),
-        byte_s=links.least(1 / fabric.rate, channels=fabric.transport.channels),
-        slow_s=links.least(
-            cold_s(fabric, _LARGE) - _LARGE / fabric.rate, fabric.transport.channels
-        ),
+        shared_updates=plan.system == "dtfm",
         slice_bytes=_slice_bytes(gradients),
         ring_passes=passes,
         ring_steps=(steps[0], steps[1]),
@@ -95,19 +88,43 @@ _LARGE = 1e9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Links:
+class _Paths:
     """Paths between the devices that stand for sites."""
 
     fabric: Fabric
     site: Grid
+    node: Grid
 
     def __post_init__(self) -> None:
         for channels in {1, self.fabric.transport.channels}:
             self.fabric.paths(*self._pairs(), channels)
 
-    def least(self, of_path: Floats, channels: int = 1) -> Floats:
-        """The least of each path's figures between any two sites, (S, S); inf = no two devices."""
+    def links(self, plan: Plan, size: float, *, apart: bool) -> Links:
+        """Of messages of `size` bytes, and of collectives. apart: between different nodes."""
+        fabric, channels = self.fabric, self.fabric.transport.channels
+        give_s, take_s = self.operations_s(size)
+
+        def least(of_path: Floats, channels: int = 1) -> Floats:
+            return self.least(of_path, channels, apart=apart)
+
+        return Links(
+            delay_s=least(fabric.delay_s),
+            message_s=least(size / fabric.rate),
+            first_s=least(cold_s(fabric, size)),
+            all_s=least(cold_s(fabric, size * plan.num_micro_batches)),
+            give_s=least(give_s),
+            take_s=least(take_s),
+            byte_s=least(1 / fabric.rate, channels),
+            slow_s=least(cold_s(fabric, _LARGE) - _LARGE / fabric.rate, channels),
+        )
+
+    def least(self, of_path: Floats, channels: int = 1, *, apart: bool = False) -> Floats:
+        """The least of each path's figures between any two sites, (S, S); inf = no two devices.
+        apart: of devices on different nodes."""
         source, target = self._pairs()
+        if apart:
+            across = self.node[source] != self.node[target]
+            source, target = source[across], target[across]
         paths = self.fabric.paths(source, target, channels)
         num_sites = int(self.site.max()) + 1
         least = np.full((num_sites, num_sites), np.inf)
@@ -164,14 +181,14 @@ def _fabric(plan: Plan, devices: Grid) -> Fabric:
     return Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
 
 
-def _compute_s(plan: Plan, links: _Links) -> tuple[Floats, Floats]:
+def _compute_s(plan: Plan, paths: _Paths) -> tuple[Floats, Floats]:
     """Of the forward and the backward pass of a micro-batch, (num_kinds, pp) each, tensor
     parallelism's bytes at the best rate there is."""
     kinds, tp = plan.type_stages or (plan.stages,), plan.layout.tp
     forward_s = np.array([[stage.forward_s for stage in stages] for stages in kinds])
     backward_s = np.array([[stage.backward_s for stage in stages] for stages in kinds])
     byte_s = float(
-        links.least(1 / links.fabric.rate, links.fabric.transport.channels).min(initial=math.inf)
+        paths.least(1 / paths.fabric.rate, paths.fabric.transport.channels).min(initial=math.inf)
     )
     if tp == 1 or not math.isfinite(byte_s):
         return forward_s, backward_s

@@ -16,6 +16,9 @@ from netbench.simulator.scheduling import Request
 DELAYS_S = (0.0, 0.00005, 0.001, 0.01, 0.05, 0.2)
 RATES_BPS = (1e8, 3e8, 1e9, 2e9, 1e10, math.inf)
 SHARING = ("pair", "class", "nic", "trunk")
+WIDTHS = ((1,), (2,), (4,), (1, 2), (1, 2, 3, 4))
+"""Devices of a node."""
+
 NEAR = Link(one_way_delay_s=0.01, bandwidth_bps=2e9)
 FAR = Link(one_way_delay_s=0.1, bandwidth_bps=0.4e9)
 
@@ -76,15 +79,16 @@ LINKS = st.builds(
 
 @st.composite
 def problems(draw: st.DrawFn, max_devices: int = 16) -> Problem:
-    """Up to `max_devices`, 8 at least, on nodes of one or two, in up to three regions, with
-    directed links."""
+    """Up to `max_devices` and a few idle ones, on nodes of one to four, in up to three regions,
+    with directed links."""
     variant, tp = draw(st.sampled_from(sorted(VARIANTS.items())))
     pp = draw(st.integers(2, 4))
     dp = draw(st.integers(1, min(4, max_devices // (pp * tp))))
-    width, num_regions = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    count = math.ceil(pp * dp * tp / width)
-    where = draw(st.lists(st.integers(0, num_regions - 1), min_size=count, max_size=count))
-    sizes = [[width] * where.count(region) for region in sorted(set(where))]
+    widths, num_regions = draw(st.sampled_from(WIDTHS)), draw(st.integers(1, 3))
+    regions: list[list[int]] = [[] for _ in range(num_regions)]
+    while sum(map(sum, regions)) < pp * dp * tp:
+        draw(st.sampled_from(regions)).append(draw(st.sampled_from(widths)))
+    sizes = [nodes for nodes in regions if nodes]
     links = [[draw(LINKS) for _ in sizes] for _ in sizes]
     sharing = draw(st.sampled_from(SHARING))
     nic_bps = draw(st.sampled_from((1e9, 1e10))) if sharing == "nic" else math.inf

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.errors import PlanError
-from netbench.placement.bound import Bound, floor_s, lower_bound, lower_bounds
+from netbench.placement.bound import MAX_SITES, Bound, floor_s, lower_bound, lower_bounds
 from netbench.placement.exhaustive import optimum
 from netbench.placement.problem import Budget, Problem
 from netbench.scenario import load_scenario
@@ -23,10 +23,18 @@ from tests.placement.small import FAR, NEAR, problems, small_problem, small_scen
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(), seed=st.integers(0, 999))
 def test_no_placement_is_faster_than_its_floor_or_the_bound(problem: Problem, seed: int) -> None:
-    """Of every schedule, kind of data parallelism and of sharing; some devices may be idle."""
+    """Of every schedule, kind of data parallelism and of sharing, on nodes of one device and more;
+    some are idle. Two placements are at random; in two more, nodes hold stretches of pipelines,
+    and of groups."""
     random = np.random.default_rng(seed)
-    devices = [random.permutation(problem.num_devices) for _ in range(3)]
-    grids = np.stack([some[: math.prod(problem.shape)].reshape(problem.shape) for some in devices])
+    size, devices = math.prod(problem.shape), np.arange(problem.num_devices)
+    orders = [random.permutation(devices)[:size] for _ in range(2)]
+    grids = np.stack(
+        [
+            *(order.reshape(problem.shape) for order in (*orders, devices[:size])),
+            devices[:size].reshape(problem.shape[::-1]).T,
+        ]
+    )
     times_s = problem.objective.times_s(grids)
     floors_s = [floor_s(problem, grid) for grid in grids]
     assert (floors_s <= times_s).all()
@@ -59,6 +67,73 @@ def test_pipelines_and_groups_cannot_both_stay_inside_regions() -> None:
     assert lower_bound(one).seconds <= alone_s
     gradients_s = 8 * two.gradient_bytes.min() / FAR.bandwidth_bps
     assert lower_bound(two).seconds > alone_s + gradients_s
+
+
+@pytest.mark.parametrize(
+    ("variant", "most"),
+    [("dtfm-random-p4", 0.18), ("dtfm-random-p4-sharded-ps", 0.17), ("megatron-p4", 0.3)],
+)
+@pytest.mark.parametrize("sizes", [[4, 4], [2, 2, 2, 2], [4, 1, 1, 1, 1]])
+def test_the_optimum_on_nodes_of_several_devices_is_above_the_bound(
+    sizes: list[int], variant: str, most: float
+) -> None:
+    """Of all placements, with a NIC for all that leaves a node: what pipelines save inside nodes,
+    groups pay between them. If both were taken to stay inside, the optimum would be up to 59% above
+    the bound, and never less than 24%."""
+    link = Link(one_way_delay_s=0.00005, bandwidth_bps=math.inf)
+    scenario = small_scenario([sizes], ((link,),), "nic", nic_bps=1e10)
+    problem = small_problem(scenario, variant, layers=8, batch=2 * 64)
+    best, bound = optimum(problem), lower_bound(problem)
+    assert bound.seconds <= floor_s(problem, best.grid) <= best.seconds
+    assert bound.gap(best.seconds) < most
+
+
+def test_the_first_members_of_a_node_are_updated_one_after_another() -> None:
+    """Where sending takes no time the floor is what the simulator makes of it, four updates of the
+    larger kind on one node, and two on each of two."""
+    link = Link(one_way_delay_s=0.0, bandwidth_bps=math.inf)
+    scenario = small_scenario([[4, 4]], ((link,),), "nic", nic_bps=math.inf)
+    problem = small_problem(scenario, "dtfm-random-p4", layers=8, batch=2 * 64)
+    one_node, two_nodes = np.arange(8).reshape(2, 4), np.array([[0, 1, 4, 5], [2, 3, 6, 7]])
+    times_s = problem.objective.times_s(np.stack([one_node, two_nodes]))
+    assert floor_s(problem, one_node) == pytest.approx(times_s[0], rel=1e-4)
+    assert 0.99 * times_s[1] < floor_s(problem, two_nodes) <= times_s[1]
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random-p2", "dtfm-random-p2-1f1b-sharded-ps"])
+def test_more_sites_than_sets_are_listed_of_are_taken_together(variant: str) -> None:
+    """Sixteen of one device, four of them close to each other: the bound is below pipelines of
+    neighbours and 100 random placements, and at most a twelfth below the best of them."""
+    far, near = (
+        Link(one_way_delay_s=delay_s, bandwidth_bps=bps)
+        for delay_s, bps in ((0.1, 2e8), (1e-3, 2e9))
+    )
+    links = [[near if a // 4 == b // 4 else far for b in range(16)] for a in range(16)]
+    problem = small_problem(small_scenario([[1]] * 16, links), variant, layers=4, batch=8 * 16)
+    assert problem.floors is not None
+    assert problem.floors.num_sites == 16 > MAX_SITES
+    random = np.random.default_rng(0)
+    devices = [np.arange(16), *(random.permutation(16) for _ in range(100))]
+    times_s = problem.objective.times_s(np.stack([some.reshape(8, 2) for some in devices]))
+    bound = lower_bound(problem)
+    assert bound.seconds <= times_s.min() < 13 / 12 * bound.seconds
+
+
+def test_with_tensor_parallelism_devices_have_to_go_round_too() -> None:
+    """Four groups of three: two regions of six have two each, and are as good as one; of seven and
+    five, one group reaches across. Their bound is at least two fifths above."""
+
+    def problem_of(sizes: tuple[int, ...]) -> Problem:
+        links = [[NEAR if a == b else FAR for b in range(len(sizes))] for a in range(len(sizes))]
+        scenario = small_scenario([[1] * size for size in sizes], links)
+        return small_problem(scenario, "megatron-p2t2", layers=4, batch=3 * 16)
+
+    one, even, uneven = (lower_bound(problem_of(s)).seconds for s in ((12,), (6, 6), (7, 5)))
+    assert one == even
+    assert uneven > 1.4 * even
+    random, problem = np.random.default_rng(0), problem_of((7, 5))
+    grids = [random.permutation(12).reshape(problem.shape) for _ in range(100)]
+    assert uneven <= problem.objective.times_s(np.stack(grids)).min()
 
 
 def test_two_universities_are_nearly_solved() -> None:
