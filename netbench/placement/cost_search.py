@@ -24,7 +24,12 @@ from netbench.placement.cost_kernel import (
     same_class,
     settle,
 )
-from netbench.placement.dtfm_cost import greedy_path, length_s, shortest_path
+from netbench.placement.dtfm_cost import (
+    MAX_EXACT_STAGES,
+    greedy_path,
+    length_s,
+    shortest_path,
+)
 from netbench.placement.problem import Answer, Budget, Grid, Problem, Step
 from netbench.placement.units import Units, assemble, closest, units_of
 
@@ -34,7 +39,7 @@ FIRST_MOVES, GROWTH, MOST_MOVES = 1000, 1.5, 1 << 20
 HOT, COLD = 0.015, 0.0005
 """Temperatures at which annealing begins and ends, shares of the cost at its start."""
 
-MAX_STARTS = 20
+MAX_STARTS = 25
 """Annealings of a search, unless the budget ends it before."""
 
 CHUNK = 1 << 11
@@ -135,7 +140,9 @@ class _Search:
             anneal(self._tables, self._work, state, warm_s, cooling, ahead, rng)
             done += ahead
             self.num_evaluated += ahead
-            if state.best_s[0] < told_s:
+            # A path through more groups than are solved exactly may take longer than the moves.
+            soon = self._pp <= MAX_EXACT_STAGES or done == num_moves or self._is_over()
+            if soon and state.best_s[0] < told_s:
                 told_s = float(state.best_s[0])
                 yield from self._told(state.best_slots, state.best_order)
 
