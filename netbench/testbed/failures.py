@@ -69,7 +69,9 @@ def explain(
     for cause in causes:
         ranks_of.setdefault(cause.what, []).append(cause.rank)
     reasons = list(ranks_of)
-    shown = [f"{name_ranks(ranks_of[what], name)}: {what}" for what in reasons[:NAMED_RANKS]]
+    shown = [
+        f"{name_ranks(sorted(ranks_of[what]), name)}: {what}" for what in reasons[:NAMED_RANKS]
+    ]
     if rest := sum(len(ranks_of[what]) for what in reasons[NAMED_RANKS:]):
         shown.append(f"and {rest} more")
     killed = any("SIGKILL" in c.what or "without a word" in c.what for c in causes)

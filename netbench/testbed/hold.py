@@ -370,9 +370,7 @@ def _await_held(
             event = events.get(timeout=START_S)
         except queue.Empty:
             tail = session.console_tail()
-            raise TestbedError(
-                f"no sign of life for {START_S:g} s; last console lines:\n{tail}"
-            ) from None
+            raise TestbedError(f"no sign of life for {START_S:g} s{tail}") from None
         if event is None or event["event"] == "error":
             raise TestbedError(_why(event, session))
         if event["event"] == "held":
@@ -382,7 +380,7 @@ def _await_held(
 
 def _why(event: Mapping[str, Any] | None, session: SessionProcess) -> str:
     what = event["message"] if event else "the session that held the network ended unexpectedly"
-    return f"{what}; last console lines:\n{session.console_tail()}"
+    return f"{what}{session.console_tail(booted=event is not None)}"
 
 
 class _Line(threading.Thread):

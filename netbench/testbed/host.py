@@ -38,7 +38,7 @@ class Host:
     said if not. has_user_namespaces: an unprivileged process may make them.
     guest_kernel: built and checksum right. packaged_kernel: Debian's, no virtual time.
     guest_tmpdir: where a guest may keep its memory; None if no place allows executable mappings.
-    shm_executable: /dev/shm is such a place. num_cores: this process may use.
+    num_cores: this process may use.
     memory_bytes: available now. tc_version, torch_version: empty if not installed.
     """
 
@@ -49,7 +49,6 @@ class Host:
     guest_kernel: Path | None
     packaged_kernel: Path | None
     guest_tmpdir: Path | None
-    shm_executable: bool
     has_ip: bool
     has_tc: bool
     has_ping: bool
@@ -62,7 +61,6 @@ class Host:
 
 def probe_host() -> Host:
     """Look at this machine. Takes some tens of milliseconds; imports neither torch nor paramiko."""
-    shm = Path("/dev/shm")
     netem_error = _native_error()
     return Host(
         is_root=os.geteuid() == 0,
@@ -71,8 +69,7 @@ def probe_host() -> Host:
         has_user_namespaces=_succeeds("unshare", "--user", "--map-root-user", "true"),
         guest_kernel=locate_kernel(),
         packaged_kernel=locate_packaged_kernel(),
-        guest_tmpdir=guest_tmpdir((shm, Path(tempfile.gettempdir()), cache_dir())),
-        shm_executable=allows_executable_mappings(shm),
+        guest_tmpdir=guest_tmpdir((Path("/dev/shm"), Path(tempfile.gettempdir()), cache_dir())),
         has_ip=find_command("ip") is not None,
         has_tc=find_command("tc") is not None,
         has_ping=find_command("ping") is not None,

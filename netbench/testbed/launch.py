@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from netbench.errors import TestbedError
-from netbench.testbed.guest import EVENTS_DEVICE, LINE_DEVICE, boot_command, write_init
+from netbench.testbed.guest import BOOTED, EVENTS_DEVICE, LINE_DEVICE, boot_command, write_init
 from netbench.testbed.host import Host
 
 MODES = ("native", "guest-virtual", "guest-real")
@@ -56,11 +56,14 @@ class SessionProcess:
             env={**os.environ, "TMPDIR": str(tmpdir)},
         )
 
-    def console_tail(self) -> str:
-        """The last lines the session's console printed, for an error message."""
+    def console_tail(self, *, booted: bool = False) -> str:
+        """The last lines that the session's console printed, as the end of an error message: none
+        where it printed nothing. booted: without those of a guest's boot, which went well."""
         size = os.fstat(self._console.fileno()).st_size
         text = os.pread(self._console.fileno(), size, 0).decode(errors="replace")
-        return "\n".join(f"  | {line}" for line in text.splitlines()[-CONSOLE_LINES:])
+        lines = (text.rpartition(BOOTED)[2] if booted else text).splitlines()
+        shown = [f"\n  | {line}" for line in lines if line.strip()][-CONSOLE_LINES:]
+        return "".join(["\nlast console lines:", *shown]) if shown else ""
 
     def close(self) -> None:
         """End everything the session started."""

@@ -269,18 +269,18 @@ class _Controller:
         try:
             index, event = self._events.get(timeout=STALL_S)
         except queue.Empty:
-            tails = "\n".join(session.console_tail() for session in self._running.values())
+            tails = "".join(session.console_tail() for session in self._running.values())
             last = "; ".join(f"session {i + 1} after {self._last[i]}" for i in self._running)
             raise TestbedError(
                 f"no sign of life for {STALL_S:g} s, {last}: a rank hangs, or computes for ever"
-                f"\nlast console lines:\n{tails}{self._kept()}"
+                f"{tails}{self._kept()}"
             ) from None
         if index not in self._running:
             return
         if event is None or event["event"] == "error":
             what = event["message"] if event else f"the {self._mode} session ended unexpectedly"
-            tail = self._running[index].console_tail()
-            raise TestbedError(f"{what}\nlast console lines:\n{tail}{self._kept()}")
+            tail = self._running[index].console_tail(booted=event is not None)
+            raise TestbedError(f"{what}{tail}{self._kept()}")
         if event["event"] == "done":
             self._running.pop(index).close()
         else:

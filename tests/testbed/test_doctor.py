@@ -19,7 +19,6 @@ HOST = Host(
     guest_kernel=Path("/cache/linux"),
     packaged_kernel=None,
     guest_tmpdir=Path("/dev/shm"),
-    shm_executable=True,
     has_ip=True,
     has_tc=True,
     has_ping=True,

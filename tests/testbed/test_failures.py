@@ -58,6 +58,14 @@ def test_every_cause_is_listed_up_to_a_limit() -> None:
     )
 
 
+def test_ranks_with_one_cause_are_named_by_number() -> None:
+    """Whoever complained first."""
+    causes = [Complaint(rank=rank, what="no such file") for rank in (2, 0, 1)]
+    assert said(*causes) == (
+        "rank 0 on ohio-0, rank 1 on ohio-1, rank 2 on ohio-2: no such file, in iteration 3"
+    )
+
+
 def test_a_lost_connection_that_nobody_caused_is_told_as_it_is() -> None:
     """E.g. the network between them was taken away."""
     assert said(LOST).startswith("rank 0 on ohio-0: Connection closed by peer")

@@ -66,8 +66,8 @@ class FakeSession:
 
     closed = 0
 
-    def console_tail(self) -> str:
-        return "  | Kernel panic"
+    def console_tail(self, *, booted: bool = False) -> str:
+        return "" if booted else "\nlast console lines:\n  | Kernel panic"
 
     def close(self) -> None:
         FakeSession.closed += 1
