@@ -89,7 +89,7 @@ FLOPS = Quantity(
 )
 COUNT = Quantity(
     name="count",
-    example="64M",
+    example="24",
     units=_decimal("", "KMGT"),
     aliases={"k": "K", "B": "G"},
     bare=True,

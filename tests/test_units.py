@@ -60,7 +60,7 @@ def test_a_value_with_its_unit_is_read_exactly(
         (units.parse_time, "", '"" is not a time; write e.g. "11ms"'),
         (units.parse_bandwidth, "1Gbps", 'unknown unit "Gbps"; expected one of bit, Kbit'),
         (units.parse_bytes, "1.5B", '"1.5B" is not a whole number'),
-        (units.parse_count, "8.5", '"8.5" is not a whole number; write e.g. "64M"'),
+        (units.parse_count, "8.5", '"8.5" is not a whole number; write e.g. "24"'),
         (units.parse_percent, "101%", '"101%" is more than 100%'),
         (units.parse_bandwidth, "1e400Gbit", '"1e400Gbit" is too large'),
     ],

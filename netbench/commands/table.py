@@ -63,7 +63,7 @@ def table(
         name = _scenario_name(scenario, run_path, results)
         path = run_path or find_run(results, name)
         if path is None:
-            _print_published(name, form, plot)
+            _print_published(name, results, form, plot)
             return
         run = read_run(path)
         _check_scenario(run, name)
@@ -232,13 +232,13 @@ def _print_run(run: Run, form: str) -> None:
         click.echo(run_markdown(run) if form == "markdown" else run_csv(run))
 
 
-def _print_published(name: str, form: str, plot: Path | None) -> None:
+def _print_published(name: str, results: Path, form: str, plot: Path | None) -> None:
     """What there is without a run: the published means, or nothing."""
     from netbench.report.grid import csv_text, markdown, rich_table
     from netbench.report.published import CASES
     from netbench.report.tables import mean_times
 
-    hint = f"no run of {name} yet; make one with: netbench run {name}"
+    hint = f"no run of {name} in {results}; make one with: netbench run {name}"
     if name not in CASES or plot:
         raise UsageError(hint)
     grid = mean_times(name)

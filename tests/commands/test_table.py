@@ -79,7 +79,8 @@ def test_a_scenario_without_run_or_publication_says_how_to_run_it(
 ) -> None:
     """Known but never run: exit code 2 and the command."""
     assert run(["table", "example-two-labs", "--results", str(tmp_path)]) == 2
-    assert "make one with: netbench run example-two-labs" in capsys.readouterr().err
+    said = f"no run of example-two-labs in {tmp_path}; make one with: netbench run example-two-labs"
+    assert said in capsys.readouterr().err
 
 
 def test_an_unknown_scenario_suggests_the_nearest(tmp_path: Path, capsys: CaptureFixture) -> None:
