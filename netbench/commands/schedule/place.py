@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from netbench.commands.live import wide_console
 from netbench.commands.schedule.layout import find_layout
-from netbench.commands.schedule.request import Limits, limit_options, request_options
+from netbench.commands.schedule.request import (
+    Limits,
+    Output,
+    limit_options,
+    output_options,
+    request_options,
+)
 from netbench.commands.schedule.search import (
     count_text,
     find_scheduler,
@@ -21,7 +26,7 @@ from netbench.commands.schedule.search import (
     watching,
     with_bounds,
 )
-from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
+from netbench.commands.simulation import warn_of_disturbances
 from netbench.plan import Plan, memory_warnings
 from netbench.report.grid import rich_table
 from netbench.report.schedule import LISTED, placed_grid
@@ -45,38 +50,32 @@ DEFAULT_OUTPUT = "placement.json"
     "--seed", type=click.IntRange(min=0), help="Of the search.  [default: the slice's first]"
 )
 @limit_options
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw it on a map of the regions.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded.")
+@output_options
 def command(
     request: Request,
     layout: str | None,
     scheduler: str,
     seed: int | None,
     limits: Limits,
-    output: Path | None,
-    plot: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Search where to put the ranks of SCENARIO, so that a simulated iteration is shortest.
 
     The answer says how far it may be from the best there is: no placement with as many layers in
     each stage is below the bound.
     """
-    check_pictures(output, plot)
-    check_formats(plot)
     find_scheduler(scheduler)  # before anything is printed
-    console = Console(stderr=True, highlight=False) if as_json else wide_console()
+    console, as_json = output.console(), output.as_json
     if seed is None:
         seed = request.scenario.sweep.default_seeds[0]
     if layout is not None:
         placed = find_layout(console, request, layout, scheduler, seed, limits, as_json=as_json)
     else:
         placed = _find(console, request, scheduler, seed, limits, as_json)
-    keep(console, placed, output, plot)
+    keep(console, placed, output.file, output.picture)
     if not as_json:
-        before = "" if output else f"keep it with -o {DEFAULT_OUTPUT}; "
-        file = output or Path(DEFAULT_OUTPUT)
+        before = "" if output.file else f"keep it with -o {DEFAULT_OUTPUT}; "
+        file = output.file or Path(DEFAULT_OUTPUT)
         console.print(before + run_hint(request.scenario, file), soft_wrap=True)
 
 

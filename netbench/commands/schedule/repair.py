@@ -10,11 +10,14 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.live import wide_console
 from netbench.commands.schedule.place import keep, run_hint, system_text
-from netbench.commands.schedule.request import DEFAULT_SYSTEM, make_request
+from netbench.commands.schedule.request import (
+    DEFAULT_SYSTEM,
+    Output,
+    make_request,
+    output_options,
+)
 from netbench.commands.schedule.search import count_text
-from netbench.commands.simulation import check_formats, check_pictures
 from netbench.errors import UsageError
 from netbench.report.grid import Grid, rich_table
 from netbench.report.sweep import seconds_text
@@ -51,9 +54,7 @@ DIGITS = 3
 @click.option("--system", help=f"Of a scenario.  [default: {DEFAULT_SYSTEM}]")
 @click.option("--layers", type=int, help="Of a scenario.  [default: the slice's first]")
 @click.option("--batch", type=int, help="Of a scenario.  [default: the slice's first]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw it on a map of the regions.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded.")
+@output_options
 def command(
     placement: str,
     scenario: str | None,
@@ -65,9 +66,7 @@ def command(
     system: str | None,
     layers: int | None,
     batch: int | None,
-    output: Path | None,
-    plot: Path | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Mend PLACEMENT, a file of netbench schedule -o, or the placement of a system as SCENARIO
     lists its nodes: the shortest simulated iteration without the nodes that are lost, while few
@@ -79,15 +78,7 @@ def command(
     from netbench.placement.repair import EVALUATIONS
     from netbench.simulator.mending import devices_of, repair
 
-    check_pictures(output, plot)
-    check_formats(plot)
-    console = Console(stderr=True, highlight=False) if as_json else wide_console()
-    if placement.endswith(SUFFIX):
-        _refuse(f"{placement} says it", system=system, layers=layers, batch=batch)
-        before = _read(Path(placement), scenario)
-    else:
-        _refuse(f"the scenario is {placement}", scenario=scenario)
-        before = _listed(placement, system or DEFAULT_SYSTEM, layers, batch)
+    before = _before(placement, scenario, system, layers, batch)
     found = repair(
         before.request,
         before.grid,
@@ -98,13 +89,25 @@ def command(
         seed=seed,
         evaluations=evaluations or EVALUATIONS,
     )
-    if as_json:
+    console = output.console()
+    if output.as_json:
         click.echo(json.dumps(_json(found), indent=2))
     else:
         _print(console, before, found, lost, added, moves)
-    keep(console, _after(before, found, moves, seed), output, plot)
-    if output is not None and not as_json:
-        console.print(run_hint(before.request.scenario, output), soft_wrap=True)
+    keep(console, _after(before, found, moves, seed), output.file, output.picture)
+    if output.file is not None and not output.as_json:
+        console.print(run_hint(before.request.scenario, output.file), soft_wrap=True)
+
+
+def _before(
+    placement: str, scenario: str | None, system: str | None, layers: int | None, batch: int | None
+) -> Placed:
+    """What is to be mended: a file, or a system as a scenario lists its nodes."""
+    if placement.endswith(SUFFIX):
+        _refuse(f"{placement} says it", system=system, layers=layers, batch=batch)
+        return _read(Path(placement), scenario)
+    _refuse(f"the scenario is {placement}", scenario=scenario)
+    return _listed(placement, system or DEFAULT_SYSTEM, layers, batch)
 
 
 def _refuse(why: str, **options: object) -> None:

@@ -1,16 +1,21 @@
-"""What is to be placed, and for how long a search may go on: the options of `netbench schedule`."""
+"""What is to be placed, for how long a search may go on and where its answer goes: the options that
+commands of `netbench schedule` share."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 
 from netbench import units
+from netbench.commands.live import wide_console
 from netbench.commands.quantity import Quantity
+from netbench.commands.simulation import check_formats, check_pictures
 from netbench.scenario import load_scenario
 
 if TYPE_CHECKING:
@@ -54,6 +59,19 @@ class Limits:
         if self.evaluations is not None:
             return f"{self.evaluations} candidates"
         return units.format_time(self.seconds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """Where an answer goes. file, picture: None = there is none. as_json: what is printed."""
+
+    file: Path | None
+    picture: Path | None
+    as_json: bool
+
+    def console(self) -> Console:
+        """For persons: beside JSON, on the standard error."""
+        return Console(stderr=True, highlight=False) if self.as_json else wide_console()
 
 
 def make_request(
@@ -131,6 +149,32 @@ def limit_options(function: Command) -> Command:
     @functools.wraps(function)
     def command(*args: Any, budget: float, evaluations: int | None, **others: Any) -> Any:
         return function(*args, limits=Limits(seconds=budget, evaluations=evaluations), **others)
+
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def output_options(function: Command) -> Command:
+    """Options of a command that is given an `output`, of which is known that it can be written."""
+    options = (
+        click.option(
+            "-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON."
+        ),
+        click.option(
+            "--plot", type=click.Path(path_type=Path), help="Draw it on a map of the regions."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded."),
+    )
+
+    @functools.wraps(function)
+    def command(
+        *args: Any, output: Path | None, plot: Path | None, as_json: bool, **others: Any
+    ) -> Any:
+        check_pictures(output, plot)
+        check_formats(plot)
+        wanted = Output(file=output, picture=plot, as_json=as_json)
+        return function(*args, output=wanted, **others)
 
     for option in reversed(options):
         command = option(command)
