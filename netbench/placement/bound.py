@@ -31,6 +31,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,72 +284,85 @@ class _Search:
 class _Programme:
     """Numbers of devices by stage, site and next site: (pp - 1, S, S), or (1, S, S) of one stage on
     the diagonal. Every group of a stage, of which there are as many as tensor-parallel ranks, has
-    its members inside one of some sets of sites."""
+    its members inside one of some sets of sites: so many groups have each."""
 
     def __init__(self, depth: int, members: int, tp: int, sizes: Grid) -> None:
         self._depth, self._sizes, self._num_groups = depth, sizes, tp
-        self._members, self._lanes = members, members * tp
+        self._lanes, self._room = members * tp, np.minimum(members, sizes)
         num_sites, num_hops = len(sizes), max(1, depth - 1)
-        self._shape = (num_hops, num_sites, num_sites)
-        hops = np.arange(num_hops * num_sites**2).reshape(self._shape)
-        count = hops.size
-        at = np.zeros((depth, num_sites, count))  # how many of a stage are at a site
+        hops = np.arange(num_hops * num_sites**2).reshape(num_hops, num_sites, num_sites)
+        self._count = hops.size
+        at = np.zeros((depth, num_sites, hops.size))  # how many of a stage are at a site
         for stage in range(depth):
             for site in range(num_sites):
                 to = hops[stage, site] if stage < num_hops else hops[stage - 1, :, site]
                 at[stage, site, to] = 1
-        flow = np.zeros((max(0, depth - 2), num_sites, count))
+        flow = np.zeros((max(0, depth - 2), num_sites, hops.size))
         for stage in range(1, depth - 1):
             for site in range(num_sites):
                 flow[stage - 1, site, hops[stage - 1, :, site]] += 1
                 flow[stage - 1, site, hops[stage, site]] -= 1
-        self._at, self._flow = at, flow.reshape(-1, count)
+        self._at, self._flow = at, flow.reshape(-1, hops.size)
 
     def possible(self, usable: NDArray[np.bool_], sets: list[list[int]], seconds: float) -> bool:
         """Whether devices can be so placed; True where the solver does not know in time."""
         if not all(sets):
             return False
-        num_sites, count = len(self._sizes), int(np.prod(self._shape))
-        choices = [(stage, number) for stage, some in enumerate(sets) for number in some]
-        num_choices, full = len(choices), (1 << num_sites) - 1
-        inside = np.array(
-            [[number >> site & 1 for site in range(num_sites)] for _, number in choices]
-        )
-        one = np.zeros((self._depth, num_choices))
-        one[[stage for stage, _ in choices], np.arange(num_choices)] = 1
-        most = np.minimum(self._members, self._sizes)
-        rows, low, high = [], [], []
-
-        def add(matrix: Floats, least: float, greatest: float | Grid) -> None:
-            rows.append(matrix)
-            low.append(np.broadcast_to(least, len(matrix)))
-            high.append(np.broadcast_to(greatest, len(matrix)))
-
-        def padded(hops: Floats) -> Floats:
-            return np.hstack([hops, np.zeros((len(hops), num_choices))])
-
-        add(padded(self._flow), 0, 0)
-        add(padded(self._at[0].sum(axis=0)[None]), self._lanes, self._lanes)
-        add(padded(self._at.sum(axis=0)), 0, self._sizes)
-        add(np.hstack([np.zeros((self._depth, count)), one]), self._num_groups, self._num_groups)
-        for stage, some in enumerate(sets):
-            if full in some:
-                continue
-            chosen = -(inside * one[stage][:, None]).T * most[:, None]
-            add(np.hstack([self._at[stage], chosen]), -np.inf, 0)
-        upper = np.concatenate(
-            [np.where(usable.ravel(), self._lanes, 0), np.full(num_choices, self._num_groups)]
+        constraints = self._placed() + self._grouped(sets)
+        num_sets = sum(map(len, sets))
+        most = [np.where(usable.ravel(), self._lanes, 0), np.full(num_sets, self._num_groups)]
+        # Those of devices alone have no columns of sets.
+        matrix = np.vstack(
+            [
+                np.pad(one.matrix, ((0, 0), (0, self._count + num_sets - one.matrix.shape[1])))
+                for one in constraints
+            ]
         )
         found = milp(
-            np.zeros(count + num_choices),
-            integrality=np.ones(count + num_choices),
-            bounds=Bounds(0, upper),
+            np.zeros(self._count + num_sets),
+            integrality=np.ones(self._count + num_sets),
+            bounds=Bounds(0, np.concatenate(most)),
             constraints=LinearConstraint(
-                coo_array(np.vstack(rows)).tocsr(), np.concatenate(low), np.concatenate(high)
+                coo_array(matrix).tocsr(),
+                np.concatenate([np.broadcast_to(c.low, len(c.matrix)) for c in constraints]),
+                np.concatenate([np.broadcast_to(c.high, len(c.matrix)) for c in constraints]),
             ),
             options={"time_limit": min(seconds, PATIENCE_S)},
         )
         return bool(found.status != _INFEASIBLE)
+
+    def _placed(self) -> list[_Between]:
+        """Who goes on from a site has come there; every lane is somewhere; sites have so many."""
+        return [
+            _Between(self._flow, 0, 0),
+            _Between(self._at[0].sum(axis=0)[None], self._lanes, self._lanes),
+            _Between(self._at.sum(axis=0), 0, self._sizes),
+        ]
+
+    def _grouped(self, sets: list[list[int]]) -> list[_Between]:
+        """Each group has a set, and each stage no more members at a site than its groups' sets
+        give room for."""
+        num_sites = len(self._sizes)
+        numbers = np.concatenate([np.asarray(some) for some in sets])
+        of_stage = np.repeat(np.arange(self._depth), [len(some) for some in sets])
+        chosen = np.equal.outer(np.arange(self._depth), of_stage).astype(float)
+        none = np.zeros((self._depth, self._count))
+        constraints = [_Between(np.hstack([none, chosen]), self._num_groups, self._num_groups)]
+        inside = numbers >> np.arange(num_sites)[:, None] & 1
+        for stage, some in enumerate(sets):
+            if (1 << num_sites) - 1 in some:
+                continue
+            room = inside * chosen[stage] * self._room[:, None]
+            constraints.append(_Between(np.hstack([self._at[stage], -room]), -np.inf, 0))
+        return constraints
+
+
+class _Between(NamedTuple):
+    """Rows of a programme's constraints, and what they are to be between."""
+
+    matrix: Floats
+    low: float
+    high: float | Grid
 
 
 def _largest(allowed: NDArray[np.bool_]) -> list[int]:
