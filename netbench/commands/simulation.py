@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -94,8 +95,15 @@ def simulator_environment() -> Environment:
 def check_pictures(*paths: Path | None) -> None:
     """Raises UsageError where one cannot be written, before anything is simulated."""
     for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
+        if path is None:
+            continue
+        folder = path.absolute().parent
+        if not folder.is_dir():
             raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder; name a file in it")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise UsageError(f"{path}: may not be written by this user; choose another place")
 
 
 def check_formats(*pictures: Path | None) -> None:

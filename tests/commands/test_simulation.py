@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from netbench.commands.simulation import check_pictures
+from netbench.errors import UsageError
 
 COMMANDS: Sequence[Sequence[str]] = (
     ("run", "gpt3-small", "--testbed", "sim"),
@@ -23,6 +25,7 @@ COMMANDS: Sequence[Sequence[str]] = (
     [
         ("picture.txt", 'there is no format ".txt"; write e.g. picture.png, .svg or .pdf'),
         ("no/picture.png", "there is no folder"),
+        (".", "is a folder; name a file in it"),
     ],
 )
 def test_a_picture_that_cannot_be_written_is_refused_before_any_work(
@@ -40,3 +43,17 @@ def test_a_picture_that_cannot_be_written_is_refused_before_any_work(
     assert printed.out == ""
     assert why in printed.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_this_user_may_not_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is there by its own mode, a new one by its folder's."""
+    there = tmp_path / "there.png"
+    there.touch()
+    asked: list[object] = []
+    monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
+    for path in (there, tmp_path / "new.png"):
+        with pytest.raises(UsageError, match="may not be written by this user"):
+            check_pictures(path)
+    assert asked == [there, tmp_path]
