@@ -125,9 +125,10 @@ class PipelineRank:
             [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
         )
         if self._blocking:
-            self._communicator.finish()
             peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
+            # First, so that what was through before is recorded as lasting as long as its copy.
             sleep_until(began_s + max(self._copies_s[peer] for peer in peers))
+            self._communicator.finish()
 
     def _source(self, message: Message) -> int:
         return self._processes[message.virtual_stage % len(self._processes)]
