@@ -40,10 +40,8 @@ SETTINGS = {
 
 SEEDS = range(5)
 
-PUBLISHED = Budget(seconds=10.0)
-"""Of a published search: most or all of its 5,000 candidates."""
-
-OURS = Budget(seconds=2.0)
+PUBLISHED, OURS = Budget(), Budget(seconds=2.0)
+"""The published search ends by itself, after 5,000 candidates: its cost is the same in every run."""
 
 QUICK_S, REPEATS = 0.5, 5
 """What is timed again, and how often."""
