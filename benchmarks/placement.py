@@ -41,7 +41,7 @@ SETTINGS = {
 SEEDS = range(5)
 
 PUBLISHED, OURS = Budget(), Budget(seconds=2.0)
-"""The published search ends by itself, after 5,000 candidates: its cost is the same in every run."""
+"""The published search ends by itself, after 5,000 candidates: at the same cost in every run."""
 
 QUICK_S, REPEATS = 0.5, 5
 """What is timed again, and how often."""

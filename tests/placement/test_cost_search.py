@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netbench.placement.cost_search import search_cost
+from netbench.placement.cost_search import FIRST_MOVES, GROWTH, search_cost
 from netbench.placement.dtfm import dtfm
 from netbench.placement.dtfm_cost import cost_s, grid_cost_s
 from netbench.placement.problem import Budget, Problem
@@ -97,6 +97,16 @@ def test_more_time_finds_less_on_links_without_order() -> None:
     links = units_of(problem).links
     assert [grid_cost_s(links, step.grid) for step in answer.steps] == pytest.approx(values_s)
     assert answer.num_evaluated == 50000
+
+
+def test_a_step_is_told_before_its_annealing_ends() -> None:
+    """Those after the four layouts; an annealing counts its start and its moves."""
+    problem = random_problem(40, dp=5, pp=8, seed=5)
+    moves = [1 + int(FIRST_MOVES * GROWTH**index) for index in range(10)]
+    ends = 4 + np.cumsum(moves)
+    told = {step.num_evaluated for step in search_cost(problem, 0, Budget(evaluations=50000)).steps}
+    assert max(told) > 4
+    assert told - {1, 2, 3, 4, 50000, *ends.tolist()}
 
 
 def test_a_seed_decides_the_search() -> None:
