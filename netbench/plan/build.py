@@ -8,8 +8,15 @@ import shlex
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import MAPS, NUM_SEEDS, SEEDED, UNSEEDED
-from netbench.plan.model import COMPUTE, VIRTUAL, Layout, Plan, Transport
+from netbench.placement import MAPS, SEEDED, UNSEEDED
+from netbench.plan.checks import (
+    check_chunks,
+    check_compute,
+    check_numbers,
+    check_stage_layers,
+    check_tensor,
+)
+from netbench.plan.model import VIRTUAL, Layout, Plan, Transport
 from netbench.plan.replicas import check_model, replicated
 from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
@@ -65,7 +72,7 @@ def build_plan(
     if micro_batch is None:
         micro_batch = scenario.workload.micro_batch
     check_numbers(layers, batch, micro_batch, iterations, warmup_iterations, seed)
-    _check_compute(chosen, scenario.workload, compute, token_file, scale)
+    check_compute(chosen, scenario.workload, compute, token_file, scale)
     workload = dataclasses.replace(
         scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
     )
@@ -106,8 +113,8 @@ def _planned(
         shard_ranks = zero3_shard_ranks(scenario, variant, chosen)
     micro_batches = _micro_batches(workload, layout.dp)
     stage_layers = tuple(stage_layers) or _stage_layers(scenario, variant, layers)
-    _check_stage_layers(stage_layers, layout.pp, layers)
-    _check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
+    check_stage_layers(stage_layers, layout.pp, layers)
+    check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
     profiles = device_profiles(scenario)
     shards = shard_ranks or layout.dp if chosen.system == "zero3" else 1
@@ -333,52 +340,6 @@ def _device_types(scenario: Scenario, profiles: Sequence[DeviceProfile]) -> tupl
     return tuple(index[scenario.nodes[node].device] for node in scenario.device_nodes())
 
 
-def check_numbers(
-    layers: int, batch: int, micro_batch: int, iterations: int, warmup_iterations: int, seed: int
-) -> None:
-    """Raises PlanError for what is no number of its kind, whatever the scenario and variant."""
-    sizes = {"layers": layers, "batch": batch, "micro_batch": micro_batch, "iterations": iterations}
-    for name, value in sizes.items():
-        if value <= 0:
-            raise PlanError(f"{name} is {value}; expected a positive whole number")
-    if not 0 <= warmup_iterations < iterations:
-        raise PlanError(
-            f"{warmup_iterations} of {iterations} iterations are warm-up; "
-            "expected at least one iteration that is not"
-        )
-    if not 0 <= seed < NUM_SEEDS:
-        raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
-
-
-def _check_compute(
-    chosen: Variant, workload: Workload, compute: str, token_file: str, scale: float | None
-) -> None:
-    if compute not in COMPUTE:
-        raise PlanError(f'layers cannot compute on "{compute}"; {nearest(compute, COMPUTE)}')
-    if compute == "cuda" and chosen.system == "zero3":
-        raise PlanError(
-            "zero3 cannot compute on cuda: its collectives move tensors of the CPU; choose cpu"
-        )
-    if compute != VIRTUAL and workload.heads and workload.hidden % workload.heads:
-        raise PlanError(
-            f"hidden is {workload.hidden}, which does not divide among {workload.heads} heads, so "
-            "layers cannot compute; choose a multiple, or let them be virtual"
-        )
-    if compute != VIRTUAL and scale not in (None, 1.0):
-        raise PlanError(
-            f"scale is {scale:g}, but layers that compute (on {compute}) send all of their bytes; "
-            "leave the scale out, or let them be virtual"
-        )
-    if token_file and compute == VIRTUAL:
-        raise PlanError("virtual layers read no tokens; let them compute, or leave the file out")
-    if token_file and workload.model:
-        raise PlanError(
-            f"{workload.model} is trained on synthetic data; leave out the token file {token_file}"
-        )
-    if scale is not None and not 0 < scale < math.inf:
-        raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
-
-
 def _collective_s(device: DeviceProfile, system: str) -> float:
     """Only zero3 and ddp call collectives often enough for the host's share to be known."""
     if system not in ("zero3", "ddp"):
@@ -410,7 +371,7 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
     chosen = find_variant(variant)
     depth = chosen.pipeline or pipeline_depth(scenario, layers)
     tensor, ranks = chosen.tensor, depth * chosen.tensor
-    _check_tensor(scenario.workload, chosen)
+    check_tensor(scenario.workload, chosen)
     each = f" of {tensor} tensor-parallel ranks each" if tensor > 1 else ""
     if ranks > devices:
         raise PlanError(
@@ -430,25 +391,6 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
     return Layout(tp=tensor, pp=depth, dp=devices // ranks)
 
 
-def _check_tensor(workload: Workload, chosen: Variant) -> None:
-    """Tensor parallelism gives every rank whole attention heads and whole columns; sequence
-    parallelism, as many tokens."""
-    tensor = chosen.tensor
-    if chosen.sequence_parallel and tensor == 1:
-        raise PlanError("sequence parallelism needs tensor-parallel ranks: t<T>-sp with T from 2")
-    if chosen.sequence_parallel and workload.sequence % tensor:
-        raise PlanError(
-            f"sequence is {workload.sequence}, which does not divide among {tensor} ranks that are "
-            "sequence parallel; choose t<T> with T a divisor, or leave out -sp"
-        )
-    for name, value in (("heads", workload.heads), ("hidden", workload.hidden)):
-        if value % tensor:
-            raise PlanError(
-                f"{name} is {value}, which does not divide among {tensor} tensor-parallel ranks; "
-                f"choose t<T> with T a divisor of {math.gcd(workload.heads, workload.hidden)}"
-            )
-
-
 def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, ...]:
     """`sweep.pipeline_layers`, for a variant that leaves the depth to the scenario; () = evenly."""
     stages = scenario.sweep.pipeline_layers
@@ -460,16 +402,6 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
             f"{layers}; choose {sum(stages)} layers, or write stages that come to {layers}"
         )
     return stages
-
-
-def _check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> None:
-    if not stage_layers:
-        return
-    if len(stage_layers) != depth or sum(stage_layers) != layers or min(stage_layers) < 1:
-        raise PlanError(
-            f"stages of {', '.join(map(str, stage_layers))} layers: expected {depth} stages, each "
-            f"of a layer at least, that come to {layers} layers"
-        )
 
 
 def _placement(
@@ -498,34 +430,6 @@ def _master_weights(system: str, dtype: str, compute: str) -> str:
     if dtype not in ("fp16", "bf16") or compute == VIRTUAL or system == "hivemind":
         return ""
     return "cpu" if system == "dtfm" else compute
-
-
-def _check_chunks(
-    variant: str, depth: int, layers: int, stage_layers: Sequence[int], micro_batches: int
-) -> None:
-    """What the interleaved schedule asks for. Source: Narayanan et al. 2021, section 2.2."""
-    chunks = find_variant(variant).num_chunks
-    if chunks == 1:
-        return
-    if depth == 1:
-        raise PlanError(
-            f"{variant} has one pipeline stage; interleaving needs at least 2: add -p<P>"
-        )
-    if any(count % chunks for count in stage_layers):
-        raise PlanError(
-            f"stages of {', '.join(map(str, stage_layers))} layers (`pipeline_layers`) do not all "
-            f"divide into the {chunks} chunks of {variant}; choose multiples of {chunks}"
-        )
-    if not stage_layers and layers % (depth * chunks):
-        raise PlanError(
-            f"{layers} layers do not divide into {depth} stages x {chunks} chunks of {variant}; "
-            f"choose a multiple of {depth * chunks}, or fewer chunks"
-        )
-    if micro_batches % depth:
-        raise PlanError(
-            f"{micro_batches} micro-batches per pipeline are no multiple of the {depth} stages of "
-            f"{variant}, which interleaves; choose another batch or micro-batch"
-        )
 
 
 def _micro_batches(workload: Workload, num_replicas: int) -> int:

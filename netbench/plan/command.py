@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
 from netbench.placement import MAPS, SEEDED
-from netbench.plan.build import check_numbers, choose_network
+from netbench.plan.build import choose_network
+from netbench.plan.checks import check_numbers
 from netbench.plan.model import Layout, Plan, Transport
 from netbench.scenario.model import Scenario
 
