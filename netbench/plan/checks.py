@@ -92,7 +92,8 @@ def check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> 
 def check_chunks(
     variant: str, depth: int, layers: int, stage_layers: Sequence[int], micro_batches: int
 ) -> None:
-    """Raises PlanError where the interleaved schedule asks for more. Source: Narayanan et al. 2021, section 2.2."""
+    """Raises PlanError where the interleaved schedule asks for more. Source: Narayanan et al. 2021,
+    section 2.2."""
     chunks = find_variant(variant).num_chunks
     if chunks == 1:
         return
