@@ -9,10 +9,14 @@
   (`profiles/*.yaml`).
 - `explain` says where the time goes: `trail` walks back through waits, `losses` puts the largest
   into words, `usage` has busy links, `activity` what ranks do, for a picture.
+- `compiling` says so when the event loop is compiled first.
 - `unfold` is an iteration from end to end, rank by rank; `trace` writes one for Perfetto.
 """
 
+from numba.core import event
+
 from netbench.simulator.benchmark import simulate_collective
+from netbench.simulator.compiling import FirstCompilation
 from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.simulator.simulate import Part, Simulation, simulate
 
@@ -24,3 +28,5 @@ __all__ = [
     "simulate",
     "simulate_collective",
 ]
+
+event.register("numba:compile", FirstCompilation())  # type: ignore[no-untyped-call]

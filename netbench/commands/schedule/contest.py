@@ -29,10 +29,8 @@ MAX_CURVE = 60
 
 POLL_S = 0.2
 
-Said = tuple[int, str]
-"""Which search, and what it has found so far."""
-
 OnSaid = Callable[[int, str], None]
+"""Takes which search it is, and what it has found so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,35 @@
+"""Tests of `netbench.simulator.compiling`."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from numba import njit
+from numba.core import event
+
+import netbench.simulator
+from netbench.simulator.compiling import FirstCompilation
+
+
+def test_the_first_compilation_is_told_and_the_second_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two functions are compiled, one after the other; a call of compiled code is silent."""
+    one, other = njit(lambda x: x + 1), njit(lambda x: x - 1)
+    with (
+        caplog.at_level(logging.WARNING),
+        event.install_listener("numba:compile", FirstCompilation()),
+    ):
+        assert (one(1), other(1), one(2)) == (2, 0, 3)
+    told = [r.getMessage() for r in caplog.records if r.name == "netbench.simulator.compiling"]
+    # The listener of the process may tell of it too, if nothing was compiled before.
+    assert 1 <= len(told) <= 2
+    assert all("compiling, once per installation" in message for message in told)
+
+
+def test_a_process_that_simulates_listens() -> None:
+    """Importing the simulator registers one."""
+    assert netbench.simulator
+    listeners = event._registered["numba:compile"]
+    assert sum(isinstance(each, FirstCompilation) for each in listeners) == 1
