@@ -13,10 +13,8 @@
 - `unfold` is an iteration from end to end, rank by rank; `trace` writes one for Perfetto.
 """
 
-from numba.core import event
-
 from netbench.simulator.benchmark import simulate_collective
-from netbench.simulator.compiling import FirstCompilation
+from netbench.simulator.compiling import listen
 from netbench.simulator.profile import TransportProfile, load_transport
 from netbench.simulator.simulate import Part, Simulation, simulate
 
@@ -29,4 +27,4 @@ __all__ = [
     "simulate_collective",
 ]
 
-event.register("numba:compile", FirstCompilation())  # type: ignore[no-untyped-call]
+listen()

@@ -25,3 +25,8 @@ class FirstCompilation(event.Listener):
 
     def on_end(self, _: event.Event) -> None:
         """Nothing: others may follow."""
+
+
+def listen() -> None:
+    """Tell of the first compilation of this process."""
+    event.register("numba:compile", FirstCompilation())  # type: ignore[no-untyped-call]
