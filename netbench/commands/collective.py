@@ -152,8 +152,8 @@ def command(
     console.print(rich_table(collective_grid(read_run(outcome.path))))
     console.print(
         "median, min, max: of n iterations without warm-ups, from the common start to the last "
-        f"rank's end. ideal: {backend}'s messages on this network on paper, - where its links "
-        "differ. Bandwidths: nccl-tests, of the median.",
+        f"rank's end. closed form: {backend}'s messages on this network, on paper; "
+        "- where its links differ. Bandwidths: nccl-tests, of the median.",
         style="dim",
     )
     console.print(f"records: {outcome.path}", soft_wrap=True)

@@ -14,7 +14,7 @@ import numpy as np
 from netbench.placement import SEEDED
 from netbench.plan import Plan, build_plan, build_plans, find_variant
 from netbench.plan.collective import BACKENDS, OPS, CollectivePlan, uniform_network
-from netbench.report.closed_forms import ideal_s
+from netbench.report.closed_forms import closed_form_s
 from netbench.report.predictions import (
     PIPELINE_SYSTEMS,
     PRINTED_MICRO_BATCH,
@@ -291,7 +291,7 @@ def _collectives() -> list[Cell]:
                         op, str(nodes), str(COLLECTIVE_BYTES), f"{delay_s * 1e3:g}",
                         f"{rate_bps / 1e9:g}", backend,
                     )  # fmt: skip
-                    ideal = ideal_s(plan)
-                    last = ("" if ideal is None else number_text(1e3 * ideal),)
+                    on_paper_s = closed_form_s(plan)
+                    last = ("" if on_paper_s is None else number_text(1e3 * on_paper_s),)
                     cells.append(Cell(tasks=(plan,), row=_after(key, 1e3, last)))
     return cells

@@ -25,7 +25,7 @@ GLOO_SEGMENT_BYTES = 1 << 20
 `gloo/allreduce.h`, `gloo/reduce.h`."""
 
 
-def ideal_s(plan: CollectivePlan) -> float | None:
+def closed_form_s(plan: CollectivePlan) -> float | None:
     """Seconds of one iteration at full size; None where the links of the nodes differ, or regions
     share a trunk."""
     if plan.network.sharing == "trunk" and len(set(plan.network.node_regions)) > 1:

@@ -54,7 +54,7 @@ COLUMNS = {
     ),
     COLLECTIVES: (
         "op", "nodes", "payload_bytes", "delay_one_way_ms", "bandwidth_gbps", "backend",
-        "simulated_ms", "ideal_ms",
+        "simulated_ms", "closed_form_ms",
     ),
     LAYOUTS: (
         "case", "layers", "batch", "published_system", "simulated_published_s", "plan", "pp", "tp",

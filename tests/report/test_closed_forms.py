@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from netbench.plan.collective import OPS, CollectivePlan, first_nodes, uniform_network
-from netbench.report.closed_forms import ideal_s
+from netbench.report.closed_forms import closed_form_s
 from netbench.scenario import load_scenario
 
 GOODPUT = 1448 / 1514
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def ideal(op: str, num_nodes: int, size: int, backend: str = "gloo", **network: Any) -> float:
-    found = ideal_s(
+    found = closed_form_s(
         CollectivePlan(
             op=op,
             num_nodes=num_nodes,
@@ -151,7 +151,7 @@ def test_there_is_no_closed_form_for_links_that_differ(op: str) -> None:
         iterations=1,
         warmup_iterations=0,
     )
-    assert ideal_s(plan) is None
+    assert closed_form_s(plan) is None
 
 
 def test_regions_that_share_a_trunk_have_no_closed_form() -> None:
@@ -169,5 +169,5 @@ def test_regions_that_share_a_trunk_have_no_closed_form() -> None:
         iterations=1,
         warmup_iterations=0,
     )
-    assert ideal_s(plan) is None
+    assert closed_form_s(plan) is None
     assert ideal("all-reduce", 4, MIB, sharing="trunk") == ideal("all-reduce", 4, MIB)
