@@ -9,7 +9,8 @@ every class needs at least, and rises to the next link that leads out of what is
 flow takes all. Most swaps that cost too much do so with what is needed at least, without any flow.
 
 What runs for every move allocates nothing and is compiled without counts of references to arrays:
-numba counts atomically whenever one is looked up, which took longer than all the rest.
+numba counts atomically whenever one is looked up, which took longer than all the rest. Without
+counts a generator that comes from Python is never let go, so `anneal` itself is compiled with them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def _uncounted(function: _Function) -> _Function:
-    """Compiled for what neither allocates nor returns arrays."""
+    """Compiled for what neither allocates nor returns arrays, nor has a generator from Python."""
     # `_nrt` is numba's name for it (numba/core/options.py), which its stubs leave out.
     return njit(cache=True, error_model="numpy", _nrt=False)(function)  # type: ignore[call-overload, no-any-return]
 
@@ -170,7 +171,7 @@ def new_state(slots: Grid, order: Grid, dp: int) -> State:
     )
 
 
-@_uncounted
+@njit(cache=True, error_model="numpy")
 def anneal(
     tables: Tables,
     work: Scratch,
@@ -181,6 +182,20 @@ def anneal(
     rng: np.random.Generator,
 ) -> None:
     """Change a settled state by moves, and keep the best. cooling: factor of the temperature."""
+    _move(tables, work, state, temperature_s, cooling, num_moves, rng)
+
+
+@_uncounted
+def _move(
+    tables: Tables,
+    work: Scratch,
+    state: State,
+    temperature_s: float,
+    cooling: float,
+    num_moves: int,
+    rng: np.random.Generator,
+) -> None:
+    """`anneal`."""
     pp, num_slots, num_taken = len(state.order), len(state.slots), len(state.loads_s)
     cost_s = _cost(state)
     for _ in range(num_moves):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.placement.cost_kernel import (
+    REVERSALS,
     Scratch,
     State,
     Tables,
@@ -88,6 +91,51 @@ def test_annealing_keeps_the_cost_of_the_groups_it_holds(
         groups = units_at(slots, classes, pp, dp)[order]
         assert cost_s == pytest.approx(along_s(links, groups))
     assert best_s <= min(begun_s, now_s) + 1e-12
+
+
+@settings(max_examples=30, deadline=None)
+@given(SIZES, st.integers(0, 10**6))
+def test_a_move_is_made_if_the_whole_cost_after_it_is_allowed(
+    sizes: tuple[int, int, int, int], seed: int
+) -> None:
+    """Move by move, each drawn a second time and judged by the cost of all groups."""
+    pp, dp, num_idle, num_regions = sizes
+    links = geographic_links(pp * dp + num_idle, num_regions, seed)
+    classes, tables, work, state = parts_of(links, pp, dp, seed)
+    cost_s = settle(tables, work, state)
+    temperature_s = 0.1 * cost_s + 1e-3
+    drawn, again = (np.random.default_rng(seed) for _ in range(2))
+    for _ in range(60):
+        slots, order = state.slots.copy(), state.order.copy()
+        moved, turned = slots.copy(), order.copy()
+        allowed_s = cost_s - temperature_s * math.log(1 - again.random())
+        if pp > 2 and again.random() < REVERSALS:
+            first, last = sorted(int(again.random() * pp) for _ in range(2))
+            turned[first : last + 1] = order[first : last + 1][::-1]
+        else:
+            here, there = int(again.random() * pp * dp), int(again.random() * len(slots))
+            moved[[here, there]] = slots[[there, here]]
+        moved_s = along_s(links, units_at(moved, classes, pp, dp)[turned])
+        if moved_s <= allowed_s:
+            slots, order, cost_s = moved, turned, moved_s
+        anneal(tables, work, state, temperature_s, 1.0, 1, drawn)
+        assert by_group(state.slots, pp, dp) == by_group(slots, pp, dp)
+        assert state.order.tolist() == order.tolist()
+
+
+def by_group(slots: Grid, pp: int, dp: int) -> list[list[int]]:
+    """The classes of every group, in no order within it."""
+    return [sorted(group) for group in slots[: pp * dp].reshape(pp, dp).tolist()]
+
+
+def test_an_annealing_lets_its_generator_go() -> None:
+    """Compiled code without counts of references would keep one for every call."""
+    _, tables, work, state = parts_of(geographic_links(8, 2, seed=0), 2, 4, seed=0)
+    cost_s, rng = settle(tables, work, state), np.random.default_rng(0)
+    before = sys.getrefcount(rng)
+    for _ in range(5):
+        anneal(tables, work, state, cost_s, 0.9, 10, rng)
+    assert sys.getrefcount(rng) == before
 
 
 @settings(max_examples=60, deadline=None)
