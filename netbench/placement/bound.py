@@ -15,7 +15,7 @@ makes the bound lower than the optimum, never higher.
 Of nodes with several devices it knows this. A pipeline that is longer than a node is wide has a hop
 between nodes, and a group with more members than a node has room for is on two of them. Where X
 allows no stage's hop between nodes, all pipelines have those stages side by side: a node has room
-for as many members less, and the node of the first pipeline makes their updates one after another.
+for as many members less, and the updates of the first pipeline share the cores of its node.
 
 Sites may be taken together: the figures of a cluster are the least of its sites', and a grid counts
 as what the least figures make of it, so that what no such grid goes below is a bound. With tensor
@@ -43,7 +43,7 @@ from scipy.spatial.distance import squareform
 from netbench.errors import PlanError
 from netbench.placement.floors import Floors
 from netbench.placement.group_floors import Groups, group_floors
-from netbench.placement.pipeline_floors import hop_floors, round_trip_s
+from netbench.placement.pipeline_floors import Hops, hop_floors, round_trip_s
 from netbench.placement.problem import Budget, Floats, Grid, Problem
 
 SECONDS = 20.0
@@ -133,7 +133,7 @@ def floor_s(problem: Problem, grid: Grid) -> float:
     """What `grid`, (dp * tp, pp), takes at least, by the same figures: what a proof rests on."""
     if problem.floors is None:
         raise PlanError(_NO_FLOORS)
-    floors, hops = problem.floors, hop_floors(problem.floors)
+    floors, hops = _merged(problem.floors)
     sites = floors.site[grid]
     stage, after = np.arange(max(1, problem.pp - 1)), np.minimum(1, problem.pp - 1)
     node, hop = problem.node[grid], (slice(None), stage, sites[:, stage], sites[:, stage + after])
@@ -148,7 +148,7 @@ def floor_s(problem: Problem, grid: Grid) -> float:
     done_s = np.maximum(
         ready_s + groups.after_s[of_group], hops.least_s[:, None] + groups.full_s[of_group]
     )
-    return float(done_s.max() + _barrier_s(floors)) * (1 - _ROUNDING)
+    return float(done_s.max() + _barrier_s(problem.floors)) * (1 - _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -167,11 +167,9 @@ class _Search:
 
     def __init__(self, problem: Problem, floors: Floors, deadline: float) -> None:
         self._problem, self._deadline = problem, deadline
-        self._apart_s, self._hops = _barrier_s(floors), hop_floors(floors)
-        if floors.num_sites > MAX_SITES:
-            cluster = _clusters(floors)
-            floors, self._hops = floors.merged(cluster), self._hops.between(cluster)
-        self._floors, self._sizes = floors, np.bincount(floors.site)
+        self._apart_s = _barrier_s(floors)
+        self._floors, self._hops = _merged(floors)
+        self._sizes = np.bincount(self._floors.site)
         self._groups_of: dict[bytes, Groups] = {}  # by stages that are together
         self._programme = _Programme(problem.pp, problem.dp, problem.tp, self._sizes)
         every_s = np.stack([self._hops.whole_s, self._hops.across_whole_s])
@@ -208,8 +206,8 @@ class _Search:
     def bound(self) -> Bound:
         """What is proved so far."""
         least = self.least
-        pipeline_s = float(self._least_s[least.first])
         seconds = least.seconds * (1 - _ROUNDING)
+        pipeline_s = min(float(self._least_s[least.first]), seconds)
         return Bound(
             seconds=seconds,
             pipeline_s=pipeline_s,
@@ -381,6 +379,15 @@ def _runs(inside: NDArray[np.bool_]) -> Grid:
     run = np.cumsum(np.concatenate([[True], ~inside]))
     runs: Grid = np.bincount(run)[run]
     return runs
+
+
+def _merged(floors: Floors) -> tuple[Floors, Hops]:
+    """Floors of `MAX_SITES` sites at most, and of their hops."""
+    hops = hop_floors(floors)
+    if floors.num_sites <= MAX_SITES:
+        return floors, hops
+    cluster = _clusters(floors)
+    return floors.merged(cluster), hops.between(cluster)
 
 
 def _clusters(floors: Floors) -> Grid:

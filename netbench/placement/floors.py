@@ -64,8 +64,8 @@ class Floors:
     ones, and a barrier ends the iteration. blocking: a rank waits until what it sent has arrived.
     in_turn: and sends to the next stage and to the one before at different times.
     barrier_steps: of a barrier, each a round trip.
-    gradient_bytes, update_s: (pp,), update_s on the fastest kind. shared_updates: the updates of a
-    node go one after another: with a chain, those of the first members that it has.
+    gradient_bytes, update_s: (pp,), update_s on the fastest kind. shared_updates: n updates of a
+    node take n times as long each: with a chain, those of the first members that it has.
     slice_bytes: (pp,), of a chain, the most that may go before a late member is there. ring_passes:
     (pp,), times that a ring goes round; ring_steps: that are simulated apart, (all-reduce,
     all-gather).

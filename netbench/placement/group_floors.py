@@ -32,8 +32,8 @@ def group_floors(floors: Floors, num_members: int, together: Grid | None = None)
     """Of a plan's groups, for all 2 ** num_sites sets of sites.
 
     together: (pp,), how many stages each pipeline has on the node of a stage, that one included, at
-    least; None = 1. A node has the less members of a group, and the more of the first members,
-    whose updates it makes one after another.
+    least; None = 1. A node has the fewer members of a group, and the more of the first members,
+    whose updates share its cores.
     """
     depth = len(floors.gradient_bytes)
     together = np.ones(depth, np.int64) if together is None else together

@@ -86,8 +86,8 @@ def _ready_s(floors: Floors) -> Floats:
 
 
 def round_trip_s(floors: Floors) -> float:
-    """The least between two devices."""
-    return float((floors.links.delay_s + floors.links.delay_s.T).min())
+    """The least between two devices; 0 s where there is one."""
+    return float(_finite((floors.links.delay_s + floors.links.delay_s.T).min()))
 
 
 class _Work:
@@ -111,9 +111,8 @@ class _Work:
         # An inner stage of GPipe receives, computes, sends, and again: of a hop one end is known.
         stage = np.arange(self.depth)[:, None, None]
         again = np.where((stage > 0) & (stage < self.depth - 1), self.count - 1.0, 0.0)
-        give_s = np.where(np.isfinite(links.give_s), links.give_s, 0.0)
-        take_s = np.where(np.isfinite(links.take_s), links.take_s, 0.0)
-        give_out_s, take_in_s = links.give_s.min(axis=1), links.take_s.min(axis=0)
+        give_s, take_s = _finite(links.give_s), _finite(links.take_s)
+        give_out_s, take_in_s = _finite(links.give_s.min(axis=1)), _finite(links.take_s.min(axis=0))
         self.relay_s = again[..., 0] * (give_out_s + take_in_s)
         self.sender_s = again * (give_s + take_in_s[:, None])  # of a stage: [its site, the next]
         self.receiver_s = again * (take_s + give_out_s)  # [the site before, its own]
@@ -235,6 +234,11 @@ class _Work:
         both_s[:, ~np.isfinite(self.floors.links.message_s)] = np.inf
         least_s: Floats = np.maximum(both_s, both_s.min(axis=(1, 2)).max())
         return least_s
+
+
+def _finite(of_sites: Floats) -> Floats:
+    """With 0 s for what there is not."""
+    return np.where(np.isfinite(of_sites), of_sites, 0.0)
 
 
 def _through(work_s: Floats, hop_s: Floats, start_s: Floats | float) -> Floats:

@@ -88,7 +88,7 @@ def test_the_optimum_on_nodes_of_several_devices_is_above_the_bound(
     assert bound.gap(best.seconds) < most
 
 
-def test_the_first_members_of_a_node_are_updated_one_after_another() -> None:
+def test_the_updates_of_a_node_s_first_members_share_its_cores() -> None:
     """Where sending takes no time the floor is what the simulator makes of it, four updates of the
     larger kind on one node, and two on each of two."""
     link = Link(one_way_delay_s=0.0, bandwidth_bps=math.inf)
@@ -117,6 +117,8 @@ def test_more_sites_than_sets_are_listed_of_are_taken_together(variant: str) -> 
     times_s = problem.objective.times_s(np.stack([some.reshape(8, 2) for some in devices]))
     bound = lower_bound(problem)
     assert bound.seconds <= times_s.min() < 13 / 12 * bound.seconds
+    for order, seconds in zip(devices[:3], times_s, strict=False):
+        assert floor_s(problem, order.reshape(8, 2)) <= seconds
 
 
 def test_with_tensor_parallelism_devices_have_to_go_round_too() -> None:
@@ -134,6 +136,19 @@ def test_with_tensor_parallelism_devices_have_to_go_round_too() -> None:
     random, problem = np.random.default_rng(0), problem_of((7, 5))
     grids = [random.permutation(12).reshape(problem.shape) for _ in range(100)]
     assert uneven <= problem.objective.times_s(np.stack(grids)).min()
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random-p1", "megatron-p1"])
+def test_one_device_takes_what_its_bound_says(variant: str) -> None:
+    """Where there is nobody to send to: compute, and nothing of it goes to groups for Megatron,
+    which updates in no time."""
+    problem = small_problem(small_scenario([[1]], ((NEAR,),)), variant, layers=4, batch=8)
+    bound, grid = lower_bound(problem), np.zeros((1, 1), np.int64)
+    seconds = problem.objective.times_s(grid[None])[0]
+    assert bound.seconds == pytest.approx(seconds, rel=1e-5)
+    assert bound.seconds <= seconds
+    assert floor_s(problem, grid) == pytest.approx(bound.seconds)
+    assert (bound.group_s > 0) == (variant == "dtfm-random-p1")
 
 
 def test_two_universities_are_nearly_solved() -> None:
