@@ -13,7 +13,7 @@ from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, simulated_s, warm_up, watching
 from netbench.errors import UsageError, nearest
 from netbench.plan import Plan, unplaced_name
-from netbench.report.sweep import seconds_text
+from netbench.report.tables import seconds_text
 from netbench.scenario import Scenario
 
 if TYPE_CHECKING:

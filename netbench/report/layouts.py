@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netbench.report.grid import Grid, markdown
-from netbench.report.simulated import FOLDER, LAYOUTS, bullet, read_table, seconds_text
-from netbench.report.tables import setting_name
+from netbench.report.simulated import FOLDER, LAYOUTS, bullet, read_table
+from netbench.report.tables import seconds_text, setting_name
 
 if TYPE_CHECKING:
     import pandas as pd

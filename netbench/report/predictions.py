@@ -21,9 +21,8 @@ from netbench.report.simulated import (
     TRANSFERS,
     bullet,
     read_table,
-    seconds_text,
 )
-from netbench.report.tables import percent_text, setting_name, spread_text
+from netbench.report.tables import percent_text, seconds_text, setting_name, spread_text
 from netbench.scenario import Scenario, load_scenario
 from netbench.units import format_bytes
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from netbench.report.grid import Grid
 from netbench.report.published import Sample
-from netbench.report.sweep import seconds_text
-from netbench.report.tables import percent_text, spread_text
+from netbench.report.tables import percent_text, seconds_text, spread_text
 
 LISTED = "identity"
 """The placement that comes of the order in which nodes are listed."""

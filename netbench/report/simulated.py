@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from netbench.errors import RecordError
 from netbench.report.grid import Grid, csv_text, markdown
 from netbench.report.published import CASES, KEY, Sample, data_folder, iteration_times
-from netbench.report.tables import percent_text, setting_name
+from netbench.report.tables import percent_text, seconds_text, setting_name
 from netbench.scenario.schema import Section
 from netbench.scenario.source import read_source
 from netbench.scenario.validate import validate
@@ -271,12 +271,6 @@ def _cell(cell: object) -> str:
     if abs(error) > FAR:
         percent = f"**{percent}**"
     return f"{seconds_text(published_s)} → {seconds_text(simulated_s)} ({percent})"
-
-
-def seconds_text(seconds: float) -> str:
-    """Three to four digits: `4.514`, `18.87`, `163.4`, `1325`."""
-    digits = 0 if seconds >= 1000 else 1 if seconds >= 100 else 2 if seconds >= 10 else 3
-    return f"{seconds:.{digits}f}"
 
 
 class Reason(Section):

@@ -12,8 +12,7 @@ from netbench.errors import UsageError
 from netbench.report.emulated import pflops_text
 from netbench.report.grid import Grid
 from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
-from netbench.report.published import Sample
-from netbench.report.tables import spread_text
+from netbench.report.tables import seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -200,11 +199,6 @@ def _row_texts(sweep: Sweep, at: Sequence[int], axes: Sequence[Axis]) -> list[st
 
 def _cell(point: Point, show: Callable[[Point], str]) -> str:
     return "-" if point.problem else show(point)
-
-
-def seconds_text(time_s: float) -> str:
-    """As in the other tables."""
-    return spread_text(Sample(mean_s=time_s, min_s=time_s, max_s=time_s, num=1))
 
 
 def _figures(point: Point) -> tuple[float, ...]:

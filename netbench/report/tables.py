@@ -97,12 +97,12 @@ def spread_text(sample: Sample) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Four significant digits or so."""
+    """Four significant digits: `0.8951`, `9.105`, `18.87`, `163.4`, `1325`."""
     return f"{seconds:.{_digits(seconds)}f}"
 
 
 def _digits(seconds: float) -> int:
-    return 1 if seconds >= 100 else 2 if seconds >= 10 else 4
+    return sum(seconds < limit for limit in (1000, 100, 10, 1))
 
 
 def percent_text(error: float, digits: int = 0) -> str:

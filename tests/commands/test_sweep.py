@@ -59,7 +59,7 @@ def test_every_combination_is_there(tmp_path: Path, capsys: CaptureFixture) -> N
     assert all(slow > fast for slow, fast in zip(times[:3], times[3:], strict=True))
     printed = capsys.readouterr().out
     assert "seconds, by one-way delay" in printed
-    assert "bandwidth    1ms   10ms   50ms" in printed
+    assert "bandwidth    1ms   10ms  50ms" in printed
 
 
 def test_sizes_that_fit_no_layout_are_left_out_with_the_reason(

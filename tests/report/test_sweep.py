@@ -57,7 +57,7 @@ def test_one_variable_and_one_system_is_one_table() -> None:
     ((title, grid),) = sweep_grids(made_up((BANDWIDTH,)))
     assert (title, grid.num_labels) == ("", 1)
     assert grid.head == ("bandwidth", "seconds", "PFLOPS", "efficiency")
-    assert grid.rows[1] == ("1Gbit", "2.0000", "1.500", "25.0%")
+    assert grid.rows[1] == ("1Gbit", "2.000", "1.500", "25.0%")
 
 
 def test_the_last_variable_stands_side_by_side() -> None:
@@ -66,9 +66,9 @@ def test_the_last_variable_stands_side_by_side() -> None:
     assert titles[0] == "seconds, by one-way delay"
     assert grids[0].head == ("bandwidth", "0s", "10ms")
     assert grids[0].rows == (
-        ("100Mbit", "1.0000", "2.0000"),
-        ("1Gbit", "3.0000", "4.0000"),
-        ("10Gbit", "5.0000", "6.0000"),
+        ("100Mbit", "1.000", "2.000"),
+        ("1Gbit", "3.000", "4.000"),
+        ("10Gbit", "5.000", "6.000"),
     )
     assert grids[2].rows[0] == ("100Mbit", "50.0%", "25.0%")
 
@@ -77,7 +77,7 @@ def test_several_systems_stand_side_by_side_and_variables_go_down() -> None:
     """Two columns name the row."""
     _, grid = sweep_grids(made_up((BANDWIDTH, DELAY), ("dtfm-scheduled", "zero3")))[0]
     assert grid.head == ("bandwidth", "one-way delay", "dtfm-scheduled", "zero3")
-    assert grid.rows[3] == ("1Gbit", "10ms", "7.0000", "8.0000")
+    assert grid.rows[3] == ("1Gbit", "10ms", "7.000", "8.000")
     assert grid.num_labels == 2
 
 

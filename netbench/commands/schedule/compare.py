@@ -29,7 +29,7 @@ from netbench.report.schedule import (
     contest_grid,
     winners,
 )
-from netbench.report.sweep import seconds_text
+from netbench.report.tables import seconds_text
 
 if TYPE_CHECKING:
     from netbench.simulator.placement_file import Placed

@@ -13,8 +13,7 @@ from netbench.commands.schedule.search import count_text, find_scheduler
 from netbench.errors import UsageError
 from netbench.plan import Layout, plan_memory
 from netbench.report.grid import Grid, rich_table
-from netbench.report.sweep import seconds_text
-from netbench.report.tables import percent_text
+from netbench.report.tables import percent_text, seconds_text
 
 if TYPE_CHECKING:
     from netbench.simulator.layouts import Found, LayoutSearch

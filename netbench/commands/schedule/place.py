@@ -30,7 +30,7 @@ from netbench.commands.simulation import warn_of_disturbances
 from netbench.plan import Plan, memory_warnings
 from netbench.report.grid import rich_table
 from netbench.report.schedule import LISTED, placed_grid
-from netbench.report.sweep import seconds_text
+from netbench.report.tables import seconds_text
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Step

@@ -20,7 +20,7 @@ from netbench.commands.schedule.request import (
 from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
 from netbench.report.grid import Grid, rich_table
-from netbench.report.sweep import seconds_text
+from netbench.report.tables import seconds_text
 
 if TYPE_CHECKING:
     from netbench.simulator.mending import Repair

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from netbench.commands.schedule.request import Limits
 from netbench.errors import PlanError, UsageError, nearest
 from netbench.plan import check_memory
-from netbench.report.sweep import seconds_text
+from netbench.report.tables import seconds_text
 from netbench.scenario import load_scenario
 
 if TYPE_CHECKING:
