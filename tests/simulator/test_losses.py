@@ -10,9 +10,7 @@ import pytest
 from netbench.plan import build_plan
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
-from netbench.simulator.explain import (
-    bound_s,
-)
+from netbench.simulator.explain import bound_s
 from netbench.simulator.losses import losses
 from netbench.simulator.usage import links
 from tests.simulator.pipelines import FREE, B, F, pipeline, published
@@ -64,6 +62,7 @@ def test_one_rank_pays_its_host_for_collectives_and_no_link(variant: str) -> Non
 
 
 def test_one_pipeline_has_a_barrier_and_no_gradients_to_exchange() -> None:
+    """What it has of collectives is named after the barrier."""
     simulation = simulate(pipeline("dtfm-scheduled", stages=4, micro_batches=4, delay_s=0.01), FREE)
     (loss,) = (loss for loss in losses(simulation) if loss.group == "collective")
     assert "barrier" in loss.text
