@@ -300,7 +300,8 @@ What is not explained, and was not fitted away:
 
 Each with all constants fitted anew, the rate inside a node too: mean absolute errors in %, of cases
 1 and 2, then of what it would predict of cases 3 to 5 (dtfm: scheduled, random; p8: default,
-random). Last, Megatron's layer in ms.
+random). Last, Megatron's layer in ms. Worked out once, on 2026-11-22, with the constants above; the
+script does not repeat it.
 
 | | p8 | t8 | p2t4 | p4t2 | scheduled | random | zero3 | dtfm | p8 | zero3 | layer |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|

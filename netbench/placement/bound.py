@@ -272,7 +272,7 @@ class _Search:
         group_s = np.maximum(
             slowest_s[:, None] + groups.after_s, hops.least_s[:, None] + groups.full_s
         )
-        allowed = group_s + self._apart_s <= seconds
+        allowed = np.isfinite(group_s) & (group_s + self._apart_s <= seconds)
         left_s = self._deadline - time.monotonic()
         return left_s <= 0 or self._programme.possible(
             usable, [_largest(s) for s in allowed], left_s
