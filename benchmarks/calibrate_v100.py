@@ -275,8 +275,7 @@ What is not explained, and was not fitted away:
   layer. Fitted on megatron-p8 instead, a layer would take {pipelines_ms:.1f} ms. So something that
   goes on beside compute is busy most of the time. Yet no capacity is: a node of megatron-p8 carries
   10.6 Gbit/s, in and out together, one of dtfm-random 13.8 and of megatron-p4t2 11.4 without being
-  full, and gradients take at least 18 each way. Lost packets where several nodes send to one would
-  do that, but nothing says how many.
+  full. Lost packets where several nodes send to one would do that, but nothing says how many.
 - **Updates of dtfm.** In case 1 eight stages update on one node and take about 9 ns per parameter,
   in case 2, on single GPUs and nodes of four, much less. That they share their node's CPU explains
   both with one constant; whether it is cores, memory or PCIe that they share is not known.
@@ -332,9 +331,9 @@ node (Linux's least retransmission timeout). Uneven: pipelines compute up to 0.5
 
 - A host of 17.2 Gbit/s per GPU, each with the 8 vCPUs of a p3, and no limit of connections
   ({host_gbps:.2f} Gbit/s were measured on NICs of 10) come closest. They were not adopted: 17.2 is
-  of a host, not of a GPU. In dp-scaling, whose nodes have 100 Gbit/s, BERT on 12 replicas would do
-  13,400 words/s; 20,480 were published, 22,560 are simulated. Scenarios would have to tell the
-  cores of hosts.
+  of a host, not of a GPU. In dp-scaling, whose nodes have 100 Gbit/s, BERT on 12 replicas would do,
+  with both, 13,400 words/s; 20,480 were published, 22,560 are simulated. Scenarios would have to tell
+  the cores of hosts.
 - What slows down megatron-p8 slows down megatron-p4t2 as well, and its fit takes that out of
   Megatron's layer.
 - A part of each layer that tensor parallelism does not divide (1.2 ms, with 200 Gbit/s inside a

@@ -195,7 +195,8 @@ def _move(
     num_moves: int,
     rng: np.random.Generator,
 ) -> None:
-    """`anneal`."""
+    """`anneal`, but for the reference that numba counts of a generator from Python: uncounted, it
+    would never be given back."""
     pp, num_slots, num_taken = len(state.order), len(state.slots), len(state.loads_s)
     cost_s = _cost(state)
     for _ in range(num_moves):
