@@ -332,8 +332,8 @@ node (Linux's least retransmission timeout). Uneven: pipelines compute up to 0.5
 - A host of 17.2 Gbit/s per GPU, each with the 8 vCPUs of a p3, and no limit of connections
   ({host_gbps:.2f} Gbit/s were measured on NICs of 10) come closest. They were not adopted: 17.2 is
   of a host, not of a GPU. In dp-scaling, whose nodes have 100 Gbit/s, BERT on 12 replicas would do,
-  with both, 13,400 words/s; 20,480 were published, 22,560 are simulated. Scenarios would have to tell
-  the cores of hosts.
+  with both, 13,400 words/s; 20,480 were published, 22,560 are simulated. Scenarios would have to
+  tell the cores of hosts.
 - What slows down megatron-p8 slows down megatron-p4t2 as well, and its fit takes that out of
   Megatron's layer.
 - A part of each layer that tensor parallelism does not divide (1.2 ms, with 200 Gbit/s inside a
