@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         if name in self.lazy or name.startswith("-"):
             return super().resolve_command(ctx, args)
         near = difflib.get_close_matches(name, self.lazy, n=2)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"One of: {', '.join(self.lazy)}."
+        hint = _did_you_mean(near) if near else f"One of: {', '.join(self.lazy)}."
         raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
 
 
@@ -59,10 +59,19 @@ class DefaultGroup(LazyGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.lazy, *ctx.help_option_names):
             # `comapre case3`: a default takes one argument, so the first was meant as a command.
-            if len(args) > 1 and not args[0].startswith("-") and not args[1].startswith("-"):
-                self.resolve_command(ctx, args)
+            if len(args) > 1 and not any(arg.startswith("-") for arg in args[:2]):
+                self._refuse_misspelt(ctx, args[0])
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            # The usage is that of what was typed: nobody needs the default's name.
+            if error.ctx is not None and error.ctx.command is self._default_command(ctx):
+                error.ctx = ctx
+            raise
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         default = self._default_command(ctx)
@@ -83,5 +92,14 @@ class DefaultGroup(LazyGroup):
         assert command is not None
         return command
 
+    def _refuse_misspelt(self, ctx: click.Context, name: str) -> None:
+        near = difflib.get_close_matches(name, self._others(), n=2)
+        if near:
+            raise click.UsageError(f"No such command {name!r}. {_did_you_mean(near)}", ctx)
+
     def _others(self) -> list[str]:
         return [name for name in self.lazy if name != self.default]
+
+
+def _did_you_mean(names: Sequence[str]) -> str:
+    return f"Did you mean {' or '.join(names)}?"

@@ -129,6 +129,26 @@ def test_the_search_has_a_name_too(tmp_path: Path, capsys: CaptureFixture) -> No
     assert first.split("searched")[0] == second.split("searched")[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["case3", "--budgte", "1s"], "No such option '--budgte'"),
+        (["case3", "--budget", "30"], "Invalid value for '--budget'"),
+        (["case3", "case5"], "unexpected extra argument (case5)"),
+    ],
+)
+def test_a_usage_error_names_no_word_that_was_not_typed(
+    words: list[str], message: str, capsys: CaptureFixture
+) -> None:
+    """The search's own name, which nobody needs, is in no usage and no hint."""
+    assert run(["schedule", *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Usage: netbench schedule [OPTIONS] SCENARIO\n" in err
+    assert "Try 'netbench schedule --help' for help." in err
+    assert "place" not in err
+
+
 def test_a_command_that_is_written_wrongly_is_no_scenario(capsys: CaptureFixture) -> None:
     """Two words: the first was meant as a command."""
     assert run(["schedule", "comapre", "case3"]) == 2
