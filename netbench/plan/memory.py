@@ -8,7 +8,8 @@ from netbench.errors import PlanError
 from netbench.plan.build import device_profiles
 from netbench.plan.model import Plan
 from netbench.plan.timeline import stage_of
-from netbench.scenario.model import Scenario
+from netbench.scenario.model import DeviceProfile, Scenario
+from netbench.units import format_bytes
 from netbench.workload.costs import layer_parameters, live_layers
 from netbench.workload.memory import MemoryEstimate, estimate_memory, held_layers
 
@@ -56,8 +57,8 @@ def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
         count, total = len(too_big), f"{len(ranks)} ranks"
     many = f" ({count} of {total} do not fit)" if count > 1 else ""
     return (
-        f"{plan.variant} {plan.workload.name}: {where} needs about {needs[stage] / 1e9:.1f} GB, "
-        f"{device.name} has {device.memory_bytes / 1e9:.4g} GB{many}; use {_remedies(plan)}",
+        f"{plan.variant} {plan.workload.name}: {where} needs about {_needed(needs[stage])}, "
+        f"{_held(device)}{many}; use {_remedies(plan)}",
     )
 
 
@@ -90,13 +91,21 @@ def check_memory(plan: Plan, scenario: Scenario) -> None:
             break
     else:
         return
-    have = Counter(f"{device.name} has {device.memory_bytes / 1e9:.4g} GB" for device in profiles)
+    have = Counter(_held(device) for device in profiles)
     found = ", ".join(f"{text} (x{count})" for text, count in have.items())
     raise PlanError(
         f"{plan.variant} {plan.workload.name} fits nowhere in scenario {scenario.name}: stage "
-        f"{stage} of {len(needs)} needs about {needs[stage] / 1e9:.1f} GB on each of {per_stage} "
+        f"{stage} of {len(needs)} needs about {_needed(needs[stage])} on each of {per_stage} "
         f"devices, and {found}; use {_remedies(plan)}"
     )
+
+
+def _needed(need_bytes: float) -> str:
+    return format_bytes(need_bytes, 3)  # an estimate
+
+
+def _held(device: DeviceProfile) -> str:
+    return f"{device.name} has {format_bytes(device.memory_bytes, 4)}"
 
 
 def _gathered(plan: Plan) -> int:

@@ -25,6 +25,7 @@ from netbench.errors import TestbedError
 from netbench.testbed.kernel_build import Recipe, Source, build, find_source, prepare_tools
 from netbench.testbed.packages import find_command
 from netbench.testbed.progress import Progress, open_progress
+from netbench.units import format_bytes
 
 GOOD, CORRUPT, MISSING = "good", "corrupt", "missing"
 
@@ -149,8 +150,8 @@ def _check_place(root: Path) -> None:
         ) from error
     if free_bytes < _REQUIRED_FREE_BYTES:
         raise TestbedError(
-            f"{root} has {free_bytes / 1e9:.1f} GB free; building the guest kernel takes "
-            f"{_REQUIRED_FREE_BYTES / 1e9:.1f} GB for a while. Free some space, or set "
+            f"{root} has {format_bytes(free_bytes, 2)} free; building the guest kernel takes "
+            f"{format_bytes(_REQUIRED_FREE_BYTES)} for a while. Free some space, or set "
             "XDG_CACHE_HOME to a larger file system"
         )
 

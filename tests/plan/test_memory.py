@@ -90,12 +90,12 @@ def test_zero3_gathers_up_to_the_live_limit_and_one_layer_more() -> None:
     [
         (
             "ddp",
-            "ddp L24: every rank needs about 23.6 GB, V100 has 16 GB; "
+            "ddp L24: every rank needs about 23.6GB, V100 has 16GB; "
             "use a system that splits the model (zero3, megatron)",
         ),
         (
             "megatron-p1",
-            "megatron-p1 L24: every rank needs about 23.6 GB, V100 has 16 GB; "
+            "megatron-p1 L24: every rank needs about 23.6GB, V100 has 16GB; "
             "use more stages or tensor-parallel ranks (-p<P>t<T>)",
         ),
     ],
@@ -111,7 +111,7 @@ def test_the_worst_stage_is_named_and_the_others_counted() -> None:
     plan = build_plan(scenario, "dtfm-scheduled", 12, 64, 0, 1, 0, micro_batch=4)
     (warning,) = memory_warnings(plan, scenario)
     assert warning == (
-        "dtfm-scheduled L12: stage 0 needs about 78.4 GB, V100 has 16 GB "
+        "dtfm-scheduled L12: stage 0 needs about 78.4GB, V100 has 16GB "
         "(3 of 3 stages do not fit); use more stages, a variant with -1f1b, recomputation or "
         "a smaller micro-batch"
     )
@@ -123,7 +123,7 @@ def test_only_the_stages_that_do_not_fit_are_counted() -> None:
     scenario = without_recomputation(SMALL)
     plan = build_plan(scenario, "dtfm-scheduled-1f1b", 12, 64, 0, 1, 0, micro_batch=8)
     (warning,) = memory_warnings(plan, scenario)
-    assert "stage 0 needs about 29.6 GB" in warning
+    assert "stage 0 needs about 29.6GB" in warning
     assert "(2 of 3 stages do not fit)" in warning
     assert "-1f1b or" not in warning.partition("; use ")[2]
 
@@ -134,7 +134,7 @@ def test_the_rank_that_needs_most_of_its_own_device_is_named() -> None:
     plan = build_plan(MIXED, "megatron-p8", 40, 384, 0, 1, 0)
     (warning,) = memory_warnings(plan, MIXED)
     assert warning.startswith(
-        "megatron-p8 L40: stage 0 needs about 35.2 GB, V100 has 16 GB (34 of 48 ranks do not fit); "
+        "megatron-p8 L40: stage 0 needs about 35.2GB, V100 has 16GB (34 of 48 ranks do not fit); "
     )
     assert not memory_warnings(build_plan(MIXED, "dtfm-scheduled", 40, 384, 0, 1, 0), MIXED)
 
@@ -154,7 +154,7 @@ def test_stages_that_need_much_may_be_on_devices_that_have_it() -> None:
         if firsts == a40[:6]:
             assert not warnings
         else:
-            assert "stage 0 needs about 17.9 GB, V100" in warnings[0]
+            assert "stage 0 needs about 17.9GB, V100" in warnings[0]
 
 
 def test_what_fits_is_said_for_every_type_and_stage() -> None:
@@ -180,8 +180,8 @@ def test_what_fits_nowhere_is_refused_with_the_stage_its_need_and_what_devices_h
     with pytest.raises(PlanError) as caught:
         check_memory(build_plan(CASE1, "megatron-p1t2", 40, 4096, 0, 2, 1), CASE1)
     assert str(caught.value) == (
-        "megatron-p1t2 L40 fits nowhere in scenario case1: stage 0 of 1 needs about 19.3 GB "
-        "on each of 64 devices, and V100 has 16 GB (x64); use more stages or tensor-parallel ranks "
+        "megatron-p1t2 L40 fits nowhere in scenario case1: stage 0 of 1 needs about 19.3GB "
+        "on each of 64 devices, and V100 has 16GB (x64); use more stages or tensor-parallel ranks "
         "(-p<P>t<T>)"
     )
 

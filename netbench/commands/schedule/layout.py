@@ -14,6 +14,7 @@ from netbench.errors import UsageError
 from netbench.plan import Layout, plan_memory
 from netbench.report.grid import Grid, rich_table
 from netbench.report.tables import percent_text, seconds_text
+from netbench.units import format_bytes
 
 if TYPE_CHECKING:
     from netbench.simulator.layouts import Found, LayoutSearch
@@ -89,11 +90,11 @@ def find_layout(
 
 
 def layouts_grid(found: tuple[Found, ...], listed: Found | None) -> Grid:
-    """A row per plan, and one for the best system that the scenario lists. GB: of the device that
-    needs most. Against: seconds, relative to that system's."""
+    """A row per plan, and one for the best system that the scenario lists. Memory: of the device
+    that needs most. Against: seconds, relative to that system's."""
     rows = [_row(one, listed) for one in found]
     rows += [_row(listed, listed)] if listed else []
-    head = ("Plan", "Layout", "GB", "listed s", "placed s", "against listed system")
+    head = ("Plan", "Layout", "Memory", "listed s", "placed s", "against listed system")
     return Grid(head=head, rows=tuple(rows))
 
 
@@ -103,7 +104,7 @@ def _row(found: Found, listed: Found | None) -> tuple[str, ...]:
     return (
         name,
         layout_text(found.plan.layout),
-        f"{_memory_gb(found):.1f}",
+        format_bytes(_memory_bytes(found), 3),
         seconds_text(found.unplaced_s),
         seconds_text(found.iteration_s),
         "" if found is listed else against,
@@ -115,8 +116,8 @@ def layout_text(layout: Layout) -> str:
     return f"p{layout.pp}{f't{layout.tp}' if layout.tp > 1 else ''}d{layout.dp}"
 
 
-def _memory_gb(found: Found) -> float:
-    return max(part.total_bytes for part in plan_memory(found.plan)) / 1e9
+def _memory_bytes(found: Found) -> float:
+    return max(part.total_bytes for part in plan_memory(found.plan))
 
 
 def _placed(search: LayoutSearch, scheduler: str, seed: int, limits: Limits) -> Placed:
@@ -149,7 +150,7 @@ def _json(search: LayoutSearch, listed: Found | None) -> dict[str, Any]:
             {
                 "plan": one.plan.variant,
                 "layout": layout_text(one.plan.layout),
-                "memory_gb": _memory_gb(one),
+                "memory_gb": _memory_bytes(one) / 1e9,
                 "unplaced_s": one.unplaced_s,
                 "simulated_s": one.iteration_s,
             }

@@ -54,7 +54,7 @@ def test_what_is_compared_with_is_marked_where_it_does_not_fit(
     """A small first node: the order of the file gives it stage 0, for which it is too small."""
     scenario = four_nodes.write(tmp_path, first="23MB")
     assert run(["schedule", scenario, *SEARCH]) == 0
-    said = "identity does not fit: dtfm-scheduled L2: stage 0 needs about 0.0 GB"
+    said = "identity does not fit: dtfm-scheduled L2: stage 0 needs about 25.2MB, Small has 23MB"
     assert said in " ".join(capsys.readouterr().out.split())
     assert run(["schedule", scenario, "--scheduler", "identity"]) == 2
     assert "identity looks at no memory: 1 of 4 devices" in capsys.readouterr().err
