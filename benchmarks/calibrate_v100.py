@@ -32,7 +32,7 @@ from benchmarks.fit_v100 import (
     read_published,
     sequence_flops,
 )
-from netbench.plan.build import ZERO3_MICRO_BATCH
+from netbench.plan.zero3 import ZERO3_MICRO_BATCH
 from netbench.scenario.load import load_scenario
 from netbench.simulator import load_transport
 

@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.plan.build import ZERO3_MICRO_BATCH, build_plan
+from netbench.plan.build import build_plan
 from netbench.plan.model import Plan
 from netbench.plan.variants import find_variant
+from netbench.plan.zero3 import ZERO3_MICRO_BATCH
 from netbench.scenario.load import load_scenario
 from netbench.scenario.model import DeviceProfile, Scenario, Workload
 from netbench.simulator import TransportProfile, simulate

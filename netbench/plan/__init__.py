@@ -4,8 +4,8 @@ A plan is pure data: what is simulated, emulated on one machine or run on a clus
 JSON, and its hash is the provenance of every record.
 
 `variants` reads the names of systems, `model` is the data, `build` makes it, `checks` says what it
-cannot be, `serial` writes, reads and hashes it; `traffic` and `memory` say what it asks of the
-network and the devices.
+cannot be, `serial` writes, reads and hashes it, `describe` puts it into a line; `traffic` and
+`memory` say what it asks of the network and the devices.
 
 What simulator and trainers both go by: `schedules` has what each stage of a pipeline does, `tensor`
 who shares a stage's layers, `zero3` its units and groups, `buckets` those of ddp, `timeline` what
@@ -13,7 +13,8 @@ ranks did and when. Other plans: `replicas` of models by name, `command` for scr
 for one collective, `what_if` for the same plan on another network.
 """
 
-from netbench.plan.build import build_plan, build_plans, describe_plan
+from netbench.plan.build import build_plan, build_plans
+from netbench.plan.describe import describe_plan
 from netbench.plan.memory import check_memory, memory_warnings, plan_memory
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Layout, Plan, Transport
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import MAPS, SEEDED, UNSEEDED
+from netbench.placement import MAPS, SEEDED
 from netbench.plan.checks import (
     check_chunks,
     check_compute,
@@ -18,13 +17,14 @@ from netbench.plan.checks import (
 )
 from netbench.plan.model import VIRTUAL, Layout, Plan, Transport
 from netbench.plan.replicas import check_model, replicated
-from netbench.plan.serial import plan_hash
 from netbench.plan.traffic import choose_scale
-from netbench.plan.variants import VARIANTS as VARIANTS  # where it was: benchmarks read it here
 from netbench.plan.variants import Variant, find_variant
-from netbench.plan.zero3 import ZERO3_LIVE_PARAMETERS as ZERO3_LIVE_PARAMETERS
-from netbench.plan.zero3 import ZERO3_MICRO_BATCH as ZERO3_MICRO_BATCH
-from netbench.plan.zero3 import zero3_micro_batch, zero3_shard_ranks, zero3_units
+from netbench.plan.zero3 import (
+    ZERO3_LIVE_PARAMETERS,
+    zero3_micro_batch,
+    zero3_shard_ranks,
+    zero3_units,
+)
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
 from netbench.workload.costs import Stage, activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
@@ -280,51 +280,6 @@ def pipeline_depth(scenario: Scenario, layers: int) -> int:
         return scenario.sweep.pipeline
     common = math.gcd(scenario.num_devices, layers)
     return max(depth for depth in range(1, MAX_PIPELINE + 1) if common % depth == 0)
-
-
-def describe_plan(plan: Plan) -> str:
-    """One line that tells this plan from its neighbours; iterations are warm-up + timed."""
-    rounds = f"{plan.num_rounds} x " if plan.num_rounds > 1 else ""
-    seed = f" seed {plan.seed}" if plan.scheduler not in UNSEEDED else ""
-    schedule = "" if plan.schedule == "none" else f"{plan.schedule} "
-    network = f" on {plan.network_name}" if plan.network_name else ""
-    tensor = f"t{plan.layout.tp}" if plan.layout.tp > 1 else ""
-    chunks = f" of {plan.num_chunks} chunks" if plan.num_chunks > 1 else ""
-    layers = [stage.num_layers for stage in plan.stages]
-    uneven = f" of {'+'.join(map(str, layers))} layers" if len(set(layers)) > 1 else ""
-    if plan.script:
-        return (
-            f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} {plan.workload.name} "
-            f"B{plan.workload.batch}: {plan.layout.num_ranks} ranks, {plan.scheduler} placement"
-            f"{seed}, {plan.warmup_iterations} + {plan.iterations - plan.warmup_iterations} "
-            f"iterations of: {shlex.join(plan.script)}"
-        )
-    return (
-        f"{plan_hash(plan)}  {plan.scenario}{network} {plan.variant} {plan.workload.name} "
-        f"B{plan.workload.batch}: p{plan.layout.pp}{tensor}d{plan.layout.dp}{uneven}{chunks}"
-        f"{_types(plan)}, "
-        f"{plan.scheduler} placement"
-        f"{seed}, {schedule}{rounds}{plan.num_micro_batches} micro-batches of "
-        f"{plan.workload.micro_batch}, {plan.data_parallel}{_sharding(plan)}, "
-        f"{plan.warmup_iterations} + {plan.iterations - plan.warmup_iterations} iterations, "
-        + (f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}")
-    )
-
-
-def _sharding(plan: Plan) -> str:
-    """What tells zero3's variants from each other."""
-    groups = f" among {plan.shard_ranks}" if plan.shard_ranks else ""
-    ahead = f", {plan.prefetch_units} of {len(plan.units)} units ahead"
-    kept = ", gradients kept" if plan.accumulation == "keep" else ""
-    return f"{groups}{ahead if plan.prefetch_units else ''}{kept}"
-
-
-def _types(plan: Plan) -> str:
-    """E.g. ` on 18 V100 + 14 A40`, where devices are of several types."""
-    kinds = [plan.device_types[device] for device in plan.placement] if plan.device_types else []
-    counts = [(kinds.count(kind), name) for kind, name in enumerate(plan.type_names)]
-    found = " + ".join(f"{count} {name}" for count, name in counts if count)
-    return f" on {found}" if found else ""
 
 
 def device_profiles(scenario: Scenario) -> tuple[DeviceProfile, ...]:

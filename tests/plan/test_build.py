@@ -21,8 +21,9 @@ from netbench.plan import (
     plan_memory,
     plan_to_json,
 )
-from netbench.plan.build import pipeline_depth, zero3_units
+from netbench.plan.build import pipeline_depth
 from netbench.plan.traffic import FULL_SIZE_RANK_BYTES
+from netbench.plan.zero3 import zero3_units
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.model import Link
 

@@ -1,0 +1,61 @@
+"""A plan in one line: what tells it from its neighbours in a run."""
+
+from __future__ import annotations
+
+import shlex
+
+from netbench.placement import UNSEEDED
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.serial import plan_hash
+
+
+def describe_plan(plan: Plan) -> str:
+    """With its hash in front; iterations are warm-up + timed."""
+    network = f" on {plan.network_name}" if plan.network_name else ""
+    seed = f" seed {plan.seed}" if plan.scheduler not in UNSEEDED else ""
+    setting = f"{plan.scenario}{network} {plan.variant} {plan.workload.name}"
+    head = f"{plan_hash(plan)}  {setting} B{plan.workload.batch}:"
+    placement = f"{plan.scheduler} placement{seed}"
+    timed = plan.iterations - plan.warmup_iterations
+    iterations = f"{plan.warmup_iterations} + {timed} iterations"
+    if plan.script:
+        ranks = f"{plan.layout.num_ranks} ranks"
+        return f"{head} {ranks}, {placement}, {iterations} of: {shlex.join(plan.script)}"
+    how = f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}"
+    synchronised = f"{plan.data_parallel}{_sharding(plan)}"
+    return (
+        f"{head} {_layout(plan)}{_types(plan)}, {placement}, {_schedule(plan)}, {synchronised}, "
+        f"{iterations}, {how}"
+    )
+
+
+def _layout(plan: Plan) -> str:
+    """E.g. `p2t4d8`, `p4d16 of 8+6+6+4 layers`, `p4d16 of 2 chunks`."""
+    tensor = f"t{plan.layout.tp}" if plan.layout.tp > 1 else ""
+    layers = [stage.num_layers for stage in plan.stages]
+    uneven = f" of {'+'.join(map(str, layers))} layers" if len(set(layers)) > 1 else ""
+    chunks = f" of {plan.num_chunks} chunks" if plan.num_chunks > 1 else ""
+    return f"p{plan.layout.pp}{tensor}d{plan.layout.dp}{uneven}{chunks}"
+
+
+def _types(plan: Plan) -> str:
+    """E.g. ` on 18 V100 + 14 A40`, where devices are of several types."""
+    kinds = [plan.device_types[device] for device in plan.placement] if plan.device_types else []
+    counts = [(kinds.count(kind), name) for kind, name in enumerate(plan.type_names)]
+    found = " + ".join(f"{count} {name}" for count, name in counts if count)
+    return f" on {found}" if found else ""
+
+
+def _schedule(plan: Plan) -> str:
+    """E.g. `gpipe 2 x 64 micro-batches of 1`."""
+    name = "" if plan.schedule == "none" else f"{plan.schedule} "
+    rounds = f"{plan.num_rounds} x " if plan.num_rounds > 1 else ""
+    return f"{name}{rounds}{plan.num_micro_batches} micro-batches of {plan.workload.micro_batch}"
+
+
+def _sharding(plan: Plan) -> str:
+    """What tells zero3's variants from each other."""
+    groups = f" among {plan.shard_ranks}" if plan.shard_ranks else ""
+    ahead = f", {plan.prefetch_units} of {len(plan.units)} units ahead"
+    kept = ", gradients kept" if plan.accumulation == "keep" else ""
+    return f"{groups}{ahead if plan.prefetch_units else ''}{kept}"
