@@ -8,7 +8,7 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.plan import Plan, build_plan, describe_plan, iteration_bytes, plan_memory
-from netbench.plan.zero3 import stays_gathered, unit_parameters
+from netbench.plan.zero3 import stays_gathered, unit_parameters, zero3_units
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.local import has_trainer, host_cost
 
@@ -23,6 +23,31 @@ def case5(variant: str, layers: int = 24) -> Plan:
 
 def with_nodes(scenario: Scenario, *indices: int) -> Scenario:
     return dataclasses.replace(scenario, nodes=tuple(scenario.nodes[i] for i in indices))
+
+
+@pytest.mark.parametrize(("per_rank", "micro_batch"), [(1, 1), (2, 2), (6, 3), (7, 1), (12, 4)])
+def test_zero3_takes_the_largest_micro_batch_up_to_4_that_divides(
+    per_rank: int, micro_batch: int
+) -> None:
+    """So that every sequence is trained once."""
+    plan = build_plan(EXAMPLE, "zero3", 8, 4 * per_rank, 0, 1, 0)
+    assert plan.workload.micro_batch == micro_batch
+    assert plan.num_micro_batches * micro_batch == per_rank
+
+
+@pytest.mark.parametrize(("layers", "units"), [(24, (18, 6)), (32, (18, 14)), (40, (18, 22))])
+def test_zero3_keeps_as_many_layers_gathered_as_the_limit_allows(
+    layers: int, units: tuple[int, ...]
+) -> None:
+    """GPT-XL: 18 layers of 50.4 million and 64 million of embeddings are below 1e9, 19 are not."""
+    assert case5("zero3", layers).units == units
+
+
+def test_zero3_gathers_a_small_model_once() -> None:
+    """All of it stays; of a model whose embeddings alone exceed the limit, nothing does."""
+    assert zero3_units(EXAMPLE.workload) == (EXAMPLE.workload.layers,)
+    huge = dataclasses.replace(EXAMPLE.workload, embedding_parameters=2_000_000_000)
+    assert zero3_units(huge) == (EXAMPLE.workload.layers,)
 
 
 def test_the_first_units_stay_gathered_up_to_the_limit() -> None:
@@ -54,6 +79,7 @@ def test_hybrid_without_a_size_shards_inside_a_region() -> None:
 
 
 def test_all_ranks_in_one_group_is_plain_zero3() -> None:
+    """There is nothing between groups, then."""
     assert case5("zero3-hybrid64").shard_ranks == 0
 
 

@@ -1,0 +1,91 @@
+"""What is asked of a plan and cannot be: refused in one sentence that says what to choose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from netbench.errors import PlanError
+from netbench.plan import build_plan
+from netbench.scenario import load_scenario
+
+CASE3 = load_scenario("case3")
+EXAMPLE = load_scenario("example-two-labs")
+
+
+@pytest.mark.parametrize(
+    ("variant", "layers", "batch", "message"),
+    [
+        ("dtfm-random", 0, 1024, "layers is 0; expected a positive whole number"),
+        ("dtfm-random", 24, -1, "batch is -1; expected a positive whole number"),
+        ("megatron-t3", 24, 1024, "heads is 16, which does not divide among 3 tensor-parallel"),
+        ("megatron-t32", 24, 1024, "heads is 16, which does not divide among 32 tensor-parallel"),
+        ("megatron-p8-interleaved2", 24, 1024, "24 layers do not divide into 8 stages x 2 chunks"),
+        ("megatron-t8-interleaved2", 24, 1024, "megatron-t8-interleaved2 has one pipeline stage"),
+        ("megatron-p8-interleaved3", 24, 96, "12 micro-batches per pipeline are no multiple of"),
+    ],
+)
+def test_sizes_that_do_not_suit_the_variant_are_refused(
+    variant: str, layers: int, batch: int, message: str
+) -> None:
+    """With what was found and what was expected."""
+    with pytest.raises(PlanError) as caught:
+        build_plan(CASE3, variant, layers, batch, 2022, 3, 1)
+    assert str(caught.value).startswith(message)
+
+
+def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None:
+    """zero3's on a GPU; those whose heads are of unequal size (virtual ones may be); named models
+    on a GPT's tokens."""
+    with pytest.raises(PlanError, match=r"zero3 cannot compute on cuda.* choose cpu"):
+        build_plan(CASE3, "zero3", 24, 1024, 0, 2, 1, compute="cuda")
+    workload = dataclasses.replace(CASE3.workload, heads=3)
+    odd = dataclasses.replace(CASE3, workload=workload)
+    with pytest.raises(PlanError, match="hidden is 2048, which does not divide among 3 heads"):
+        build_plan(odd, "ddp", 24, 1024, 0, 2, 1, compute="cpu")
+    assert build_plan(odd, "ddp", 24, 1024, 0, 2, 1).workload.heads == 3
+    named = load_scenario("dp-scaling")
+    batch = named.workload.batch
+    with pytest.raises(PlanError, match="resnet18 is trained on synthetic data; leave out the tok"):
+        build_plan(named, "ddp", 18, batch, 0, 2, 1, compute="cpu", token_file="tokens.bin")
+
+
+@pytest.mark.parametrize(("iterations", "warmup"), [(1, 1), (2, 3), (2, -1), (0, 0)])
+def test_at_least_one_iteration_must_count(iterations: int, warmup: int) -> None:
+    """Warm-ups alone give no result."""
+    with pytest.raises(PlanError, match="iterations"):
+        build_plan(EXAMPLE, "zero3", 8, 16, 0, iterations, warmup)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_must_be_positive(scale: float) -> None:
+    """It divides bytes and rates."""
+    with pytest.raises(PlanError, match="expected a positive number"):
+        build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, scale=scale)
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random", "dtfm-scheduled"])
+@pytest.mark.parametrize("seed", [-1, 1 << 32])
+def test_a_seed_must_be_one(variant: str, seed: int) -> None:
+    """Also where the placement ignores it."""
+    with pytest.raises(PlanError, match=rf"seed is {seed}; expected .* 0 to 4294967295"):
+        build_plan(load_scenario("case3"), variant, 24, 1024, seed, 1, 0)
+
+
+def test_a_micro_batch_must_be_positive() -> None:
+    """As layers and batch."""
+    with pytest.raises(PlanError, match="micro_batch is 0; expected a positive whole number"):
+        build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, micro_batch=0)
+
+
+@pytest.mark.parametrize("stage_layers", [(0, 6, 6), (-1, 7, 6), (6, 6), (4, 4, 5)])
+def test_stages_without_layers_or_that_do_not_add_up_are_refused(
+    stage_layers: tuple[int, ...],
+) -> None:
+    """Three stages of 12 layers: each has one at least."""
+    with pytest.raises(PlanError, match="expected 3 stages, each of a layer at least, that come"):
+        build_plan(
+            load_scenario("gpt3-small"), "dtfm-scheduled", 12, 64, 0, 1, 0,
+            network="10ms-1Gbit", stage_layers=stage_layers,
+        )  # fmt: skip
