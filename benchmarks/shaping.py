@@ -19,7 +19,8 @@ from pyroute2 import IPRoute, netns
 
 from netbench.network.apply import apply, clear, read_back
 from netbench.network.command import Run
-from netbench.network.program import HANDLE, HtbClass, Leaf, Program, compile_programs
+from netbench.network.program import Program, compile_programs
+from netbench.network.tc import HANDLE, HtbClass, Leaf
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Network
 from netbench.testbed.namespaces import build, namespace_path, node_addresses, run

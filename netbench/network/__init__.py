@@ -1,7 +1,8 @@
 """Make a real network behave like a scenario's, and prove that it does.
 
-`program` compiles a network into one `tc` program per node, `update` what turns one into
-another, `readback` compares with what the kernel holds, `limits` says what netem will not
+`program` compiles a network into one `tc` program per node: `queues` says who shares one and at
+what rate, `tc` has the line of each class, netem and filter. `update` makes what turns a program
+into another, `readback` compares with what the kernel holds, `limits` says what netem will not
 deliver. All of that is pure.
 
 Nodes on this machine: `apply` loads, reads back and takes away; `netlink` reads without `tc`.

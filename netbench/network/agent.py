@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 HANDLE = "6e62:"
-"""Of a netbench program's root; the same as `netbench.network.program.HANDLE`."""
+"""Of a netbench program's root; the same as `netbench.network.tc.HANDLE`."""
 
 STATE = Path("/run/netbench")
 """One file per shaped interface; gone with the last, and after a reboot, as the shaping is."""

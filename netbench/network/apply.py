@@ -21,8 +21,9 @@ from netbench.errors import NetworkError
 from netbench.network import readback
 from netbench.network.agent import quoted
 from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
-from netbench.network.program import HANDLE, MAX_SEGMENTS, Program
+from netbench.network.program import MAX_SEGMENTS, Program
 from netbench.network.readback import Found
+from netbench.network.tc import HANDLE
 from netbench.network.update import update_text
 
 CLEAR = ("tc", "qdisc", "del", "dev", "{interface}", "root", "handle", HANDLE)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from netbench.network.program import TABLE_DEVIATIONS, frame_bytes
+from netbench.network.queues import frame_bytes
+from netbench.network.tc import TABLE_DEVIATIONS
 from netbench.scenario.model import Link, Network
 from netbench.units import format_bandwidth, format_percent, format_time
 

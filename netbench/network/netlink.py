@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from netbench.errors import NetworkError
-from netbench.network.program import HANDLE
 from netbench.network.readback import Found, Rule, found_from, rule
+from netbench.network.tc import HANDLE
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNET = 0x40000000  # CLONE_NEWNET

@@ -21,33 +21,47 @@ What does what, and why:
 - A trunk is one leaf per region, at a router that everything leaving the region goes through.
 - TCP from and to SSH's port is matched first and sent to the root itself, unshaped, whoever the
   peer is: the controller may run on a node.
-
-tc's own resolution (iproute2 6.1): delays are whole microseconds (stored in ticks of 64 ns),
-rates whole bytes per second. Programs are written in these units, so that nothing is rounded twice.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from netbench.errors import NetworkError
-from netbench.scenario.model import NO_BURSTS, BurstLoss, Link, Network
-
-HANDLE = "6e62:"
-"""The root qdisc of a netbench program ("nb" in ASCII): what has it is ours, all else is not."""
+from netbench.network.queues import (
+    back_bps,
+    destination_groups,
+    egress_cap_bps,
+    frame_bytes,
+    leaf_bps,
+    link_from,
+    num_routers,
+    num_senders,
+    region_of,
+)
+from netbench.network.tc import (
+    HANDLE,
+    TABLE_DEVIATIONS,
+    TABLES,
+    HtbClass,
+    Leaf,
+    class_line,
+    exempt_line,
+    hash_lines,
+    ip_version,
+    leaf_line,
+    match_line,
+    parse_ip,
+)
+from netbench.scenario.model import Network
 
 UNLIMITED_BPS = 1_000_000_000_000
 """Rate of a HTB class that only sorts, bit/s: above any NIC, and a rate every tc can print."""
 
 CEILING_BPS = 100e9
 """What an unlimited link is taken to carry when queues and buffers are sized, bit/s."""
-
-ETHERNET_HEADER_BYTES = 14
-"""What a frame adds to the IP packet where a qdisc counts (no preamble, no checksum)."""
 
 HASH_FROM_PEERS = 256
 """From here up filters are hashed on the last byte of the address instead of tried in turn."""
@@ -79,26 +93,8 @@ case 3, none with these. They are not set where frames are really lost."""
 MAX_NODES = 0x6E61
 """Class ids are destination + 1 and name the leaves as well, which must not be called 6e62:."""
 
-EXEMPT_PRIORITY = {4: 1, 6: 2}
-"""Of the filters of ports that are not shaped, by IP version: before those of destinations."""
-
-TABLES = {"normal": 0, "uniform": 1, "pareto": 2, "paretonormal": 3}
-"""Jitter distribution -> "smallest packet" of the class above it, bytes. netem keeps its table for
-good and cannot be asked which one it has. So the class is: no packet is as small as that."""
-
-TABLE_DEVIATIONS = {
-    "normal": 1.0,
-    "uniform": 1 / math.sqrt(3),
-    "pareto": 0.8197,
-    "paretonormal": 0.8339,
-}
-"""Standard deviation that comes out of a jitter of 1. A table's 4096 values end at 4 deviations,
-which cuts the tails. Source: `normal.dist`, `pareto.dist` and `paretonormal.dist` of iproute2 6.1;
-measured in tests/network/noise_in_guest.py."""
-
-_IP = {4: ("ip", "ip", 16), 6: ("ipv6", "ip6", 36)}
-"""IP version -> tc's names of the protocol and of its matches, where the last four bytes of the
-destination are."""
+CAP_MINOR = 0xFFFF
+"""The class of a NIC cap, the parent of all others."""
 
 _MAX_TIME_US = 274_000_000  # 2^32 ticks of 64 ns, the longest time a qdisc holds
 _MAX_JITTER_US = 2_147_483  # netem keeps a jitter in 31 bits of nanoseconds
@@ -106,48 +102,6 @@ _MAX_QUANTUM_BYTES = 200_000  # above, HTB warns: one class would send for too l
 _BURST_S = 1e-3
 _OWN_FRAME_S = 200.0  # HTB keeps a burst as the time it takes, which must stay below 274 s
 _MAX_PACKET_BYTES = 1 << 16  # with segmentation offload
-CAP_MINOR = 0xFFFF
-"""The class of a NIC cap, the parent of all others."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HtbClass:
-    """A HTB class `6e62:minor` under `6e62:parent` (0 = the root). Rates bit/s, multiples of 8.
-
-    mpu_bytes: which table the netem below it draws jitter from, see `TABLES`.
-    """
-
-    minor: int
-    parent: int
-    rate_bps: int
-    ceil_bps: int
-    burst_bytes: int
-    ceil_burst_bytes: int
-    quantum_bytes: int
-    mpu_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf:
-    """The netem qdisc `minor:` in class `6e62:minor`. rate_bps: bit/s, 0 = not limited.
-
-    jitter_us: netem's, which times `TABLE_DEVIATIONS` is the standard deviation.
-    Shares and probabilities 0..1. may_overflow: the limit was asked for, and drops by it with it.
-    """
-
-    minor: int
-    delay_us: int
-    jitter_us: int
-    loss: float
-    rate_bps: int
-    limit_packets: int
-    distribution: str = "normal"
-    jitter_correlation: float = 0.0
-    bursts: BurstLoss = NO_BURSTS
-    duplication: float = 0.0
-    corruption: float = 0.0
-    reordering: float = 0.0
-    may_overflow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,15 +143,6 @@ def compile_programs(
     return tuple(compile_program(network, node, addresses, interface, scale) for node in nodes)
 
 
-def num_routers(network: Network) -> int:
-    """Routers a network needs beside its nodes: one per region where regions are joined by trunks.
-
-    The router of region r is "node" `num_nodes + r`; what leaves the region goes through it.
-    """
-    num_regions = len(network.regions)
-    return num_regions if network.sharing == "trunk" and num_regions > 1 else 0
-
-
 def compile_program(
     network: Network,
     node: int,
@@ -223,7 +168,7 @@ def compile_program(
     )
     reordered = {
         leaf.minor for leaf, group in zip(leaves, groups, strict=True)
-        if leaf.rate_bps and _link_from(network, node, group[0]).jitter_reorders
+        if leaf.rate_bps and link_from(network, node, group[0]).jitter_reorders
     }  # fmt: skip
     return Program(
         node=node,
@@ -234,67 +179,16 @@ def compile_program(
         ),
         matches=tuple(
             sorted(
-                ((str(_ip(address)), minor) for group, minor in zip(groups, minors, strict=True)
+                ((str(parse_ip(address)), minor)
+                 for group, minor in zip(groups, minors, strict=True)
                  for dst in group for address in addresses[dst]),
-                key=lambda match: (_ip(match[0]).version, _ip(match[0]).packed),
+                key=lambda match: (parse_ip(match[0]).version, parse_ip(match[0]).packed),
             )
         ),
         max_segments=1
         if _loses_frames(network, node)
         else _max_segments(cap_bps, frame_bytes(network)),
     )  # fmt: skip
-
-
-def egress_cap_bps(network: Network, node: int) -> float:
-    """What caps all egress of `node`, bit/s, unscaled; inf unless the sharing is `nic`."""
-    return network.nic_bps[node] if network.sharing == "nic" else math.inf
-
-
-def destination_groups(network: Network, node: int) -> list[tuple[int, ...]]:
-    """Destinations that share one queue and one rate at `node`, ordered by their first member.
-
-    Destinations over a trunk are not among those of a node: its region's router has them.
-    """
-    peers = [peer for peer in range(network.num_nodes) if peer != node]
-    if network.sharing == "trunk" and num_routers(network):
-        home = _region_of(network, node)
-        inside = node < network.num_nodes
-        peers = [peer for peer in peers if (network.node_regions[peer] == home) == inside]
-        if inside:
-            return [(peer,) for peer in peers]
-        return _grouped(peers, lambda peer: network.node_regions[peer])
-    if network.sharing == "class":
-        return _grouped(peers, lambda peer: network.link(node, peer))
-    return [(peer,) for peer in peers]
-
-
-def _grouped(peers: list[int], key: Callable[[int], Hashable]) -> list[tuple[int, ...]]:
-    groups: dict[Hashable, list[int]] = {}
-    for peer in peers:
-        groups.setdefault(key(peer), []).append(peer)
-    return [tuple(group) for group in groups.values()]
-
-
-def _region_of(network: Network, node: int) -> int:
-    """Region of a node, or of a router."""
-    routed = node - network.num_nodes
-    return routed if routed >= 0 else network.node_regions[node]
-
-
-def _link_from(network: Network, node: int, dst: int) -> Link:
-    """The link of a node, or of a router, to node `dst`."""
-    return network.links[_region_of(network, node)][network.node_regions[dst]]
-
-
-def _back_bps(network: Network, node: int, dst: int) -> float:
-    """What one flow from `dst` back to a node or router can get, bit/s, unscaled."""
-    link = network.links[network.node_regions[dst]][_region_of(network, node)]
-    return min(link.bandwidth_bps, egress_cap_bps(network, dst))
-
-
-def link_bps(network: Network, src: int, dst: int) -> float:
-    """What one flow from node `src` to node `dst` can get, bit/s, unscaled."""
-    return min(network.link(src, dst).bandwidth_bps, egress_cap_bps(network, src))
 
 
 def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
@@ -396,7 +290,7 @@ def _loses_frames(network: Network, node: int) -> bool:
     """
     return any(
         link.mean_loss or link.duplication or link.reordering or link.jitter_reorders
-        for link in network.links[_region_of(network, node)]
+        for link in network.links[region_of(network, node)]
     )
 
 
@@ -419,9 +313,9 @@ def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) ->
 
 
 def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale: float) -> Leaf:
-    link = _link_from(network, node, group[0])
+    link = link_from(network, node, group[0])
     where = f"link from node {node} to node {group[0]}"
-    rate_bps = _rate(min(_leaf_bps(network, node, dst) for dst in group), scale, where)
+    rate_bps = _rate(min(leaf_bps(network, node, dst) for dst in group), scale, where)
     if link.jitter_s and not link.jitter_reorders:
         rate_bps = rate_bps or UNLIMITED_BPS
     jitter_s = link.jitter_s / TABLE_DEVIATIONS[link.jitter_distribution]
@@ -442,13 +336,6 @@ def _leaf(network: Network, node: int, group: tuple[int, ...], minor: int, scale
     )
 
 
-def _leaf_bps(network: Network, node: int, dst: int) -> float:
-    """What the leaf of a node or router to `dst` sends, bit/s, unscaled."""
-    if node < network.num_nodes:
-        return link_bps(network, node, dst)
-    return _link_from(network, node, dst).bandwidth_bps
-
-
 def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: float) -> int:
     """Packets the leaf may hold: those on the way, and those waiting for the rate.
 
@@ -460,24 +347,13 @@ def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: f
     """
     frame = frame_bytes(network)
     in_flight = max(
-        min(max(_leaf_bps(network, node, dst), _back_bps(network, node, dst)), CEILING_BPS)
-        / scale / 8 * _link_from(network, node, dst).one_way_delay_s / frame
+        min(max(leaf_bps(network, node, dst), back_bps(network, node, dst)), CEILING_BPS)
+        / scale / 8 * link_from(network, node, dst).one_way_delay_s / frame
         for dst in group
     )  # fmt: skip
     send_buffer = buffer_bytes(network, scale)[1]
-    waiting = SOCKETS_PER_PEER * _num_senders(network, node) * len(group) * send_buffer / frame
+    waiting = SOCKETS_PER_PEER * num_senders(network, node) * len(group) * send_buffer / frame
     return min(math.ceil(1.5 * in_flight + waiting) + 1000, 0xFFFFFFFF)
-
-
-def _num_senders(network: Network, node: int) -> int:
-    """Nodes whose packets a queue of a node or router holds."""
-    routed = node - network.num_nodes
-    return network.node_regions.count(routed) if routed >= 0 else 1
-
-
-def frame_bytes(network: Network) -> int:
-    """A full frame as a qdisc counts it, bytes."""
-    return network.mtu_bytes + ETHERNET_HEADER_BYTES
 
 
 def _rate(bandwidth_bps: float, scale: float, where: str) -> int:
@@ -501,58 +377,10 @@ def _microseconds(seconds: float, most_us: int, what: str) -> int:
     return time_us
 
 
-def class_line(verb: str, dev: str, htb: HtbClass) -> str:
-    """A line of `tc -batch` about a class. verb: add, change, ...; dev: e.g. "dev eth0"."""
-    parent = f"{htb.parent:x}" if htb.parent else ""
-    return (
-        f"class {verb} {dev} parent {HANDLE}{parent} classid {HANDLE}{htb.minor:x} htb "
-        f"rate {htb.rate_bps}bit ceil {htb.ceil_bps}bit "
-        f"burst {htb.burst_bytes}b cburst {htb.ceil_burst_bytes}b quantum {htb.quantum_bytes}"
-        f"{f' mpu {htb.mpu_bytes}' if htb.mpu_bytes else ''}"
-    )
-
-
-def leaf_line(verb: str, dev: str, leaf: Leaf) -> str:
-    """A line of `tc -batch` about a leaf; `change` is of whichever leaf the class has."""
-    handle = "" if verb == "change" else f" handle {leaf.minor:x}:"
-    return f"qdisc {verb} {dev} parent {HANDLE}{leaf.minor:x}{handle} netem {netem_options(leaf)}"
-
-
-def netem_options(leaf: Leaf, *, every: bool = False) -> str:
-    """What a new qdisc is given. every: also the fields that are 0 in a new one, for a qdisc that
-    is changed: netem keeps what is not sent. (Its table it keeps for good, see `TABLES`.)"""
-    delay = f"delay {leaf.delay_us}us {leaf.jitter_us}us"
-    correlation = leaf.jitter_correlation if leaf.jitter_us else 0.0
-    delay += f" {_percent(correlation)}" if correlation or every else ""
-    if leaf.jitter_us:
-        # Without a table netem's jitter is uniform.
-        delay += "" if leaf.distribution == "uniform" else f" distribution {leaf.distribution}"
-    loss = f"loss {_percent(leaf.loss)}"
-    if leaf.bursts != NO_BURSTS:
-        bursts = leaf.bursts
-        shares = (bursts.to_bad, bursts.to_good, bursts.loss_bad, bursts.loss_good)
-        loss = "loss gemodel " + " ".join(_percent(share) for share in shares)
-    rest = [
-        f"{name} {_percent(share)}"
-        for name, share in (
-            ("duplicate", leaf.duplication),
-            ("corrupt", leaf.corruption),
-            ("reorder", leaf.reordering),
-        )
-        if share or every
-    ]
-    words = [f"limit {leaf.limit_packets}", delay, loss, *rest, f"rate {leaf.rate_bps}bit"]
-    return " ".join(words)
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.9g}%"
-
-
 def _exempt_lines(
     dev: str, ports: tuple[int, ...], matches: tuple[tuple[str, int], ...]
 ) -> list[str]:
-    versions = {_ip(address).version for address, _ in matches}
+    versions = {ip_version(address) for address, _ in matches}
     return [
         exempt_line(dev, version, port, end)
         for version in sorted(versions)
@@ -561,53 +389,11 @@ def _exempt_lines(
     ]
 
 
-def exempt_line(dev: str, version: int, port: int, end: str) -> str:
-    """TCP from (`sport`) or to (`dport`) a port goes to the root's own handle: HTB sends that at
-    once."""
-    protocol, match, _ = _IP[version]
-    return (
-        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {EXEMPT_PRIORITY[version]} "
-        f"u32 match {match} protocol 6 0xff match {match} {end} {port} 0xffff flowid {HANDLE}0"
-    )
-
-
 def _filter_lines(dev: str, matches: tuple[tuple[str, int], ...]) -> list[str]:
     lines: list[str] = []
-    for version in _IP:
-        mine = [match for match in matches if _ip(match[0]).version == version]
+    for version in sorted({ip_version(address) for address, _ in matches}):
+        mine = [match for match in matches if ip_version(match[0]) == version]
         hashed = len(mine) >= HASH_FROM_PEERS
         lines += hash_lines(dev, version) if hashed else ()
         lines += [match_line(dev, address, minor, hashed=hashed) for address, minor in mine]
     return lines
-
-
-def match_line(dev: str, address: str, minor: int, *, hashed: bool) -> str:
-    """The filter of one destination, in the bucket of its last byte where they are hashed."""
-    ip = _ip(address)
-    protocol, match, _ = _IP[ip.version]
-    table = f" ht {ip.version}:{ip.packed[-1]:x}:" if hashed else ""
-    return (
-        f"filter add {dev} parent {HANDLE} protocol {protocol} prio {ip.version} u32{table} "
-        f"match {match} dst {ip}/{ip.max_prefixlen} flowid {HANDLE}{minor:x}"
-    )
-
-
-def hash_lines(dev: str, version: int) -> tuple[str, str]:
-    """A table of 256 buckets, and the rule that sends every packet to the bucket of its address."""
-    protocol, _, last_word_at = _IP[version]
-    common = f"parent {HANDLE} protocol {protocol} prio {version}"
-    return (
-        f"filter add {dev} {common} handle {version}: u32 divisor 256",
-        f"filter add {dev} {common} u32 match u32 0 0 at {last_word_at} "
-        f"hashkey mask 0x000000ff at {last_word_at} link {version}:",
-    )
-
-
-def ip_version(address: str) -> int:
-    """4 or 6, of an address as programs have them."""
-    return 6 if ":" in address else 4
-
-
-@lru_cache(maxsize=1 << 14)
-def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(address)

@@ -18,14 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from netbench.errors import NetworkError
-from netbench.network.program import (
-    EXEMPT_PRIORITY,
-    HANDLE,
-    HtbClass,
-    Leaf,
-    Program,
-    ip_version,
-)
+from netbench.network.program import Program
+from netbench.network.tc import EXEMPT_PRIORITY, HANDLE, HtbClass, Leaf, ip_version
 from netbench.scenario.model import NO_BURSTS
 
 _RATE_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from netbench.network.program import destination_groups, egress_cap_bps, frame_bytes, link_bps
+from netbench.network.queues import destination_groups, egress_cap_bps, frame_bytes, link_bps
 from netbench.network.trains import Train, plan_trains
 from netbench.scenario.model import Link, Network
 

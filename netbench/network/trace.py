@@ -23,15 +23,9 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from netbench.errors import ScenarioError, nearest
-from netbench.network.program import (
-    Program,
-    class_line,
-    compile_program,
-    destination_groups,
-    leaf_line,
-    num_routers,
-    sysctls,
-)
+from netbench.network.program import Program, compile_program, sysctls
+from netbench.network.queues import destination_groups, num_routers
+from netbench.network.tc import class_line, leaf_line
 from netbench.scenario.model import NO_BURSTS, Link, Network
 from netbench.units import (
     format_bandwidth,

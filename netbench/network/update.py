@@ -26,28 +26,26 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from netbench.network.program import (
-    CAP_MINOR,
-    EXEMPT_PRIORITY,
-    HANDLE,
-    HASH_FROM_PEERS,
-    TABLES,
-    HtbClass,
-    Leaf,
-    Program,
-    class_line,
-    exempt_line,
-    hash_lines,
-    ip_version,
-    match_line,
-    netem_options,
-)
+from netbench.network.program import CAP_MINOR, HASH_FROM_PEERS, Program
 from netbench.network.readback import (
     Filter,
     Found,
     class_differences,
     leaf_differences,
     leaf_handles,
+)
+from netbench.network.tc import (
+    EXEMPT_PRIORITY,
+    HANDLE,
+    TABLES,
+    HtbClass,
+    Leaf,
+    class_line,
+    exempt_line,
+    hash_lines,
+    ip_version,
+    match_line,
+    netem_options,
 )
 
 _SECOND = 0x8000  # of the minor of the class that filters go to while theirs is made again

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbench.network.program import HANDLE, UNLIMITED_BPS, Program
+from netbench.network.program import UNLIMITED_BPS, Program
+from netbench.network.tc import HANDLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from netbench.network.program import link_bps
+from netbench.network.queues import link_bps
 from netbench.network.samples import (
     MEASURED_BDPS,
     WARMUP_BDPS,

@@ -26,7 +26,7 @@ from pyroute2 import IPRoute, netns
 
 from netbench.errors import TestbedError
 from netbench.network import netlink
-from netbench.network.program import num_routers
+from netbench.network.queues import num_routers
 from netbench.scenario.model import Network
 from netbench.testbed.transport import COMMAND_TIMEOUT_S, Channel, NodeAddress
 

@@ -14,7 +14,8 @@ from netbench.network import netlink
 from netbench.network.apply import apply, read_back
 from netbench.network.command import DEADLINE_S, Run, all_or_error, at_once, output_of
 from netbench.network.measure import measure
-from netbench.network.program import Program, compile_programs, num_routers
+from netbench.network.program import Program, compile_programs
+from netbench.network.queues import num_routers
 from netbench.network.readback import Found
 from netbench.network.trace import Change, replay_sysctls
 from netbench.network.verify import evaluate, sample_links

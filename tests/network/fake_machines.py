@@ -15,7 +15,7 @@ import pytest
 
 from netbench.errors import TestbedError
 from netbench.network import agent
-from netbench.network.program import HANDLE
+from netbench.network.tc import HANDLE
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "network"
 DEFAULT = {"kind": "noqueue", "handle": "0:", "root": True, "options": {}}

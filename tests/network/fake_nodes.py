@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from netbench.network.program import HANDLE
+from netbench.network.tc import HANDLE
 
 
 class FakeNodes:

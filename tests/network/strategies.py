@@ -10,7 +10,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from netbench.errors import NetworkError
-from netbench.network.program import Program, compile_program, num_routers
+from netbench.network.program import Program, compile_program
+from netbench.network.queues import num_routers
 from netbench.scenario.model import (
     JITTER_DISTRIBUTIONS,
     NO_BURSTS,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netbench.network import agent
-from netbench.network.program import HANDLE
+from netbench.network.tc import HANDLE
 from tests.network.fake_machines import DEFAULT, FORMER, FakeMachines
 
 SOURCE = Path(agent.__file__)

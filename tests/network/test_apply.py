@@ -9,8 +9,9 @@ import pytest
 
 from netbench.errors import NetworkError
 from netbench.network.apply import apply, clear, read_back
-from netbench.network.program import HANDLE, Program, compile_programs
+from netbench.network.program import Program, compile_programs
 from netbench.network.readback import parse
+from netbench.network.tc import HANDLE
 from tests.network.fake_nodes import FakeNodes
 from tests.network.shaping_cases import ADDRESSES, CASES
 

@@ -12,7 +12,8 @@ import pytest
 from netbench.network import agent
 from netbench.network.courier import Machine
 from netbench.network.fleet import Cleared, Fleet, FleetError, Owner, Shown
-from netbench.network.program import HANDLE, Program, compile_program
+from netbench.network.program import Program, compile_program
+from netbench.network.tc import HANDLE
 from tests.network.fake_machines import DEFAULT, FORMER, FakeMachines
 from tests.network.shaping_cases import ADDRESSES, CASES
 

@@ -16,18 +16,15 @@ from hypothesis import given, reject, settings
 from netbench.errors import NetworkError
 from netbench.network.program import (
     CEILING_BPS,
-    HANDLE,
     MAX_SEGMENTS,
     UNLIMITED_BPS,
-    Leaf,
     Program,
     compile_program,
     compile_programs,
-    destination_groups,
-    netem_options,
-    num_routers,
     sysctls,
 )
+from netbench.network.queues import num_routers
+from netbench.network.tc import HANDLE, Leaf, netem_options
 from netbench.scenario import load_scenario
 from netbench.scenario.load import list_scenarios
 from netbench.scenario.model import BurstLoss, Link, Network
@@ -176,13 +173,6 @@ def test_bursts_and_quanta_hold_a_frame(network: Network, scale: float) -> None:
             assert htb.rate_bps <= htb.ceil_bps
 
 
-def test_equal_links_share_one_queue_only_under_class() -> None:
-    """`class` is what the published runs did: all destinations with equal links share a rate."""
-    pair, shared = two_regions(num_nodes=64), two_regions(num_nodes=64, sharing="class")
-    assert len(destination_groups(pair, 0)) == 63
-    assert [len(group) for group in destination_groups(shared, 0)] == [31, 32]
-
-
 def test_a_nic_cap_is_the_parent_of_all_destinations() -> None:
     """Under `nic` every class hangs beneath the cap, and no single flow may exceed it either."""
     network = two_regions(num_nodes=8, sharing="nic", nic_bps=2e9)
@@ -295,16 +285,6 @@ def test_a_queue_that_is_asked_for_is_the_limit() -> None:
     """And what it drops was asked for too."""
     assert (leaf_of(queue_packets=7).limit_packets, leaf_of(queue_packets=7).may_overflow) == (7, 1)
     assert not leaf_of().may_overflow
-
-
-def test_each_region_has_a_router_only_where_there_are_trunks() -> None:
-    """Two regions, two routers; with one region there is nothing to share."""
-    trunks = two_regions(sharing="trunk")
-    assert num_routers(trunks) == 2
-    assert num_routers(two_regions()) == 0
-    alone = replace(trunks, regions=("a",), links=((NEAR,),), node_regions=(0,) * 4)
-    assert num_routers(alone) == 0
-    assert len(compile_program(alone, 0, ADDRESSES, "eth0").leaves) == 3
 
 
 def test_all_flows_between_two_regions_share_one_rate_at_the_router() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from netbench.errors import NetworkError
-from netbench.network.program import HANDLE, Leaf, Program
+from netbench.network.program import Program
 from netbench.network.readback import differences, parse, root_qdisc, unwanted_drops
+from netbench.network.tc import HANDLE, Leaf
 from netbench.scenario.model import NO_BURSTS, BurstLoss
 from tests.network.shaping_cases import CASES
 from tests.network.shaping_cases import kept_program as planned

@@ -12,17 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netbench.network.program import (
-    CAP_MINOR,
-    HANDLE,
-    TABLES,
-    UNLIMITED_BPS,
-    HtbClass,
-    Leaf,
-    Program,
-    compile_program,
-)
+from netbench.network.program import CAP_MINOR, UNLIMITED_BPS, Program, compile_program
 from netbench.network.readback import Found, differences
+from netbench.network.tc import HANDLE, TABLES, HtbClass, Leaf
 from netbench.network.update import is_replaced, update_text
 from netbench.scenario.model import NO_BURSTS, BurstLoss
 from tests.network.shaping_cases import ADDRESSES, CASES

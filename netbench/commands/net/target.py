@@ -12,7 +12,7 @@ import click
 
 from netbench.errors import UsageError
 from netbench.network.command import all_or_error, at_once
-from netbench.network.program import num_routers
+from netbench.network.queues import num_routers
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.inventory import SSH_PORT, Host, Inventory, load_inventory
 from netbench.testbed.ssh import Hosts

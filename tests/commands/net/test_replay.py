@@ -12,7 +12,7 @@ import pytest
 
 from netbench.cli import run
 from netbench.network import fleet, replay
-from netbench.network.program import HANDLE
+from netbench.network.tc import HANDLE
 from netbench.network.trace import compile_replays, parse_trace
 from netbench.scenario import load_scenario
 from tests.commands.net import test_shaping

@@ -19,8 +19,9 @@ from netbench.commands.net.machines import changes, some
 from netbench.commands.net.target import Target
 from netbench.errors import NetworkError, TestbedError
 from netbench.network import agent
-from netbench.network.program import HANDLE, compile_program
+from netbench.network.program import compile_program
 from netbench.network.readback import parse
+from netbench.network.tc import HANDLE
 from netbench.network.update import update_text
 from netbench.network.usage import Look
 from netbench.scenario import load_scenario
