@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from typing import Any
 
 import click
 
-from netbench.plan import Plan, build_plan
+from netbench.plan import Plan, full_size_plan
 from netbench.plan.what_if import LINKS, changed_links, check_links, default_links
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.model import Setting
 from netbench.units import format_bandwidth, format_time
 
 WHERE = {
@@ -30,15 +32,11 @@ Command = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """One slice of a scenario. micro_batch: None = the workload's. network: of the sweep, or ""."""
+    """Some systems in one setting of a scenario, and which links are in question."""
 
     scenario: Scenario
     systems: tuple[str, ...]
-    layers: int
-    batch: int
-    micro_batch: int | None
-    network: str
-    seed: int
+    setting: Setting
     links: str
 
     @property
@@ -47,35 +45,19 @@ class Base:
         title = f": {self.scenario.title}" if self.scenario.title else ""
         return f"[bold]{self.scenario.name}[/bold]{title}"
 
-    def plan(
-        self,
-        system: str,
-        *,
-        layers: int | None = None,
-        batch: int | None = None,
-        micro_batch: int | None = None,
-    ) -> Plan:
-        """One iteration at full size, of this slice where nothing else is said."""
-        return build_plan(
-            self.scenario,
-            system,
-            self.layers if layers is None else layers,
-            self.batch if batch is None else batch,
-            self.seed,
-            iterations=1,
-            warmup_iterations=0,
-            scale=1.0,
-            network=self.network,
-            micro_batch=self.micro_batch if micro_batch is None else micro_batch,
-        )
+    def plan(self, system: str, **sizes: Any) -> Plan:
+        """One iteration at full size. sizes: layers, batch, micro_batch; else the setting's."""
+        setting = dataclasses.replace(self.setting, **sizes)
+        return full_size_plan(self.scenario, system, setting)
 
     def describe(self, varied: Mapping[str, bool] = NOTHING) -> str:
         """What is the same at all points. varied: name of what is not -> whether by factors."""
-        sizes = {"layers": f"L{self.layers}", "batch": f"B{self.batch}"}
-        if self.micro_batch is not None:
-            sizes["micro-batch"] = f"m{self.micro_batch}"
+        setting = self.setting
+        sizes = {"layers": f"L{setting.layers}", "batch": f"B{setting.batch}"}
+        if setting.micro_batch is not None:
+            sizes["micro-batch"] = f"m{setting.micro_batch}"
         words = [" ".join(text for name, text in sizes.items() if name not in varied)]
-        words += [f"network {self.network}"] if self.network else []
+        words += [f"network {setting.network}"] if setting.network else []
         return ", ".join([*filter(None, words), self._describe_links(varied)])
 
     def _describe_links(self, varied: Mapping[str, bool]) -> str:
@@ -116,30 +98,14 @@ def base_options(function: Command) -> Command:
     )
 
     @functools.wraps(function)
-    def command(
-        *,
-        scenario: str,
-        systems: str | None,
-        layers: int | None,
-        batch: int | None,
-        micro_batch: int | None,
-        network: str | None,
-        seed: int | None,
-        links: str | None,
-        **others: Any,
-    ) -> Any:
+    def command(*, scenario: str, systems: str | None, links: str | None, **others: Any) -> Any:
         found = load_scenario(scenario)
         sweep = found.sweep
+        asked = {field.name: others.pop(field.name) for field in dataclasses.fields(Setting)}
         base = Base(
             scenario=found,
             systems=tuple(dict.fromkeys(systems.split(","))) if systems else sweep.default_variants,
-            layers=sweep.default_layers[0] if layers is None else layers,
-            batch=sweep.default_batch[0] if batch is None else batch,
-            micro_batch=(
-                next(iter(sweep.default_micro_batch), None) if micro_batch is None else micro_batch
-            ),
-            network=next(iter(sweep.default_networks), "") if network is None else network,
-            seed=sweep.default_seeds[0] if seed is None else seed,
+            setting=sweep.first_setting(**asked),
             links=links or default_links(found.network),
         )
         check_links(found.network, base.links)

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
-from netbench.plan import Plan, build_plan, describe_plan, memory_warnings, plan_from_json
+from netbench.plan import Plan, describe_plan, full_size_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
 from netbench.plan.timeline import name_of_rank
 from netbench.records import FILE_NAME, read_run
-from netbench.scenario import Scenario, list_scenarios, load_scenario
+from netbench.scenario import list_scenarios, load_scenario
 from netbench.units import format_bandwidth, format_bytes
 from netbench.workload.costs import pflop_per_iteration
 
@@ -88,13 +88,15 @@ def command(
 
     check_pictures(trace, plot)
     check_formats(plot)
-    choices = (system, layers, batch, seed, network, micro_batch)
+    sizes = {"layers": layers, "batch": batch, "micro_batch": micro_batch}
+    asked: dict[str, Any] = {**sizes, "network": network, "seed": seed}
     found = find_plan(what, results)
     if found is None:
         scenario = load_scenario(what)
-        plan = _chosen_plan(scenario, *choices)
+        setting = scenario.sweep.first_setting(**asked)
+        plan = full_size_plan(scenario, system or scenario.sweep.default_variants[0], setting)
         warnings = memory_warnings(plan, scenario)
-    elif choices != (None,) * len(choices):
+    elif {system, *asked.values()} != {None}:
         raise UsageError(
             f"{what} is a plan, which has its settings; leave out --system, --layers, --batch, "
             "--seed, --network and --micro-batch, or give its scenario"
@@ -169,33 +171,6 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
         f"{plan.workload.batch}: {simulation.iteration_s:.4g} s per iteration"
     )
     plot_timeline(title, activity(simulation), parts, path)
-
-
-def _chosen_plan(
-    scenario: Scenario,
-    system: str | None,
-    layers: int | None,
-    batch: int | None,
-    seed: int | None,
-    network: str | None,
-    micro_batch: int | None,
-) -> Plan:
-    """What was asked for, at full size; what was not is the first of the default slice."""
-    sweep = scenario.sweep
-    return build_plan(
-        scenario,
-        system or sweep.default_variants[0],
-        sweep.default_layers[0] if layers is None else layers,
-        sweep.default_batch[0] if batch is None else batch,
-        sweep.default_seeds[0] if seed is None else seed,
-        iterations=1,
-        warmup_iterations=0,
-        scale=1.0,
-        network=next(iter(sweep.default_networks), "") if network is None else network,
-        micro_batch=(
-            next(iter(sweep.default_micro_batch), None) if micro_batch is None else micro_batch
-        ),
-    )
 
 
 def _memory_warnings(plan: Plan) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ ranks did and when. Other plans: `replicas` of models by name, `command` for scr
 for one collective, `what_if` for the same plan on another network.
 """
 
-from netbench.plan.build import build_plan, build_plans
+from netbench.plan.build import build_plan, build_plans, full_size_plan
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import check_memory, memory_warnings, plan_memory
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Layout, Plan, Transport
@@ -36,6 +36,7 @@ __all__ = [
     "choose_scale",
     "describe_plan",
     "find_variant",
+    "full_size_plan",
     "iteration_bytes",
     "memory_warnings",
     "placed_name",

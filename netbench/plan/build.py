@@ -25,7 +25,7 @@ from netbench.plan.zero3 import (
     zero3_shard_ranks,
     zero3_units,
 )
-from netbench.scenario.model import DeviceProfile, Network, Scenario, Workload
+from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Workload
 from netbench.workload.costs import Stage, activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
 
@@ -91,6 +91,22 @@ def build_plan(
     if compute != VIRTUAL:
         return plan
     return dataclasses.replace(plan, scale=choose_scale(plan) if scale is None else float(scale))
+
+
+def full_size_plan(scenario: Scenario, variant: str, setting: Setting) -> Plan:
+    """One iteration at scale 1, to simulate. Raises as `build_plan`."""
+    return build_plan(
+        scenario,
+        variant,
+        setting.layers,
+        setting.batch,
+        setting.seed,
+        iterations=1,
+        warmup_iterations=0,
+        scale=1.0,
+        network=setting.network,
+        micro_batch=setting.micro_batch,
+    )
 
 
 def _planned(

@@ -219,6 +219,18 @@ class SweepNetwork:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One point of a sweep. layers: of the model. batch: sequences. micro_batch: sequences, None =
+    the workload's. network: one of the sweep's, "" = the scenario's own. seed: of placements."""
+
+    layers: int
+    batch: int
+    micro_batch: int | None
+    network: str
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
     """The settings a scenario offers (`--all`), and the slice `netbench run` takes by default.
 
@@ -249,6 +261,26 @@ class Sweep:
     replicas: tuple[int, ...] = ()
     default_models: tuple[str, ...] = ()
     default_replicas: tuple[int, ...] = ()
+
+    def first_setting(
+        self,
+        *,
+        layers: int | None = None,
+        batch: int | None = None,
+        micro_batch: int | None = None,
+        network: str | None = None,
+        seed: int | None = None,
+    ) -> Setting:
+        """The first of the default slice, but for what is given."""
+        if micro_batch is None:
+            micro_batch = next(iter(self.default_micro_batch), None)
+        return Setting(
+            layers=self.default_layers[0] if layers is None else layers,
+            batch=self.default_batch[0] if batch is None else batch,
+            micro_batch=micro_batch,
+            network=next(iter(self.default_networks), "") if network is None else network,
+            seed=self.default_seeds[0] if seed is None else seed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -86,16 +86,16 @@ def make_request(
     from netbench.simulator.scheduling import Request  # numba: not for --help
 
     found = load_scenario(scenario)
-    sweep = found.sweep
-    if micro_batch is None:
-        micro_batch = next(iter(sweep.default_micro_batch), None)
+    setting = found.sweep.first_setting(
+        layers=layers, batch=batch, micro_batch=micro_batch, network=network
+    )
     return Request(
         scenario=found,
         variant=system,
-        layers=sweep.default_layers[0] if layers is None else layers,
-        batch=sweep.default_batch[0] if batch is None else batch,
-        micro_batch=micro_batch,
-        network=next(iter(sweep.default_networks), "") if network is None else network,
+        layers=setting.layers,
+        batch=setting.batch,
+        micro_batch=setting.micro_batch,
+        network=setting.network,
     )
 
 
