@@ -33,6 +33,7 @@ from typing import Any, Self
 
 from netbench import __version__
 from netbench.errors import RecordError
+from netbench.units import counted
 
 SCHEMA_VERSION = 2
 FILE_NAME = "records.jsonl"
@@ -362,7 +363,7 @@ class RunStore(AbstractContextManager["RunStore"]):
             num_kept = sum(map(len, self._iterations.values()))
             raise RecordError(
                 f"{self.path}: cannot record the {kind}: {error.strerror}. All that was recorded "
-                f"before is kept ({num_kept} iterations). Make room, then continue with "
+                f"before is kept ({counted(num_kept, 'iteration')}). Make room, then continue with "
                 f"--resume {self.path.parent}"
             ) from error
 

@@ -165,6 +165,11 @@ def format_percent(share: float, digits: int | None = None) -> str:
     return _format(share, PERCENT, digits)
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """E.g. 1 device, 4 devices. plural: where it is not the noun with an s."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def _parse(text: str, quantity: Quantity) -> float:
     return float(_exact(text, quantity))
 

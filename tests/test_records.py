@@ -289,7 +289,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> None:
             store.append_iteration(record(store, 1))
     message = str(caught.value)
     assert "cannot record the iteration: No space left on device" in message
-    assert "kept (1 iterations)" in message
+    assert "kept (1 iteration)" in message
     assert f"--resume {store.path.parent}" in message
     with RunStore.open(store.path) as resumed:
         assert resumed.missing_iterations("abc", 2) == (1,)

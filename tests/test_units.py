@@ -103,6 +103,15 @@ def test_digits_round_what_is_shown() -> None:
     assert units.format_bytes(123_456_789, 2) == "120MB"
 
 
+@pytest.mark.parametrize(("number", "text"), [(0, "0 devices"), (1, "1 device"), (2, "2 devices")])
+def test_one_thing_is_no_plural(number: int, text: str) -> None:
+    """A plural that is not an s more is given."""
+    assert units.counted(number, "device") == text
+    assert (
+        units.counted(number, "city", "cities") == f"{number} {'city' if number == 1 else 'cities'}"
+    )
+
+
 @given(positive)
 def test_every_bandwidth_survives_being_written(bandwidth_bps: float) -> None:
     """Parse inverts format, to the last bit."""

@@ -14,18 +14,13 @@ from typing import Any
 import click
 from rich.console import Console
 
+from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import live, wide_console
 from netbench.commands.placed import check_placements, place_plans
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.commands.script import check_script
-from netbench.commands.simulation import (
-    check_formats,
-    check_pictures,
-    predictions,
-    simulate_plans,
-    write_pictures,
-)
-from netbench.errors import UsageError
+from netbench.commands.simulation import predictions, simulate_plans, write_pictures
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
 from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
 from netbench.plan.command import COMMAND, build_command_plans
@@ -39,6 +34,7 @@ from netbench.testbed.host import probe_host
 from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.local import Outcome, has_trainer, run_plans
 from netbench.testbed.shim import ensure_shim
+from netbench.units import counted
 
 NEWEST = "newest"
 IN_RUN = "in the run's folder"
@@ -46,7 +42,6 @@ EVERY = "all"
 ITERATIONS, WARMUP = 2, 1
 """Of a plan on a local testbed, where nothing else is asked for."""
 
-EXIT_NOT_TRUSTWORTHY = 3
 
 
 class NumberList(click.ParamType[tuple[int, ...]]):
@@ -317,7 +312,7 @@ def _check_options(
         )
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
-    check_pictures(Path(trace) if simulated and trace else None, plot)
+    check_writable(Path(trace) if simulated and trace else None, plot)
     check_formats(plot)
 
 
@@ -401,7 +396,7 @@ def carry_out(
     if resumed is not None:
         folder = resumed if resumed.is_dir() else resumed.parent
         console.print(
-            f"resuming {folder}: {num_finished} iterations are there already", soft_wrap=True
+            f"resuming {folder}: {counted(num_finished, 'iteration')} there already", soft_wrap=True
         )
         if all(len(finished.get(plan_hash(plan), ())) >= plan.iterations for plan in plans):
             console.print("all of it is finished; a new run needs no --resume")

@@ -10,13 +10,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from netbench.commands.net.output import write_text
+from netbench.commands.files import write_text
 from netbench.plan import build_plans
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import DeviceProfile, Link, Sweep
 from netbench.scenario.schema import MAX_NODES
 from netbench.units import (
+    counted,
     format_bandwidth,
     format_bytes,
     format_count,
@@ -130,7 +131,9 @@ def generate(regions: int, devices: int, seed: int, mixed: bool, output: Path | 
         name=output.stem if output else "random",
         command=f"netbench scenario generate {words}",
     )
-    write_text(output, text, f"{devices} devices in {regions} cities")
+    write_text(
+        output, text, f"{counted(devices, 'device')} in {counted(regions, 'city', 'cities')}"
+    )
 
 
 @scenario.command()

@@ -13,9 +13,10 @@ import click
 from rich.console import Console
 
 from netbench.commands.base import Base, base_options
+from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import track, wide_console
 from netbench.commands.quantity import Quantity
-from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
+from netbench.commands.simulation import warn_of_disturbances
 from netbench.commands.vary import KINDS, NETWORK_VARIABLES, Variable, parse_vary
 from netbench.errors import PlanError, RecordError, UsageError
 from netbench.plan import Plan
@@ -30,6 +31,7 @@ from netbench.report.sweep import (
     sweep_csv_grid,
     sweep_grids,
 )
+from netbench.units import counted
 from netbench.workload.costs import pflop_per_iteration
 
 MAX_POINTS = 100_000
@@ -60,7 +62,7 @@ def command(
     Rows are the first variable, columns the systems, or with one system the last variable.
     Efficiency: what the iteration would take if only compute took time, over what it takes.
     """
-    check_pictures(csv, plot)
+    check_writable(csv, plot)
     check_formats(plot)
     _check(base, variables, plot)
     console = wide_console()
@@ -206,7 +208,10 @@ def _problems(sweep: Sweep) -> list[str]:
         f"{point.system}: {point.problem}" for point in sweep.points if point.problem
     )
     more = len(found) - PROBLEMS_SHOWN
-    return [*list(found)[:PROBLEMS_SHOWN], *([f"and {more} reasons more"] if more > 0 else [])]
+    return [
+        *list(found)[:PROBLEMS_SHOWN],
+        *([f"and {counted(more, 'reason')} more"] if more > 0 else []),
+    ]
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ import click
 
 from netbench.errors import RecordError, UsageError
 from netbench.records import FILE_NAME, find_run, read_run
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from netbench.records import Record, Run
@@ -166,7 +167,7 @@ def _check_table(path: Path, wanted: str) -> bool:
     for line in lines[:DIFF_LINES]:
         click.echo(line)
     if lines:
-        click.echo(f"{path} {OUT_OF_DATE} simulate ({len(lines)} differences)", err=True)
+        click.echo(f"{path} {OUT_OF_DATE} simulate ({counted(len(lines), 'difference')})", err=True)
     return not lines
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from netbench.commands.files import check_formats, check_writable
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.commands.live import wide_console
-from netbench.commands.simulation import check_formats, check_pictures
 from netbench.errors import UsageError
 from netbench.plan import Plan, describe_plan, plan_from_json
 from netbench.plan.timeline import (
@@ -25,6 +25,7 @@ from netbench.plan.timeline import (
     write_events,
 )
 from netbench.records import Run, find_run, read_run
+from netbench.units import counted
 
 COMMANDS: Commands = {
     "diff": ("netbench.commands.trace", "diff", "Emulated and simulated timelines side by side."),
@@ -52,7 +53,7 @@ def diff(
 ) -> None:
     """Compare a traced iteration with its simulation: RUN is a run's folder, or a scenario's name
     for its newest run."""
-    check_pictures(plot, output)
+    check_writable(plot, output)
     check_formats(plot)
     found = read_run(_find_run(run, results))
     plan, recorded = _traced(found, digits)
@@ -68,8 +69,8 @@ def diff(
 
         model = plan.workload
         title = (
-            f"{plan.scenario}, {plan.variant}, {model.layers} layers, batch {model.batch}: "
-            f"{recorded.iteration_s:.4g} s {recorded.source}, "
+            f"{plan.scenario}, {plan.variant}, {counted(model.layers, 'layer')}, "
+            f"batch {model.batch}: {recorded.iteration_s:.4g} s {recorded.source}, "
             f"{simulated.iteration_s:.4g} s simulated"
         )
         plot_diff(title, recorded, simulated, _shown(plan), plot)

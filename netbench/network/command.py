@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from netbench.errors import NetworkError
+from netbench.units import counted
 
 Run = Callable[[int, Sequence[str], str], tuple[int, str, str]]
 """Run a command to its end: (node, argv, stdin) -> (exit status, stdout, stderr). May raise."""
@@ -56,7 +57,7 @@ def all_or_error(results: Mapping[int, T | Exception], what: str) -> dict[int, T
     failures = {node: r for node, r in results.items() if isinstance(r, Exception)}
     if failures:
         lines = [f"  node {node}: {error}" for node, error in sorted(failures.items())]
-        head = f"{what} failed on {len(failures)} of {len(results)} nodes:"
+        head = f"{what} failed on {len(failures)} of {counted(len(results), 'node')}:"
         raise NetworkError("\n".join([head, *lines]))
     return {node: r for node, r in results.items() if not isinstance(r, Exception)}
 

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from netbench.errors import RecordError
-from netbench.units import format_bandwidth, format_time
+from netbench.units import counted, format_bandwidth, format_time
 
 TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
 """Relative deviation of delay and goodput up to which a cell is trusted, by backend."""
@@ -123,14 +123,14 @@ def doubt(
     if any(cell.trusted for cell in covering):
         return ""
     asked = (
-        f"{num_flows} nodes sending at once at {format_bandwidth(bandwidth_bps, 3)}, "
+        f"{counted(num_flows, 'node')} sending at once at {format_bandwidth(bandwidth_bps, 3)}, "
         f"{format_time(one_way_delay_s, 3)} one way"
     )
     if not covering:
         return f"{asked}: more than was ever measured of {backend} (results/fidelity.md)"
     nearest = min(covering, key=lambda cell: (cell.num_flows, cell.bandwidth_bps))
     return (
-        f"{asked}: {backend} on {nearest.cores} cores gave {nearest.goodput_ratio:.2f} of "
-        f"{format_bandwidth(nearest.bandwidth_bps, 3)} to the slowest of {nearest.num_flows} flows "
-        "(results/fidelity.md)"
+        f"{asked}: {backend} on {counted(nearest.cores, 'core')} gave "
+        f"{nearest.goodput_ratio:.2f} of {format_bandwidth(nearest.bandwidth_bps, 3)} to the "
+        f"slowest of {counted(nearest.num_flows, 'flow')} (results/fidelity.md)"
     )

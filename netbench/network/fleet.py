@@ -32,7 +32,7 @@ from netbench.network.replay import Channel, Played, Playing
 from netbench.network.trace import Change, Replay, Step, compile_replay, replay_sysctls
 from netbench.network.update import update_text
 from netbench.scenario.model import Network
-from netbench.units import format_time
+from netbench.units import counted, format_time
 
 T = TypeVar("T")
 
@@ -336,7 +336,7 @@ class Fleet(AbstractContextManager["Fleet"]):
         while (left_s := end - time.monotonic()) > 0:
             if playing.wait(min(left_s, LOOK_S)):
                 return True
-            self._step(f"replaying on {len(self._nodes)} hosts: {playing.progress}")
+            self._step(f"replaying on {counted(len(self._nodes), 'host')}: {playing.progress}")
         return False
 
     def show(self, nodes: Iterable[int] | None = None) -> dict[int, Shown | Exception]:
@@ -484,7 +484,7 @@ class Fleet(AbstractContextManager["Fleet"]):
 
     def _error(self, what: str, failures: Mapping[int, Exception], num_hosts: int) -> FleetError:
         lines = [f"  {self._line(node, error)}" for node, error in sorted(failures.items())]
-        head = f"{what} failed on {len(failures)} of {num_hosts} hosts:"
+        head = f"{what} failed on {len(failures)} of {counted(num_hosts, 'host')}:"
         return FleetError("\n".join([head, *lines]), failures)
 
     def _line(self, node: int, error: Exception) -> str:

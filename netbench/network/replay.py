@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from netbench.errors import NetbenchError, NetworkError
 from netbench.network.command import at_once
 from netbench.network.trace import Step
-from netbench.units import format_time
+from netbench.units import counted, format_time
 
 NUM_CLOCK_READINGS = 8
 READY_S = 60.0
@@ -146,7 +146,7 @@ class Playing:
 def progress(times_s: Sequence[float], elapsed_s: float) -> str:
     """Where in a trace one is, in words. times_s: of its changes, in order."""
     done = sum(time_s <= elapsed_s for time_s in times_s)
-    text = f"{done} of {len(times_s)} changes"
+    text = f"{done} of {counted(len(times_s), 'change')}"
     if done == len(times_s) or math.isinf(elapsed_s):
         return text
     next_s = times_s[done]

@@ -26,6 +26,7 @@ from netbench.plan.zero3 import (
     zero3_units,
 )
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Workload
+from netbench.units import counted
 from netbench.workload.costs import Stage, activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
 
@@ -346,18 +347,19 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
     each = f" of {tensor} tensor-parallel ranks each" if tensor > 1 else ""
     if ranks > devices:
         raise PlanError(
-            f"{variant} needs {depth} pipeline stages{each}, so at least {ranks} ranks, but "
-            f"scenario {scenario.name} has {devices} devices; use a variant without fixed degrees "
-            "(dtfm-scheduled, megatron), a smaller `pipeline` in the sweep, or more nodes"
+            f"{variant} needs {counted(depth, 'pipeline stage')}{each}, so at least {ranks} ranks, "
+            f"but scenario {scenario.name} has {counted(devices, 'device')}; use a variant without "
+            "fixed degrees (dtfm-scheduled, megatron), a smaller `pipeline` in the sweep, or more "
+            "nodes"
         )
     if devices % ranks:
         choose = f"a `pipeline` in the scenario's sweep that divides {devices}"
         if chosen.pipeline:
             choose = f"a variant whose degrees multiply to a divisor of {devices}"
         raise PlanError(
-            f"{devices} devices of scenario {scenario.name} do not divide into pipelines of "
-            f"{depth} stages{each}; choose {choose}, or search a plan that leaves some idle: "
-            "netbench schedule --layout auto"
+            f"{counted(devices, 'device')} of scenario {scenario.name} cannot be divided into "
+            f"pipelines of {counted(depth, 'stage')}{each}; choose {choose}, or search a plan that "
+            "leaves some idle: netbench schedule --layout auto"
         )
     return Layout(tp=tensor, pp=depth, dp=devices // ranks)
 
@@ -368,9 +370,10 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
     if not stages or find_variant(variant).pipeline:
         return ()
     if sum(stages) != layers:
+        found = counted(sum(stages), "layer")
         raise PlanError(
-            f"`pipeline_layers` of scenario {scenario.name} comes to {sum(stages)} layers, not "
-            f"{layers}; choose {sum(stages)} layers, or write stages that come to {layers}"
+            f"`pipeline_layers` of scenario {scenario.name} comes to {found}, not {layers}; choose "
+            f"{found}, or write stages that come to {layers}"
         )
     return stages
 
@@ -384,8 +387,8 @@ def _placement(
     placement = tuple(int(device) for device in given)
     if len(placement) != layout.num_ranks or len(set(placement)) != layout.num_ranks:
         raise PlanError(
-            f"the placement has {len(set(placement))} devices for {layout.num_ranks} ranks; "
-            "expected one of its own for every rank"
+            f"the placement has {counted(len(set(placement)), 'device')} for "
+            f"{counted(layout.num_ranks, 'rank')}; expected one of its own for every rank"
         )
     if not 0 <= min(placement) <= max(placement) < scenario.num_devices:
         raise PlanError(
@@ -409,7 +412,7 @@ def _micro_batches(workload: Workload, num_replicas: int) -> int:
     if workload.batch % step:
         raise PlanError(
             f"batch {workload.batch} does not divide into micro-batches of {workload.micro_batch} "
-            f"for {num_replicas} replicas; choose a multiple of {step}"
+            f"for {counted(num_replicas, 'replica')}; choose a multiple of {step}"
         )
     return workload.batch // step
 

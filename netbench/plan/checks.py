@@ -10,6 +10,7 @@ from netbench.placement import NUM_SEEDS
 from netbench.plan.model import COMPUTE, VIRTUAL
 from netbench.plan.variants import Variant, find_variant
 from netbench.scenario.model import Workload
+from netbench.units import counted
 
 
 def check_numbers(
@@ -84,8 +85,8 @@ def check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> 
         return
     if len(stage_layers) != depth or sum(stage_layers) != layers or min(stage_layers) < 1:
         raise PlanError(
-            f"stages of {', '.join(map(str, stage_layers))} layers: expected {depth} stages, each "
-            f"of a layer at least, that come to {layers} layers"
+            f"stages of {', '.join(map(str, stage_layers))} layers: expected "
+            f"{counted(depth, 'stage')}, each of a layer at least, that come to {layers}"
         )
 
 
@@ -108,11 +109,11 @@ def check_chunks(
         )
     if not stage_layers and layers % (depth * chunks):
         raise PlanError(
-            f"{layers} layers do not divide into {depth} stages x {chunks} chunks of {variant}; "
-            f"choose a multiple of {depth * chunks}, or fewer chunks"
+            f"{counted(layers, 'layer')} cannot be divided into {depth} stages x {chunks} chunks "
+            f"of {variant}; choose a multiple of {depth * chunks}, or fewer chunks"
         )
     if micro_batches % depth:
         raise PlanError(
-            f"{micro_batches} micro-batches per pipeline are no multiple of the {depth} stages of "
-            f"{variant}, which interleaves; choose another batch or micro-batch"
+            f"{variant} interleaves, so it needs a multiple of {depth} micro-batches per pipeline, "
+            f"found {micro_batches}; choose another batch or micro-batch"
         )

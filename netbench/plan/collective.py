@@ -23,6 +23,7 @@ from netbench.plan.serial import (
     plan_to_json,
 )
 from netbench.scenario.model import SHARING, Link, Network, Scenario
+from netbench.units import counted
 
 COLLECTIVE_SCHEMA_VERSION = 1
 
@@ -75,7 +76,9 @@ class CollectivePlan:
             if found not in known:
                 raise PlanError(f'{what} "{found}" is unknown; {nearest(found, known)}')
         if self.num_nodes < 2:
-            raise PlanError(f"{self.num_nodes} nodes: expected at least 2, to send between")
+            raise PlanError(
+                f"{counted(self.num_nodes, 'node')}: expected at least 2, to send between"
+            )
         if self.num_nodes != self.network.num_nodes:
             raise PlanError(
                 f"{self.num_nodes} nodes on a network of {self.network.num_nodes}; "

@@ -7,6 +7,7 @@ import shlex
 from netbench.placement import UNSEEDED
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash
+from netbench.units import counted
 
 
 def describe_plan(plan: Plan) -> str:
@@ -19,7 +20,7 @@ def describe_plan(plan: Plan) -> str:
     timed = plan.iterations - plan.warmup_iterations
     iterations = f"{plan.warmup_iterations} + {timed} iterations"
     if plan.script:
-        ranks = f"{plan.layout.num_ranks} ranks"
+        ranks = counted(plan.layout.num_ranks, "rank")
         return f"{head} {ranks}, {placement}, {iterations} of: {shlex.join(plan.script)}"
     how = f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}"
     synchronised = f"{plan.data_parallel}{_sharding(plan)}"

@@ -9,7 +9,7 @@ from netbench.plan.build import device_profiles
 from netbench.plan.model import Plan
 from netbench.plan.timeline import stage_of
 from netbench.scenario.model import DeviceProfile, Scenario
-from netbench.units import format_bytes
+from netbench.units import counted, format_bytes
 from netbench.workload.costs import layer_parameters, live_layers
 from netbench.workload.memory import MemoryEstimate, estimate_memory, held_layers
 
@@ -95,8 +95,8 @@ def check_memory(plan: Plan, scenario: Scenario) -> None:
     found = ", ".join(f"{text} (x{count})" for text, count in have.items())
     raise PlanError(
         f"{plan.variant} {plan.workload.name} fits nowhere in scenario {scenario.name}: stage "
-        f"{stage} of {len(needs)} needs about {_needed(needs[stage])} on each of {per_stage} "
-        f"devices, and {found}; use {_remedies(plan)}"
+        f"{stage} of {len(needs)} needs {counted(per_stage, 'device')} of about "
+        f"{_needed(needs[stage])}, and {found}; use {_remedies(plan)}"
     )
 
 

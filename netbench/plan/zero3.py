@@ -10,6 +10,7 @@ from netbench.errors import PlanError
 from netbench.plan.model import Plan
 from netbench.plan.variants import Variant
 from netbench.scenario.model import Scenario, Workload
+from netbench.units import counted
 from netbench.workload.costs import layer_parameters, live_layers
 
 ZERO3_MICRO_BATCH = 4
@@ -81,8 +82,8 @@ def zero3_shard_ranks(scenario: Scenario, variant: str, chosen: Variant) -> int:
         size = _region_devices(scenario, variant, by_region=chosen.scheduler == "identity")
     if size and devices % size:
         raise PlanError(
-            f"{devices} devices of scenario {scenario.name} do not divide into groups of {size}; "
-            f"choose zero3-hybrid<R> with R a divisor of {devices}"
+            f"{counted(devices, 'device')} of scenario {scenario.name} cannot be divided into "
+            f"groups of {size}; choose zero3-hybrid<R> with R a divisor of {devices}"
         )
     return size if size < devices else 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from netbench.errors import RecordError
 from netbench.network.fidelity import TOLERANCE, Cell
 from netbench.report.picture import INK, MUTED, PAPER
-from netbench.units import format_bandwidth, format_percent, format_time
+from netbench.units import counted, format_bandwidth, format_percent, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +92,7 @@ def fidelity_markdown(cells: Sequence[Cell]) -> str:
 
 
 def _section(title: str, cells: Sequence[Cell]) -> str:
-    lines = [f"## {title}", "", f"{cells[0].cores} cores.", ""]
+    lines = [f"## {title}", "", f"{counted(cells[0].cores, 'core')}.", ""]
     lines += [
         "| flows | machine | cells | trusted | slowest flow | fastest flow | one way, worst "
         "| round trip, worst | trusted without delay up to | trusted from 10 ms on up to |",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from netbench.placement.problem import Grid
 from netbench.plan import Plan
 from netbench.report.picture import INK, MUTED, PAPER, save_picture
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -368,7 +369,7 @@ def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in
     tensor = f" of {layout.tp} ranks" if layout.tp > 1 else ""
     figure.text(
         0.03, 1 - 0.6 / height_in,
-        f"{layout.dp} pipeline{'' if layout.dp == 1 else 's'} of {layout.pp} stages{tensor}.  "
+        f"{counted(layout.dp, 'pipeline')} of {counted(layout.pp, 'stage')}{tensor}.  "
         f"A colour: a stage, whose ranks are a data-parallel group; {ways}.",
         color=MUTED, size=10, va="center",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from netbench.report.picture import INK, MUTED, PAPER, save_picture
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Network, Scenario
-from netbench.units import format_bandwidth, format_time
+from netbench.units import counted, format_bandwidth, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,8 @@ def _figure(scenario: Scenario, width_in: float, height_in: float) -> Figure:
     figure.text(
         left,
         top - 0.3 / height_in,
-        f"{len(scenario.nodes)} nodes, {scenario.num_devices} devices.  Delay is one way; {rate}.",
+        f"{counted(len(scenario.nodes), 'node')}, {counted(scenario.num_devices, 'device')}.  "
+        f"Delay is one way; {rate}.",
         color=MUTED,
         size=10,
         va="center",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from netbench.errors import ScenarioError
 from netbench.scenario.matrices import plain
-from netbench.units import format_bandwidth, format_time
+from netbench.units import counted, format_bandwidth, format_time
 
 Floats = NDArray[np.float64]
 
@@ -88,8 +88,8 @@ def generate_scenario(
     names, places_deg = read_cities()
     if not 0 < num_regions <= min(len(names), num_devices):
         raise ScenarioError(
-            f"{num_regions} regions for {num_devices} devices: expected 1 to {len(names)} regions, "
-            "each with a device"
+            f"{counted(num_regions, 'region')} for {counted(num_devices, 'device')}: expected 1 to "
+            f"{len(names)} regions, each with a device"
         )
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(names), num_regions, replace=False)
@@ -102,7 +102,8 @@ def generate_scenario(
     depth = next(d for d in range(MAX_PIPELINE, 0, -1) if not (num_devices % d or LAYERS % d))
     lines = [
         f"name: {name}",
-        f"title: {num_devices} devices in {num_regions} cities, seed {seed}",
+        f"title: {counted(num_devices, 'device')} in {counted(num_regions, 'city', 'cities')}, "
+        f"seed {seed}",
         "",
         "regions: # latitude, longitude",
         *(f"  - {region} # {a:g}, {b:g}" for region, (a, b) in zip(regions, where, strict=True)),

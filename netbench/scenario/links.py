@@ -17,7 +17,7 @@ from netbench.scenario.schema import (
     ScenarioForm,
 )
 from netbench.scenario.source import KeyPath, Source
-from netbench.units import format_time
+from netbench.units import counted, format_time
 
 LinkMatrix = tuple[tuple[Link, ...], ...]
 
@@ -129,11 +129,13 @@ def _from_matrix(source: Source, form: ScenarioForm, matrix: MatrixForm) -> Link
 def _check_size(source: Source, rows: Sequence[Sequence[float]], size: int, keys: KeyPath) -> None:
     """Every matrix is regions x regions."""
     if len(rows) != size:
-        raise source.error(keys, f"has {len(rows)} rows; expected {size}, one per region")
+        raise source.error(
+            keys, f"has {counted(len(rows), 'row')}; expected {size}, one per region"
+        )
     for i, row in enumerate(rows):
         if len(row) != size:
             raise source.error(
-                (*keys, i), f"has {len(row)} values; expected {size}, one per region"
+                (*keys, i), f"has {counted(len(row), 'value')}; expected {size}, one per region"
             )
 
 

@@ -26,6 +26,7 @@ from netbench.scenario.schema import DeviceForm, ScenarioForm
 from netbench.scenario.source import Source, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.scenario.workload import build_models, build_workload
+from netbench.units import counted
 
 T = TypeVar("T")
 
@@ -212,15 +213,15 @@ def _pipeline_layers(
     if form.sweep.pipeline not in (None, len(stages)):
         raise source.error(
             where,
-            f"has {len(stages)} stages, but `pipeline` is {form.sweep.pipeline}; leave one of them "
-            "out",
+            f"has {counted(len(stages), 'stage')}, but `pipeline` is {form.sweep.pipeline}; leave "
+            "one of them out",
         )
     for found in (*layers, *_given(form.sweep.default.layers, ())):
         if found != sum(stages):
             raise source.error(
                 where,
-                f"comes to {sum(stages)} layers, but the model has {found}; write stages that come "
-                f"to {found}, or leave it out to split them evenly",
+                f"comes to {counted(sum(stages), 'layer')}, but the model has {found}; write "
+                f"stages that come to {found}, or leave it out to split them evenly",
             )
     return stages
 

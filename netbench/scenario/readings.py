@@ -18,7 +18,7 @@ from typing import Any
 
 from netbench.errors import ScenarioError
 from netbench.scenario.matrices import Matrix, Pair, Reading
-from netbench.units import parse_bandwidth, parse_percent, parse_time
+from netbench.units import counted, parse_bandwidth, parse_percent, parse_time
 
 FRAME_OVERHEAD_BYTES = 66
 SEGMENT_BYTES = 1448
@@ -232,7 +232,9 @@ def _read_long(name: str, lines: list[Line], ends: tuple[int, int], reader: Read
     readings: dict[Pair, Reading] = {}
     for number, cells in lines[1:]:
         if len(cells) != len(heads):
-            raise ScenarioError(f"{name}:{number}: {len(cells)} cells; expected {len(heads)}")
+            raise ScenarioError(
+                f"{name}:{number}: {counted(len(cells), 'cell')}; expected {len(heads)}"
+            )
         pair = (cells[ends[0]], cells[ends[1]])
         if not all(pair):
             raise ScenarioError(f"{name}:{number}: a place has no name")
@@ -286,7 +288,9 @@ def _read_wide(name: str, lines: list[Line], reader: Reader) -> Matrix:
     readings: dict[Pair, Reading] = {}
     for number, (src, *values) in rows:
         if len(values) != len(places):
-            raise ScenarioError(f"{name}:{number}: {len(values)} values; expected {len(places)}")
+            raise ScenarioError(
+                f"{name}:{number}: {counted(len(values), 'value')}; expected {len(places)}"
+            )
         for dst, cell in zip(places, values, strict=True):
             inside = src == dst and re.fullmatch(r"0*\.?0*\s*\D*", cell)
             figure = {} if inside else _figure(f"{name}:{number}", cell, column)

@@ -8,6 +8,7 @@ from netbench.errors import nearest
 from netbench.scenario.model import NAMED_MODELS, Workload
 from netbench.scenario.schema import ModelForm, NamedModelForm, ScenarioForm
 from netbench.scenario.source import Source
+from netbench.units import counted
 
 OF_A_GPT = ("pipeline", "layers", "batch", "micro_batch")
 OF_MODELS = ("models", "replicas")
@@ -83,5 +84,5 @@ def _check_replicas(source: Source, form: ScenarioForm) -> None:
             if number > num_devices:
                 raise source.error(
                     ("sweep", *where, "replicas", i),
-                    f"is {number}, more than the {num_devices} devices of the nodes",
+                    f"is {number}, more than the {counted(num_devices, 'device')} of the nodes",
                 )

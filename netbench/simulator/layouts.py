@@ -37,6 +37,7 @@ from netbench.scenario.model import Scenario, Workload
 from netbench.simulator.profile import load_transport
 from netbench.simulator.scheduling import Request
 from netbench.simulator.simulate import simulate
+from netbench.units import counted
 
 NUM_FINALISTS = 8
 """Layouts that are placed by the scheduler, as many as a rung of the search begins with."""
@@ -218,8 +219,8 @@ def find_candidates(
     if not found:
         _, refusal = min(refusals, key=lambda one: one[0], default=(0.0, None))
         raise PlanError(
-            f"no layout trains {layers} layers with batch {batch} on the {scenario.num_devices} "
-            f"devices of scenario {scenario.name}"
+            f"no layout trains {counted(layers, 'layer')} with batch {batch} on the "
+            f"{counted(scenario.num_devices, 'device')} of scenario {scenario.name}"
             + (f": {refusal}" if refusal else " with these degrees; try --layout auto")
         )
     return tuple(sorted(found, key=lambda one: (one.at_least_s, one.request.variant)))

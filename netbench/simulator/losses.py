@@ -12,7 +12,7 @@ from netbench.simulator.collectives import double_tree
 from netbench.simulator.explain import EQUAL, GROUPS, account, busiest_ranks, nodes_of_ranks
 from netbench.simulator.simulate import Simulation
 from netbench.simulator.trail import Cause
-from netbench.units import format_bandwidth, format_time
+from netbench.units import counted, format_bandwidth, format_time
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +58,8 @@ def _bubble_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
     rounds = f"{plan.num_rounds} rounds of " if plan.num_rounds > 1 else ""
     return (
         f"stages wait for other stages' compute while the pipeline fills and drains "
-        f"({plan.layout.pp} stages, {rounds}{plan.num_micro_batches} micro-batches)"
+        f"({counted(plan.layout.pp, 'stage')}, {rounds}"
+        f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')})"
     )
 
 

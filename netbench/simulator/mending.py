@@ -102,8 +102,8 @@ def repair(
         dp = usable // size
     if dp == 0:
         raise PlanError(
-            f"{usable} devices are left, a pipeline of {request.variant} needs {size}; "
-            "search a plan for them: netbench schedule --layout auto"
+            f"too few devices are left for a pipeline of {request.variant}: {usable}, expected "
+            f"{size}; search a plan for them: netbench schedule --layout auto"
         )
     mended_request = _request(request, dp, dp * size, stage_layers)
     problem = mended_request.problem(tuple(stage_layers))

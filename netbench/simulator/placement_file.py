@@ -31,6 +31,7 @@ from netbench.scenario.schema import Section, shown
 from netbench.scenario.source import Source, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.simulator.scheduling import Request, placement_of
+from netbench.units import counted
 
 HASH_DIGITS = 12
 """Hexadecimal digits of a scenario's hash: 48 bits."""
@@ -87,7 +88,7 @@ class Placed:
             raise PlanError(
                 f"the placement is for stages of {layers} layers, {self.request.layers} in all, "
                 f"which cannot all become as many more, or fewer, to be {request.layers}; search "
-                f"one for {request.layers} layers"
+                f"one for {counted(request.layers, 'layer')}"
             )
         return dataclasses.replace(self, request=request, stage_layers=stage_layers)
 
@@ -276,20 +277,20 @@ def _check_layout(source: Source, form: PlacementForm, expected: Layout) -> None
     if len(stages) != found.pp or total != form.layers:
         raise source.error(
             ("stage_layers",),
-            f"has {len(stages)} stages that come to {total} layers; expected {found.pp} stages "
-            f"that come to {form.layers}",
+            f"has {counted(len(stages), 'stage')} and {counted(total, 'layer')} in all; expected "
+            f"{counted(found.pp, 'stage')} and {counted(form.layers, 'layer')}",
         )
     if len(form.pipelines) != found.dp * found.tp:
         raise source.error(
             ("pipelines",),
-            f"has {len(form.pipelines)} rows; expected {found.dp * found.tp}, one per pipeline"
-            + (" and tensor-parallel index" if found.tp > 1 else ""),
+            f"has {counted(len(form.pipelines), 'row')}; expected {found.dp * found.tp}, one per "
+            + ("pipeline and tensor-parallel index" if found.tp > 1 else "pipeline"),
         )
     for index, row in enumerate(form.pipelines):
         if len(row) != found.pp:
             raise source.error(
                 ("pipelines", index),
-                f"has {len(row)} devices; expected {found.pp}, one per stage",
+                f"has {counted(len(row), 'device')}; expected {found.pp}, one per stage",
             )
 
 

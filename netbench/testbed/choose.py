@@ -13,6 +13,7 @@ from netbench.plan.model import VIRTUAL
 from netbench.plan.what_if import changed_links
 from netbench.scenario.model import Network
 from netbench.testbed.host import Host
+from netbench.units import counted
 
 SIMULATOR = "sim"
 REQUESTS = ("local", "local:native", "local:guest", "local:guest-real", SIMULATOR)
@@ -54,9 +55,9 @@ def choose(request: str, host: Host, num_ranks: int, compute: str = VIRTUAL) -> 
     if host.is_root and host.has_netem and num_ranks <= host.num_cores:
         return _native(host)
     raise TestbedError(
-        f"no local testbed can run {num_ranks} ranks exactly on this machine: "
+        f"no local testbed can run {counted(num_ranks, 'rank')} exactly on this machine: "
         f"{_why_no_guest(host)}; native needs root, sch_netem and a core per rank "
-        f"({_native_state(host)}, {host.num_cores} cores). "
+        f"({_native_state(host)}, {counted(host.num_cores, 'core')}). "
         "Build the guest kernel: netbench kernel build. `netbench doctor` says more"
     )
 
@@ -128,7 +129,7 @@ def _native(host: Host) -> Choice:
             f"local:native needs root and the sch_netem qdisc, found {_native_state(host)}; "
             "use --testbed local:guest"
         )
-    return Choice(mode="native", reason=f"this kernel has netem; {host.num_cores} cores")
+    return Choice(mode="native", reason=f"this kernel has netem; {counted(host.num_cores, 'core')}")
 
 
 def _guest_virtual(host: Host) -> Choice:

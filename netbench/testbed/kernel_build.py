@@ -24,6 +24,7 @@ from netbench.testbed.packages import (
     missing_packages,
 )
 from netbench.testbed.progress import Progress
+from netbench.units import counted
 
 SOURCE_PACKAGE = "linux-source-6.12"
 SOURCE_TARBALL = Path("/usr/src/linux-source-6.12.tar.xz")
@@ -168,8 +169,8 @@ def _configure(recipe: Recipe, tree: Path, objects: Path, work: Path, log: TextI
     dropped = ineffective_options(recipe.config, result)
     if dropped:
         raise TestbedError(
-            f"these kernel sources do not honour {len(dropped)} options of guest-kernel.config: "
-            f"{', '.join(dropped)}. Use the sources of {SOURCE_PACKAGE}"
+            f"these kernel sources do not honour {counted(len(dropped), 'option')} of "
+            f"guest-kernel.config: {', '.join(dropped)}. Use the sources of {SOURCE_PACKAGE}"
         )
 
 

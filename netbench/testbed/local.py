@@ -27,6 +27,7 @@ from netbench.scenario.model import Network
 from netbench.testbed.host import Host
 from netbench.testbed.launch import SessionProcess, start_session
 from netbench.testbed.traces import keep_trace
+from netbench.units import counted
 
 TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
 """Relative deviation of a probed link that is still trusted, by mode."""
@@ -218,7 +219,7 @@ def machine_name() -> str:
             model = line.partition(":")[2].strip()
             break
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{model}, {os.cpu_count()} cores, {memory_bytes / 2**30:.0f} GiB"
+    return f"{model}, {counted(os.cpu_count() or 1, 'core')}, {memory_bytes / 2**30:.0f} GiB"
 
 
 class _Controller:
@@ -304,7 +305,7 @@ class _Controller:
         elif kind == "output":
             self._keep_output(event)
         elif kind == "drops" and event["packets"]:
-            self._distrust([f"the shaped queues dropped {event['packets']} packets"])
+            self._distrust([f"the shaped queues dropped {counted(event['packets'], 'packet')}"])
 
     def _open(self, event: dict[str, Any]) -> None:
         if self._store is not None:

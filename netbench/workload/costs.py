@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from netbench.errors import PlanError
 from netbench.scenario.model import DeviceProfile, Workload
+from netbench.units import counted
 from netbench.workload.models import MODELS
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
@@ -139,8 +140,9 @@ def stage_costs(
     """
     if not stage_layers and workload.layers % num_stages:
         raise PlanError(
-            f"{workload.layers} layers do not divide into {num_stages} pipeline stages; "
-            f"choose a multiple of {num_stages}, or another `pipeline` in the scenario's sweep"
+            f"{counted(workload.layers, 'layer')} cannot be divided into {num_stages} pipeline "
+            f"stages; choose a multiple of {num_stages}, or another `pipeline` in the scenario's "
+            "sweep"
         )
     stage_layers = stage_layers or [workload.layers // num_stages] * num_stages
     flops = _flops(profile, system, workload.dtype) * tensor_parallel

@@ -123,7 +123,7 @@ def test_what_does_not_fit_the_device_is_said(capsys: CaptureFixture, tmp_path: 
     code, out, _ = typed(capsys, str(path))
     assert code == 0
     assert "memory: dtfm-scheduled L12" in out
-    assert "V100 has 16 GB" in out
+    assert "V100 has 16GB" in out
 
 
 def test_trace_and_picture_are_written_beside(capsys: CaptureFixture, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_trace_and_picture_are_written_beside(capsys: CaptureFixture, tmp_path: 
         (["missing.json"], "missing.json: cannot be read"),
         (["abcd1234"], "no plan in RESULTS has a hash that begins with abcd1234"),
         (["HASH", "--layers", "32"], "is a plan, which has its settings"),
-        (["case3", "--layers", "25"], "25 layers do not divide"),
+        (["case3", "--layers", "25"], "25 layers cannot be divided"),
         (["case3", "--micro-batch", "0"], "micro_batch is 0"),
         (["case3", "--plot", "nowhere/x.png"], "there is no folder nowhere"),
     ],

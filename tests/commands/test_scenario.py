@@ -197,6 +197,17 @@ def test_a_generated_scenario_is_made_again_by_the_command_in_its_head(
     assert "devices: 24, regions: 3" in out
 
 
+def test_one_device_in_one_city_is_no_plural(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the title, in what is printed, and in an error about it."""
+    file = tmp_path / "one.yaml"
+    typed(capsys, "generate", "--regions", "1", "--devices", "1", "-o", str(file))
+    assert "title: 1 device in 1 city, seed 1\n" in file.read_text()
+    assert run(["explain", str(file), "--system", "megatron-p2"]) == 2
+    assert "has 1 device; use" in " ".join(capsys.readouterr().err.split())
+
+
 def test_what_cannot_be_generated_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """In one line."""
     code, _, err = typed(capsys, "generate", "--regions", "8", "--devices", "4")

@@ -70,7 +70,7 @@ def test_sizes_that_fit_no_layout_are_left_out_with_the_reason(
     assert [bool(point["problem"]) for point in points] == [False, True, False]
     assert points[1]["iteration_s"] == ""
     assert float(points[2]["pflops"]) > 0
-    assert "3 layers do not divide" in capsys.readouterr().out
+    assert "3 layers cannot be divided" in capsys.readouterr().out
 
 
 def test_systems_stand_side_by_side(tmp_path: Path, capsys: CaptureFixture) -> None:

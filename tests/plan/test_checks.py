@@ -21,9 +21,19 @@ EXAMPLE = load_scenario("example-two-labs")
         ("dtfm-random", 24, -1, "batch is -1; expected a positive whole number"),
         ("megatron-t3", 24, 1024, "heads is 16, which does not divide among 3 tensor-parallel"),
         ("megatron-t32", 24, 1024, "heads is 16, which does not divide among 32 tensor-parallel"),
-        ("megatron-p8-interleaved2", 24, 1024, "24 layers do not divide into 8 stages x 2 chunks"),
+        (
+            "megatron-p8-interleaved2",
+            24,
+            1024,
+            "24 layers cannot be divided into 8 stages x 2 chunks",
+        ),
         ("megatron-t8-interleaved2", 24, 1024, "megatron-t8-interleaved2 has one pipeline stage"),
-        ("megatron-p8-interleaved3", 24, 96, "12 micro-batches per pipeline are no multiple of"),
+        (
+            "megatron-p8-interleaved3",
+            24,
+            96,
+            "megatron-p8-interleaved3 interleaves, so it needs a multiple of 8 micro-",
+        ),
     ],
 )
 def test_sizes_that_do_not_suit_the_variant_are_refused(

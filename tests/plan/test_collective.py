@@ -80,7 +80,7 @@ def test_a_training_plan_travels_unchanged() -> None:
     [
         ({"op": "allreduce"}, 'op "allreduce" is unknown; did you mean all-reduce'),
         ({"backend": "mpi"}, 'backend "mpi" is unknown; expected one of gloo, nccl'),
-        ({"num_nodes": 1}, "1 nodes: expected at least 2"),
+        ({"num_nodes": 1}, "1 node: expected at least 2"),
         ({"num_nodes": 3}, "3 nodes on a network of 4"),
         ({"payload_bytes": 0}, "payload is 0 bytes"),
         ({"warmup_iterations": 3}, "3 of 3 iterations are warm-up"),

@@ -180,8 +180,8 @@ def test_what_fits_nowhere_is_refused_with_the_stage_its_need_and_what_devices_h
     with pytest.raises(PlanError) as caught:
         check_memory(build_plan(CASE1, "megatron-p1t2", 40, 4096, 0, 2, 1), CASE1)
     assert str(caught.value) == (
-        "megatron-p1t2 L40 fits nowhere in scenario case1: stage 0 of 1 needs about 19.3GB "
-        "on each of 64 devices, and V100 has 16GB (x64); use more stages or tensor-parallel ranks "
+        "megatron-p1t2 L40 fits nowhere in scenario case1: stage 0 of 1 needs 64 devices "
+        "of about 19.3GB, and V100 has 16GB (x64); use more stages or tensor-parallel ranks "
         "(-p<P>t<T>)"
     )
 

@@ -247,7 +247,7 @@ def test_a_model_that_fits_no_device_is_refused_with_what_it_needs() -> None:
             for name, device in TWO_LABS.devices.items()
         },
     )
-    with pytest.raises(PlanError, match=r"needs about .*MB .* RTX4090 has 1MB"):
+    with pytest.raises(PlanError, match=r"of about .*MB.* RTX4090 has 1MB"):
         find_candidates(tiny, 8, 16)
 
 

@@ -118,7 +118,7 @@ def test_a_stage_that_nobody_holds_is_refused() -> None:
         ((), (), "nothing is lost and nothing added; name a node with --lost or --added"),
         ((), (3,), "is added, but is in the placement already"),
         ((60,), (60,), "is both lost and added; name it once"),
-        (tuple(range(60)), (), "4 devices are left, a pipeline of dtfm-scheduled needs 8"),
+        (tuple(range(60)), (), "a pipeline of dtfm-scheduled: 4, expected 8; search"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -158,7 +158,9 @@ def test_tensor_parallel_ranks_share_time_parameters_and_gradients(ranks: int) -
 
 def test_layers_that_do_not_divide_are_refused() -> None:
     """With the number to choose a multiple of."""
-    with pytest.raises(PlanError, match="24 layers do not divide into 7 pipeline stages; choose"):
+    with pytest.raises(
+        PlanError, match="24 layers cannot be divided into 7 pipeline stages; choose"
+    ):
         stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=7)
 
 

@@ -20,15 +20,13 @@ from netbench.commands.net.machines import (
     wait,
 )
 from netbench.commands.net.nodes import check_where, nodes_options
-from netbench.errors import UsageError
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
 from netbench.network.fleet import ARM_LEASE_S, compile_replays_for, settings
 from netbench.network.replay import PRECISION_S, Played
 from netbench.network.trace import Change, Replay, fastest, read_trace
 from netbench.scenario import load_scenario
 from netbench.testbed.replay_held import replay_held
-from netbench.units import format_time
-
-NOT_TRUSTWORTHY = 3
+from netbench.units import counted, format_time
 
 
 @click.command("replay")
@@ -134,7 +132,7 @@ def _replay_held(
 
 def _beginning(changes: Sequence[Change]) -> str:
     times_s = sorted({change.time_s for change in changes})
-    return f"{len(times_s)} changes, the last one at {format_time(times_s[-1])}"
+    return f"{counted(len(times_s), 'change')}, the last one at {format_time(times_s[-1])}"
 
 
 def _print_played(console: Console, played: Mapping[str, Played]) -> int:
@@ -162,4 +160,4 @@ def _print_played(console: Console, played: Mapping[str, Played]) -> int:
             f"within {limit}: {', '.join(doubtful)}; run this nearer to them"
         )
         console.print(words, markup=False, soft_wrap=True)
-    return NOT_TRUSTWORTHY if late or doubtful else 0
+    return EXIT_NOT_TRUSTWORTHY if late or doubtful else 0

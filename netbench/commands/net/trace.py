@@ -10,13 +10,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from netbench.commands.net.output import write_text
+from netbench.commands.files import write_text
 from netbench.commands.quantity import SHARE, TIME
 from netbench.errors import UsageError
 from netbench.network.patterns import diurnal, outages
 from netbench.network.trace import Change, networks, parse_link, read_trace, write_trace
 from netbench.scenario import Scenario, load_scenario
-from netbench.units import format_bandwidth, format_percent, format_time
+from netbench.units import counted, format_bandwidth, format_percent, format_time
 
 SCENARIO = click.argument("scenario", metavar="SCENARIO")
 LINK = click.option(
@@ -103,7 +103,7 @@ def _write(
     except ValueError as error:
         raise UsageError(str(error)) from error
     text = write_trace(sorted(changes, key=_time), scenario.network.regions)
-    write_text(output, text, f"{len(changes)} changes")
+    write_text(output, text, counted(len(changes), "change"))
 
 
 def _ends(scenario: Scenario, links: Sequence[str]) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from netbench.errors import UsageError
 from netbench.plan import Layout, plan_memory
 from netbench.report.grid import Grid, rich_table
 from netbench.report.tables import percent_text, seconds_text
-from netbench.units import format_bytes
+from netbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from netbench.simulator.layouts import Found, LayoutSearch
@@ -75,7 +75,7 @@ def find_layout(
         return placed
     workload = found.found[0].plan.workload
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
-    console.print(f"{workload.name} B{workload.batch}; {scenario.num_devices} devices")
+    console.print(f"{workload.name} B{workload.batch}; {counted(scenario.num_devices, 'device')}")
     console.print()
     console.print(rich_table(layouts_grid(found.found[:NUM_SHOWN], listed)))
     console.print()

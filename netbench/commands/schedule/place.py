@@ -31,6 +31,7 @@ from netbench.plan import Plan, memory_warnings
 from netbench.report.grid import rich_table
 from netbench.report.schedule import LISTED, placed_grid
 from netbench.report.tables import seconds_text
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Step
@@ -110,20 +111,19 @@ def print_heading(console: Console, request: Request) -> None:
     scenario, plan = request.scenario, request.listed()
     title = f": {scenario.title}" if scenario.title else ""
     console.print(f"[bold]{scenario.name}[/bold]{title}")
-    console.print(f"{system_text(plan)}; {scenario.num_devices} devices", soft_wrap=True)
+    console.print(f"{system_text(plan)}; {counted(scenario.num_devices, 'device')}", soft_wrap=True)
 
 
 def system_text(plan: Plan) -> str:
     """`dtfm gpipe L24 B1024, 8 pipelines of 8 stages`, in words."""
     layout, workload = plan.layout, plan.workload
     tensor = f" of {layout.tp} ranks each" if layout.tp > 1 else ""
-    several = "s" if layout.dp > 1 else ""
-    words = [f"{layout.dp} pipeline{several} of {layout.pp} stages{tensor}"]
+    words = [f"{counted(layout.dp, 'pipeline')} of {counted(layout.pp, 'stage')}{tensor}"]
     if layout.pp == 1:
         words = [
-            f"{layout.dp} data-parallel rank{several}"
+            counted(layout.dp, "data-parallel rank")
             if layout.tp == 1
-            else f"{layout.dp} replica{several}{tensor}"
+            else f"{counted(layout.dp, 'replica')}{tensor}"
         ]
     words += [f"network {plan.network_name}"] if plan.network_name else []
     schedule = "" if plan.schedule == "none" else f" {plan.schedule}"

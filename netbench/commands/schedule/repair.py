@@ -21,6 +21,7 @@ from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
 from netbench.report.grid import Grid, rich_table
 from netbench.report.tables import seconds_text
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from netbench.simulator.mending import Repair
@@ -154,7 +155,7 @@ def _after(before: Placed, found: Repair, moves: int, seed: int) -> Placed:
         seed=seed,
         grid=found.mended.grid,
         stage_layers=before.stage_layers,
-        budget=f"{moves} moves",
+        budget=counted(moves, "move"),
         num_evaluated=found.mended.num_evaluated,
         search_s=0.0,
         simulated_s=found.after_s,

@@ -13,10 +13,11 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import wide_console
 from netbench.commands.quantity import Quantity
-from netbench.commands.simulation import check_formats, check_pictures
 from netbench.scenario import load_scenario
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from netbench.placement.problem import Budget
@@ -57,7 +58,7 @@ class Limits:
 
     def __str__(self) -> str:
         if self.evaluations is not None:
-            return f"{self.evaluations} candidates"
+            return counted(self.evaluations, "candidate")
         return units.format_time(self.seconds)
 
 
@@ -171,7 +172,7 @@ def output_options(function: Command) -> Command:
     def command(
         *args: Any, output: Path | None, plot: Path | None, as_json: bool, **others: Any
     ) -> Any:
-        check_pictures(output, plot)
+        check_writable(output, plot)
         check_formats(plot)
         wanted = Output(file=output, picture=plot, as_json=as_json)
         return function(*args, output=wanted, **others)

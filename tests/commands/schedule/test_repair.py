@@ -85,7 +85,7 @@ def test_of_a_file_that_netbench_does_not_have_the_scenario_is_asked_for(
         ((TWO_LABS,), "nothing is lost and nothing added; name a node with --lost or --added"),
         (
             (TWO_LABS, "--lost", "node0", "--lost", "node1", "--lost", "node2"),
-            "1 devices are left, a pipeline of dtfm-scheduled needs 2; search a plan for them",
+            "too few devices are left for a pipeline of dtfm-scheduled: 1, expected 2; search",
         ),
         ((TWO_LABS, "--lost", "node0", "--system", "zero3"), "of zero3 cannot be mended"),
         ((TWO_LABS, "--added", "node0"), 'node "node0" is added, but is in the placement already'),
