@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+EXIT_NOT_TRUSTWORTHY = 3
+"""What a command returns that finished, with the network or the machine outside tolerance."""
+
 
 class NetbenchError(Exception):
     """Base of every expected failure. `exit_code` is what the process returns."""

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from netbench import __version__
+from netbench.commands.files import check_writable
 from netbench.commands.live import track, wide_console
-from netbench.commands.run import EXIT_NOT_TRUSTWORTHY, NumberList
-from netbench.commands.simulation import check_pictures
-from netbench.errors import TestbedError, UsageError
+from netbench.commands.run import NumberList
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, TestbedError, UsageError
 from netbench.plan import Layout, Plan, Transport, plan_to_json
 from netbench.scenario.devices import read_device_profile
 from netbench.scenario.model import DeviceProfile, Link, Network, Workload
@@ -146,7 +146,7 @@ def command(
 
     Exit code 3: written, but some times were unstable; end what else runs here, and measure again.
     """
-    check_pictures(output)
+    check_writable(output)
     usual = DEFAULTS[device]
     few = QUICK_VALUES if quick else None
     sizes = (

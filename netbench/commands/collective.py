@@ -15,7 +15,7 @@ from netbench import units
 from netbench.commands.live import live
 from netbench.commands.quantity import RATE, TIME, Quantity
 from netbench.commands.simulation import simulator_environment, warn_of_disturbances
-from netbench.errors import PlanError, UsageError
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, PlanError, UsageError
 from netbench.plan.collective import (
     BACKENDS,
     OPS,
@@ -37,7 +37,6 @@ from netbench.testbed.kernel import ensure_kernel
 from netbench.testbed.local import Outcome, run_plans
 from netbench.testbed.shim import ensure_shim
 
-EXIT_NOT_TRUSTWORTHY = 3
 MTU_RANGE = (576, 65_535)
 """Bytes: what every IPv4 node must take, and the longest packet."""
 

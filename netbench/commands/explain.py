@@ -14,7 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
+from netbench.commands.files import check_formats, check_writable
+from netbench.commands.simulation import warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, describe_plan, full_size_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
@@ -86,7 +87,7 @@ def command(
     """
     from netbench.simulator import simulate  # numba: not for --help
 
-    check_pictures(trace, plot)
+    check_writable(trace, plot)
     check_formats(plot)
     sizes = {"layers": layers, "batch": batch, "micro_batch": micro_batch}
     asked: dict[str, Any] = {**sizes, "network": network, "seed": seed}

@@ -43,7 +43,6 @@ ITERATIONS, WARMUP = 2, 1
 """Of a plan on a local testbed, where nothing else is asked for."""
 
 
-
 class NumberList(click.ParamType[tuple[int, ...]]):
     """Comma-separated whole numbers."""
 

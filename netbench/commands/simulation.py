@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from netbench.commands.live import track
-from netbench.errors import PlanError, UsageError
+from netbench.errors import PlanError
 from netbench.plan import Plan, placed_name, plan_hash
 from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
@@ -90,30 +89,6 @@ def simulator_environment() -> Environment:
         versions=library_versions(),
         machine=machine_name(),
     )
-
-
-def check_pictures(*paths: Path | None) -> None:
-    """Raises UsageError where one cannot be written, before anything is simulated."""
-    for path in paths:
-        if path is None:
-            continue
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
-        if path.is_dir():
-            raise UsageError(f"{path}: is a folder; name a file in it")
-        if not os.access(path if path.exists() else folder, os.W_OK):
-            raise UsageError(f"{path}: may not be written by this user; choose another place")
-
-
-def check_formats(*pictures: Path | None) -> None:
-    """Raises UsageError for a suffix that no picture has, before anything is searched."""
-    wanted = [path for path in pictures if path is not None]
-    if wanted:
-        from netbench.report.picture import check_format  # matplotlib
-
-        for path in wanted:
-            check_format(path)
 
 
 def write_pictures(

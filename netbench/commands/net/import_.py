@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from netbench.commands.net.output import write_text
+from netbench.commands.files import write_text
 from netbench.commands.quantity import RATE, TIME
 from netbench.errors import ScenarioError, UsageError
 from netbench.scenario.matrices import (

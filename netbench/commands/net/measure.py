@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from netbench.commands.files import write_text
 from netbench.commands.live import wide_console
-from netbench.commands.net.output import write_text
 from netbench.commands.net.target import data_addresses
 from netbench.commands.net.verify import observing
 from netbench.commands.quantity import TIME

@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import wide_console
 from netbench.commands.net.nodes import Nodes, nodes_options, open_nodes
 from netbench.commands.quantity import SHARE
-from netbench.commands.simulation import check_formats, check_pictures
+from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.measure import Progress as Observer
 from netbench.network.measure import measure
 from netbench.network.verify import REAL_TIME_TOLERANCE, Probe, all_pairs, evaluate, sample_links
@@ -21,7 +22,6 @@ from netbench.report.grid import rich_table
 from netbench.report.matrix import Verification, matrix_grid, plot_matrix, write_csv
 from netbench.scenario.model import Network
 
-NOT_AS_ASKED = 3
 REASONS_SHOWN = 20
 
 MEASURED_S = 0.5
@@ -57,7 +57,7 @@ def command(
     Every figure is measured / expected. TCP and UDP port 26262 have to be open between the hosts
     while it lasts. Exit code 3: something is outside.
     """
-    check_pictures(csv, plot)
+    check_writable(csv, plot)
     check_formats(plot)
     console = wide_console()
     with open_nodes(scenario, inventory, testbed) as nodes, observing(console) as progress:
@@ -77,7 +77,7 @@ def command(
     if plot is not None:
         plot_matrix(found, plot)
         console.print(f"picture: {plot}", soft_wrap=True)
-    return 0 if probe.trustworthy else NOT_AS_ASKED
+    return 0 if probe.trustworthy else EXIT_NOT_TRUSTWORTHY
 
 
 def _measured(

@@ -12,13 +12,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import wide_console
 from netbench.commands.schedule.contest import Ended, Entry, OnSaid, run_entries
 from netbench.commands.schedule.place import keep, print_heading, system_text
 from netbench.commands.schedule.request import Limits, limit_options, request_options
 from netbench.commands.schedule.search import find_scheduler, with_bounds
-from netbench.commands.simulation import check_formats, check_pictures, warn_of_disturbances
-from netbench.errors import PlanError, RecordError, UsageError
+from netbench.commands.simulation import warn_of_disturbances
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, PlanError, RecordError, UsageError
 from netbench.placement import UNSEEDED
 from netbench.report.grid import csv_text, rich_table
 from netbench.report.schedule import (
@@ -75,7 +76,7 @@ def command(
     Simulated times are means over the seeds. DT-FM's cost is what scheduler dtfm minimises. The
     lower bound is searched last, with the time of one search.
     """
-    check_pictures(csv, plot, map_path, output)
+    check_writable(csv, plot, map_path, output)
     check_formats(plot, map_path)
     console = wide_console()
     entries = _entries(request, schedulers, num_seeds)
@@ -196,7 +197,7 @@ def _emulate(
     results: Path,
 ) -> tuple[Contest, int]:
     """With emulated times of the best two, run as `netbench run` does; and its exit code."""
-    from netbench.commands.run import EXIT_NOT_TRUSTWORTHY, ITERATIONS, WARMUP, carry_out
+    from netbench.commands.run import ITERATIONS, WARMUP, carry_out
     from netbench.plan import plan_hash
     from netbench.records import read_run
     from netbench.report.emulated import measured

@@ -1,4 +1,4 @@
-"""What commands refuse before they simulate anything."""
+"""Files that cannot be written are refused before anything is simulated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.commands.simulation import check_pictures
+from netbench.commands.files import check_writable
 from netbench.errors import UsageError
 
 COMMANDS: Sequence[Sequence[str]] = (
@@ -55,5 +55,5 @@ def test_what_this_user_may_not_write_is_refused(
     monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
     for path in (there, tmp_path / "new.png"):
         with pytest.raises(UsageError, match="may not be written by this user"):
-            check_pictures(path)
+            check_writable(path)
     assert asked == [there, tmp_path]
