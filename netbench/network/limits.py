@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from netbench.network.queues import frame_bytes
 from netbench.network.tc import TABLE_DEVIATIONS
 from netbench.scenario.model import Link, Network
-from netbench.units import format_bandwidth, format_percent, format_time
+from netbench.units import counted, format_bandwidth, format_percent, format_time
 
 TABLE_STARTS = {"normal": 4.0, "uniform": 1.0, "pareto": 0.6667, "paretonormal": 1.5021}
 """How far below the mean a jitter of 1 reaches. Source: the first values of iproute2 6.1's tables,
@@ -47,8 +47,8 @@ def _of_link(link: Link, frame: int, scale: float) -> Iterator[str]:
         most_bps = link.queue_packets * frame * 8 / link.one_way_delay_s
         if most_bps < link.bandwidth_bps / scale:
             yield (
-                f"a queue of {link.queue_packets} packets holds those on the way too: at "
-                f"{format_time(link.one_way_delay_s, 3)} no more than "
+                f"a queue of {counted(link.queue_packets, 'packet')} holds those on the way too: "
+                f"at {format_time(link.one_way_delay_s, 3)} no more than "
                 f"{format_bandwidth(most_bps, 3)} get through"
             )
     per_packet = [

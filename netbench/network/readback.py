@@ -21,6 +21,7 @@ from netbench.errors import NetworkError
 from netbench.network.program import Program
 from netbench.network.tc import EXEMPT_PRIORITY, HANDLE, HtbClass, Leaf, ip_version
 from netbench.scenario.model import NO_BURSTS
+from netbench.units import counted
 
 _RATE_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -171,7 +172,9 @@ def differences(program: Program, found: Found) -> tuple[str, ...]:
         problems.append(f"unmatched traffic goes to class {found.default_class}, planned 0")
     if found.max_segments not in (0, program.max_segments):
         have, want = found.max_segments, program.max_segments
-        problems.append(f"TCP may hand over {have} frames at once (gso_max_segs), planned {want}")
+        problems.append(
+            f"TCP may hand over {counted(have, 'frame')} at once (gso_max_segs), planned {want}"
+        )
     problems += _missing("class", set(planned_classes), set(found.classes))
     problems += _missing("netem in class", set(planned_leaves), set(found.leaves))
     for name in sorted(planned_classes.keys() & found.classes.keys()):

@@ -19,6 +19,7 @@ from netbench.placement.incumbent import Incumbent
 from netbench.placement.layers import Layers, balanced, find_layers
 from netbench.placement.problem import Answer, Budget, Grid, Problem
 from netbench.placement.sites import Sites, find_sites
+from netbench.units import counted
 
 LISTED, BY_NODE, BY_KIND, DEALT = "listed", "by node", "by kind", "dealt"
 """Orders of a region's devices: as nodes come, larger nodes first, kind after kind, or kinds in
@@ -45,14 +46,14 @@ def unfit(problem: Problem) -> PlanError:
     """The error of a problem whose stages fit no devices."""
     unfit_kinds = np.isinf(problem.stage_s).sum(axis=1)
     found = ", ".join(
-        f"{count} of kind {kind} for {unfit_kinds[kind]} stages too small"
+        f"{count} of kind {kind} for {counted(unfit_kinds[kind], 'stage')} too small"
         for kind, count in enumerate(np.bincount(problem.kind).tolist())
     )
     return PlanError(
-        f"{problem.dp} pipelines of {problem.pp} stages with {sum(problem.stage_layers)} layers "
-        f"fit the memory of no {problem.dp * problem.pp * problem.tp} of the "
-        f"{problem.num_devices} devices ({found}); choose more stages, tensor-parallel ranks, or "
-        "devices with more memory"
+        f"{counted(problem.dp, 'pipeline')} of {counted(problem.pp, 'stage')} with "
+        f"{counted(sum(problem.stage_layers), 'layer')} cannot be in the memory of any "
+        f"{problem.dp * problem.pp * problem.tp} of {counted(problem.num_devices, 'device')} "
+        f"({found}); choose more stages, tensor-parallel ranks, or devices with more memory"
     )
 
 

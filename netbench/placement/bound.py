@@ -45,6 +45,7 @@ from netbench.placement.floors import Floors
 from netbench.placement.group_floors import Groups, group_floors
 from netbench.placement.pipeline_floors import Hops, hop_floors, round_trip_s
 from netbench.placement.problem import Budget, Floats, Grid, Problem
+from netbench.units import counted
 
 SECONDS = 20.0
 """Of search for a proof where the budget does not say."""
@@ -219,9 +220,9 @@ class _Search:
 
     def _proof(self, pipeline_s: float, group_s: float) -> str:
         return (
-            f"{self._sizes.sum()} devices at {len(self._sizes)} sites do not go round: where the "
-            f"slowest pipeline takes {pipeline_s:.3g} s, some group's members are so far apart "
-            f"that it is done {group_s:.3g} s later, or not all find a place"
+            f"{counted(self._sizes.sum(), 'device')} at {counted(len(self._sizes), 'site')} cannot "
+            f"go round: where the slowest pipeline takes {pipeline_s:.3g} s, some group's members "
+            f"are so far apart that it is done {group_s:.3g} s later, or not all find a place"
         )
 
     def _slowest_s(self, level_s: float) -> Floats:

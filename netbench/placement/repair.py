@@ -17,6 +17,7 @@ import numpy as np
 
 from netbench.errors import PlanError
 from netbench.placement.problem import Grid, Problem
+from netbench.units import counted
 
 Slot = tuple[int, int]
 
@@ -74,8 +75,9 @@ def mend(
     starts = listed or reach.starts()
     if not starts:
         raise PlanError(
-            f"{reach.num_usable} devices are left for {problem.ranks.size} ranks, and no way was "
-            "found to give each stage devices with memory enough; place anew: netbench schedule"
+            "no way was found to give each stage devices with memory enough; left for "
+            f"{counted(problem.ranks.size, 'rank')}: {counted(reach.num_usable, 'device')}; place "
+            "anew: netbench schedule"
         )
     values = problem.objective.times_s(np.array(starts))
     best, value = starts[int(values.argmin())], float(values.min())

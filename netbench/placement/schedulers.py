@@ -22,8 +22,8 @@ def _mapped(name: str) -> Scheduler:
         fitting = problem.fits(grid)
         if not fitting.all():
             raise PlanError(
-                f"{name} looks at no memory: {np.sum(~fitting)} of {fitting.size} devices are too "
-                "small for the stage it gives them; take a scheduler that does, e.g. netbench or "
+                f"{name} looks at no memory: {np.sum(~fitting)} of {fitting.size} devices cannot "
+                "hold the stage it gives them; take a scheduler that does, e.g. netbench or "
                 "region-aligned"
             )
         return Answer(grid=grid, stage_layers=problem.stage_layers)

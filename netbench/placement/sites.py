@@ -13,6 +13,7 @@ import numpy as np
 from netbench.errors import PlanError
 from netbench.placement.blocks import cut_blocks, expand_blocks
 from netbench.placement.problem import Floats, Grid, Problem
+from netbench.units import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,8 +70,9 @@ def find_sites(problem: Problem) -> Sites:
     needed = problem.dp * problem.pp
     if len(devices) < needed:
         raise PlanError(
-            f"{problem.num_devices} devices make {len(devices)} blocks of {problem.tp}, but "
-            f"{problem.dp} pipelines of {problem.pp} stages need {needed}; choose fewer"
+            f"found {counted(len(devices), 'block')} of {counted(problem.tp, 'device')}; expected "
+            f"{needed}, for {counted(problem.dp, 'pipeline')} of {counted(problem.pp, 'stage')}; "
+            "choose fewer"
         )
     delay_s, bandwidth_bps, inside_bps = _between(problem, first, node, site)
     return Sites(

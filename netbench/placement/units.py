@@ -14,6 +14,7 @@ from netbench.errors import PlanError
 from netbench.placement.blocks import cut_blocks, expand_blocks
 from netbench.placement.dtfm_cost import LinkTimes, grid_of, link_times
 from netbench.placement.problem import Floats, Grid, Problem
+from netbench.units import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -77,9 +78,9 @@ def _cut(problem: Problem) -> Grid:
         if len(units) >= wanted:
             return units
     raise PlanError(
-        f"dp {problem.dp} x pp {problem.pp} needs {wanted} times {problem.tp} devices that can "
-        f"hold a stage; found {len(units)} times as many among {problem.num_devices} devices; "
-        f"lower dp, pp or tp"
+        f"dp {problem.dp} x pp {problem.pp} needs {wanted} times {counted(problem.tp, 'device')} "
+        f"that can hold a stage; found {len(units)} times as many among "
+        f"{counted(problem.num_devices, 'device')}; lower dp, pp or tp"
     )
 
 
@@ -110,8 +111,9 @@ def assemble(units: Units, groups: Grid) -> Grid:
     overfull = [int(np.sum(~problem.fits(grid))) for grid in both]
     if min(overfull) > 0:
         raise PlanError(
-            f"the communication cost looks at links alone, and {min(overfull)} devices of its "
-            f"placement do not hold their stage in memory; take scheduler netbench, or more stages"
+            f"the communication cost looks at links alone, and in its placement "
+            f"{counted(min(overfull), 'device')} cannot hold their stage in memory; take "
+            "scheduler netbench, or more stages"
         )
     group_s = units.links.group_s[groups[:, :, None], groups[:, None, :]].sum(axis=2).max(axis=1)
     slowest_s = [

@@ -174,7 +174,7 @@ def test_a_search_that_is_cut_short_has_a_bound_too() -> None:
     assert not short.proved
     assert long.proved
     assert 0 < short.seconds <= long.seconds
-    assert "12 devices at 2 sites do not go round" in long.proof
+    assert "12 devices at 2 sites cannot go round" in long.proof
 
 
 def test_several_have_the_least_of_their_bounds_proved() -> None:

@@ -181,7 +181,7 @@ def test_what_fits_nowhere_is_refused() -> None:
     stage_s[1, 0] = np.inf
     problem = dataclasses.replace(problem, kind=np.array([1] * 10 + [0] * 2), stage_s=stage_s)
     for scheduler in (netbench, region_aligned):
-        with pytest.raises(PlanError, match=r"fit the memory of no 12 of the 12 devices"):
+        with pytest.raises(PlanError, match=r"cannot be in the memory of any 12 of 12 devices"):
             scheduler(problem, 0, Budget())
 
 

@@ -180,7 +180,7 @@ def test_a_stage_goes_only_where_it_fits() -> None:
     task = problem(2, 2, 5)
     kind = np.array([0, 0, 0, 0, 1])
     task = dataclasses.replace(task, kind=kind, stage_s=np.array([[1.0, 1.0], [math.inf, 1.0]]))
-    with pytest.raises(PlanError, match="4 devices are left for 4 ranks, and no way was found"):
+    with pytest.raises(PlanError, match=r"no way was found .* left for 4 ranks: 4 devices"):
         mend(task, grid_of(2, 2), lost=(0,))
     found = mend(task, grid_of(2, 2), lost=(0,), moves=1)
     assert 4 in found.grid[:, 1]
@@ -189,5 +189,5 @@ def test_a_stage_goes_only_where_it_fits() -> None:
 
 def test_too_few_devices_are_refused() -> None:
     """With how many are left."""
-    with pytest.raises(PlanError, match="3 devices are left for 4 ranks"):
+    with pytest.raises(PlanError, match="left for 4 ranks: 3 devices"):
         mend(problem(2, 2, 4), grid_of(2, 2), lost=(0,))

@@ -74,5 +74,7 @@ def test_blocks_of_a_grid_are_found_again() -> None:
 
 def test_too_few_blocks_are_refused() -> None:
     """With how many there are."""
-    with pytest.raises(PlanError, match="8 devices make 2 blocks of 3, but 2 pipelines of 2"):
+    with pytest.raises(
+        PlanError, match="found 2 blocks of 3 devices; expected 4, for 2 pipelines of 2"
+    ):
         find_sites(problem_of(*LINKS, dp=2, pp=2, tp=3))

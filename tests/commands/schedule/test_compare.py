@@ -114,7 +114,7 @@ def test_what_fits_no_memory_is_said_and_the_others_go_on(
     scenario, best = four_nodes.write(tmp_path, first="23MB"), tmp_path / "best.json"
     assert run([*COMPARE, scenario, *SEARCHES, "-o", str(best)]) == 0
     out = capsys.readouterr().out
-    too_small = "looks at no memory: 1 of 4 devices are too small for the stage it gives them"
+    too_small = "looks at no memory: 1 of 4 devices cannot hold the stage it gives them"
     assert f"identity found nothing (seed 7): identity {too_small}" in out
     assert f"random found nothing (seed 7, 8, 9): random {too_small}" in out
     placed = read_placed(best, load_scenario(scenario))
