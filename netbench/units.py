@@ -187,7 +187,7 @@ def _exact(text: str, quantity: Quantity) -> Decimal:
     if quantity.unlimited and stripped in UNLIMITED:
         return Decimal("inf")
     match = _NUMBER.fullmatch(stripped)
-    hint = f'write e.g. "{quantity.example}"'
+    hint = f'write e.g. "{quantity.example}"' + (' or "unlimited"' if quantity.unlimited else "")
     if match is None:
         raise ValueError(f'"{text}" is not a {quantity.name}; {hint}')
     number, unit = Decimal(match[1]), quantity.aliases.get(match[2], match[2])

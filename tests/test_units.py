@@ -55,6 +55,7 @@ def test_a_value_with_its_unit_is_read_exactly(
         (units.parse_bandwidth, "0Gbit", '"0Gbit" is zero'),
         (units.parse_flops, "0TFLOPS", '"0TFLOPS" is zero'),
         (units.parse_bandwidth, "nan", '"nan" is not a bandwidth; write e.g. "1.12Gbit"'),
+        (units.parse_bandwidth, "infinite", 'write e.g. "1.12Gbit" or "unlimited"'),
         (units.parse_bandwidth, "nanGbit", '"nanGbit" is not a bandwidth'),
         (units.parse_time, "inf", '"inf" is not a time; write e.g. "11ms"'),
         (units.parse_time, "", '"" is not a time; write e.g. "11ms"'),
