@@ -20,13 +20,12 @@ from netbench.plan.collective import (
     BACKENDS,
     OPS,
     CollectivePlan,
-    experiment_hash,
-    experiment_to_json,
     first_nodes,
     held_bytes,
     uniform_network,
 )
-from netbench.records import Environment, Record, RunStore, read_run
+from netbench.plan.experiment import experiment_hash, experiment_record, experiment_to_json
+from netbench.records import Environment, RunStore, read_run
 from netbench.report.collective import collective_grid
 from netbench.report.grid import rich_table
 from netbench.scenario import load_scenario
@@ -253,22 +252,8 @@ def _simulate(
     times_s = [simulate_collective(plan) for plan in plans]
     with _open_store(results, plans, environment) as store:
         for plan, iteration_s in zip(plans, times_s, strict=True):
-            store.append_iteration(
-                Record(
-                    run_id=store.run_id,
-                    plan_hash=experiment_hash(plan),
-                    scenario=plan.scenario,
-                    variant=plan.variant,
-                    system=plan.system,
-                    layers=0,
-                    batch=0,
-                    seed=0,
-                    iteration=0,
-                    warmup=False,
-                    iteration_s=iteration_s,
-                    source="simulated",
-                )
-            )
+            record = experiment_record(plan, store.run_id, iteration_s, "simulated")
+            store.append_iteration(record)
         store.append_verdict(trustworthy=True)
         return Outcome(path=store.path, reasons=())
 

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from netbench.plan import Plan, placed_name
-from netbench.plan.collective import Experiment
+from netbench.plan.experiment import Experiment
 from netbench.records import Record
 from netbench.units import format_bytes
 

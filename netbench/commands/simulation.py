@@ -11,7 +11,8 @@ from rich.console import Console
 from netbench.commands.live import track
 from netbench.errors import PlanError
 from netbench.plan import Plan, placed_name, plan_hash
-from netbench.records import Environment, Record, RunStore
+from netbench.plan.experiment import experiment_record
+from netbench.records import Environment, RunStore
 from netbench.scenario.model import Network
 from netbench.testbed.local import Outcome, machine_name
 
@@ -35,20 +36,8 @@ def simulate_plans(
         results = zip(todo, timings, strict=True)
         for plan, timing in track(console, results, len(todo), "simulated plans"):
             store.append_iteration(
-                Record(
-                    run_id=store.run_id,
-                    plan_hash=plan_hash(plan),
-                    scenario=plan.scenario,
-                    variant=plan.variant,
-                    system=plan.system,
-                    layers=plan.workload.layers,
-                    batch=plan.workload.batch,
-                    seed=plan.seed,
-                    iteration=0,
-                    warmup=False,
-                    iteration_s=timing.iteration_s,
-                    phases=timing.phases,
-                    source="simulated",
+                experiment_record(
+                    plan, store.run_id, timing.iteration_s, "simulated", phases=timing.phases
                 )
             )
         store.append_verdict(trustworthy=True)

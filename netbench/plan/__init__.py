@@ -10,7 +10,8 @@ cannot be, `serial` writes, reads and hashes it, `describe` puts it into a line;
 What simulator and trainers both go by: `schedules` has what each stage of a pipeline does, `tensor`
 who shares a stage's layers, `zero3` its units and groups, `buckets` those of ddp, `timeline` what
 ranks did and when. Other plans: `replicas` of models by name, `command` for scripts, `collective`
-for one collective, `what_if` for the same plan on another network.
+for one collective (`experiment` is a plan of either kind), `what_if` for the same plan on another
+network.
 """
 
 from netbench.plan.build import build_plan, build_plans, full_size_plan

@@ -1,27 +1,16 @@
-"""One collective or transfer on one network, and what carries either kind of plan.
+"""One collective or transfer on one network.
 
-`CollectivePlan` travels where `Plan` does (session, rank, record), so it has the same names for
-what these need: scenario, variant, system, node_names, device_nodes, iterations, scale.
+`CollectivePlan` travels where `Plan` does (see `experiment`), so it has the same names for what a
+session needs: scenario, variant, system, node_names, device_nodes, iterations, scale.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 from dataclasses import dataclass
 
 from netbench.errors import PlanError, nearest
-from netbench.plan.model import Plan
-from netbench.plan.serial import (
-    HASH_DIGITS,
-    _decode,
-    _encode,
-    plan_from_json,
-    plan_hash,
-    plan_to_json,
-)
 from netbench.scenario.model import SHARING, Link, Network, Scenario
 from netbench.units import counted
 
@@ -110,43 +99,6 @@ class CollectivePlan:
     def shard_elements(self) -> int:
         """Elements of one rank's shard, scaled: the payload is rounded up to `num_nodes` shards."""
         return math.ceil(self.payload_bytes / self.scale / ELEMENT_BYTES / self.num_nodes)
-
-
-Experiment = Plan | CollectivePlan
-"""What a session runs."""
-
-
-def experiment_to_json(plan: Experiment) -> str:
-    """The plan as one line of canonical JSON: equal plans give equal text."""
-    if isinstance(plan, Plan):
-        return plan_to_json(plan)
-    data = _encode(CollectivePlan, plan)
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def experiment_from_json(text: str) -> Experiment:
-    """The plan that `experiment_to_json` wrote. Raises PlanError naming the field that is wrong."""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        data = None
-    if not isinstance(data, dict) or data.get("system") != SYSTEM:
-        return plan_from_json(text)
-    if (version := data.get("schema_version")) != COLLECTIVE_SCHEMA_VERSION:
-        raise PlanError(
-            f"collective plan: schema_version is {version!r}; "
-            f"this netbench reads {COLLECTIVE_SCHEMA_VERSION}"
-        )
-    plan = _decode(CollectivePlan, data, "plan")
-    assert isinstance(plan, CollectivePlan)
-    return plan
-
-
-def experiment_hash(plan: Experiment) -> str:
-    """First 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
-    if isinstance(plan, Plan):
-        return plan_hash(plan)
-    return hashlib.sha256(experiment_to_json(plan).encode()).hexdigest()[:HASH_DIGITS]
 
 
 def uniform_network(

@@ -23,7 +23,7 @@ HASH_DIGITS = 12
 
 def plan_to_json(plan: Plan) -> str:
     """The plan as one line of canonical JSON: equal plans give equal text."""
-    return json.dumps(_encode(Plan, plan), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return canonical_json(Plan, plan)
 
 
 def plan_from_json(text: str) -> Plan:
@@ -37,54 +37,64 @@ def plan_from_json(text: str) -> Plan:
         raise PlanError(
             f"plan: schema_version is {version!r}; this netbench reads {PLAN_SCHEMA_VERSION}"
         )
-    plan = _decode(Plan, data, "plan")
+    plan = decode(Plan, data, "plan")
     assert isinstance(plan, Plan)
     return plan
 
 
 def plan_hash(plan: Plan) -> str:
     """First 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
-    return hashlib.sha256(plan_to_json(plan).encode()).hexdigest()[:HASH_DIGITS]
+    return json_hash(plan_to_json(plan))
 
 
 def network_to_json(network: Network) -> str:
     """A network alone, as it is written in a plan."""
-    return json.dumps(_encode(Network, network), sort_keys=True, allow_nan=False)
+    return json.dumps(encode(Network, network), sort_keys=True, allow_nan=False)
 
 
 def network_from_json(text: str) -> Network:
     """The network that `network_to_json` wrote. Raises PlanError naming the field that is wrong."""
-    network = _decode(Network, json.loads(text), "network")
+    network = decode(Network, json.loads(text), "network")
     assert isinstance(network, Network)
     return network
 
 
-def _encode(kind: Any, value: Any) -> Any:
+def canonical_json(kind: Any, value: Any) -> str:
+    """A dataclass of type `kind` as one line: equal ones give equal text."""
+    return json.dumps(encode(kind, value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def json_hash(text: str) -> str:
+    """First `HASH_DIGITS` hexadecimal digits of its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def encode(kind: Any, value: Any) -> Any:
     """`value`, annotated as `kind`, as JSON data. A float field given as int is written as a float,
     so that a plan and its copy read back from JSON have the same hash."""
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return {
-            field.name: _encode(hints[field.name], getattr(value, field.name))
+            field.name: encode(hints[field.name], getattr(value, field.name))
             for field in dataclasses.fields(kind)
             if not (field.metadata == LATER and getattr(value, field.name) == field.default)
         }
     if typing.get_origin(kind) is tuple:
-        return [_encode(typing.get_args(kind)[0], item) for item in value]
+        return [encode(typing.get_args(kind)[0], item) for item in value]
     if kind is float:
         return float(value) if math.isfinite(value) else str(float(value))
     return value
 
 
-def _decode(kind: Any, data: Any, where: str) -> Any:
-    """The reverse of `_encode`; `where` is the path of `data`, for messages."""
+def decode(kind: Any, data: Any, where: str) -> Any:
+    """The reverse of `encode`; `where` is the path of `data`, for messages."""
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, data, where)
     if typing.get_origin(kind) is tuple:
         if not isinstance(data, list):
             raise _mismatch(where, data, "a list")
         item = typing.get_args(kind)[0]
-        return tuple(_decode(item, value, f"{where}[{i}]") for i, value in enumerate(data))
+        return tuple(decode(item, value, f"{where}[{i}]") for i, value in enumerate(data))
     if kind is float and data in ("inf", "-inf", "nan"):
         return float(data)
     if kind is float and type(data) is int:
@@ -100,7 +110,7 @@ def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
     hints = typing.get_type_hints(kind)
     if unknown := sorted(data.keys() - hints.keys()):
         raise PlanError(f"{where}: unknown field {unknown[0]!r}; written by another netbench?")
-    values = {k: _decode(hints[k], data[k], f"{where}.{k}") for k in hints if k in data}
+    values = {k: decode(hints[k], data[k], f"{where}.{k}") for k in hints if k in data}
     try:
         return kind(**values)
     except TypeError as error:

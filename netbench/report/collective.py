@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 
-from netbench.plan.collective import CollectivePlan, experiment_from_json
+from netbench.plan.collective import CollectivePlan
+from netbench.plan.experiment import experiment_from_json
 from netbench.records import Run
 from netbench.report.closed_forms import closed_form_s
 from netbench.report.grid import Grid

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from netbench.errors import TestbedError, UsageError, nearest
 from netbench.network.fidelity import cells_path, doubt, read_cells
-from netbench.plan.collective import Experiment
+from netbench.plan.experiment import Experiment
 from netbench.plan.model import VIRTUAL
 from netbench.plan.what_if import changed_links
 from netbench.scenario.model import Network

@@ -19,8 +19,14 @@ from typing import Any, Protocol
 
 from netbench.errors import TestbedError
 from netbench.plan import Plan, describe_plan
-from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
 from netbench.plan.command import COMMAND
+from netbench.plan.experiment import (
+    Experiment,
+    experiment_hash,
+    experiment_record,
+    experiment_to_json,
+)
+from netbench.plan.model import VIRTUAL
 from netbench.plan.traffic import num_network_all_reduces
 from netbench.records import Environment, Record, RunStore
 from netbench.scenario.model import Network
@@ -329,20 +335,14 @@ class _Controller:
         assert self._store is not None
         plan = self._plans[event["plan_hash"]]
         training = plan if isinstance(plan, Plan) else None
-        record = Record(
-            run_id=self._store.run_id,
-            plan_hash=event["plan_hash"],
-            scenario=plan.scenario,
-            variant=plan.variant,
-            system=plan.system,
-            layers=training.workload.layers if training else 0,
-            batch=training.workload.batch if training else 0,
-            seed=training.seed if training else 0,
+        record = experiment_record(
+            plan,
+            self._store.run_id,
+            event["iteration_s"],
+            "measured" if training and training.compute != VIRTUAL else "emulated",
             iteration=event["iteration"],
             warmup=event["iteration"] < plan.warmup_iterations,
-            iteration_s=event["iteration_s"],
             phases=event["phases"],
-            source="measured" if training and training.compute != "virtual" else "emulated",
             loss=event.get("loss"),
             sent_bytes=tuple(event.get("sent_bytes", ())),
             peers=event.get("peers"),

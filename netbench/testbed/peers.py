@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from netbench.errors import TestbedError
-from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
+from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
 from netbench.testbed.activity import Sample, read_sample
 from netbench.testbed.failures import complaint_of
 from netbench.testbed.ranks import Message, RankPool, allowance_s

@@ -19,7 +19,7 @@ from typing import Any
 
 from netbench.errors import TestbedError
 from netbench.plan import Plan
-from netbench.plan.collective import Experiment, experiment_hash, experiment_to_json
+from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
 from netbench.testbed.activity import WATCH_S, Sample, Watch, read_sample
 from netbench.testbed.failures import Complaint, complaint_of, count_oom_kills, explain
 from netbench.testbed.transport import Channel, NodeAddress, Transport

@@ -33,8 +33,8 @@ from typing import Any, TextIO
 
 from netbench.errors import TestbedError
 from netbench.plan import Plan, plan_hash, plan_to_json
-from netbench.plan.collective import Experiment, experiment_from_json, experiment_hash
 from netbench.plan.command import COMMAND
+from netbench.plan.experiment import Experiment, experiment_from_json, experiment_hash
 from netbench.testbed import namespaces
 from netbench.testbed.command import ScriptPool
 from netbench.testbed.job import Job, carry_out

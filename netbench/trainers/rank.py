@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
-from netbench.plan.collective import experiment_from_json, experiment_hash
+from netbench.plan.experiment import experiment_from_json, experiment_hash
 from netbench.trainers.events import RECORDER
 from netbench.trainers.hivemind import Verdict
 from netbench.trainers.memory import is_out_of_memory

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from netbench.plan import Plan
-from netbench.plan.collective import CollectivePlan, Experiment
+from netbench.plan.collective import CollectivePlan
+from netbench.plan.experiment import Experiment
 from netbench.trainers.benchmark import Benchmark
 from netbench.trainers.ddp import Ddp
 from netbench.trainers.diloco import Diloco

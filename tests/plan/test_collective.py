@@ -11,16 +11,8 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.plan import build_plan, plan_hash, plan_to_json
-from netbench.plan.collective import (
-    OPS,
-    CollectivePlan,
-    experiment_from_json,
-    experiment_hash,
-    experiment_to_json,
-    first_nodes,
-    held_bytes,
-    uniform_network,
-)
+from netbench.plan.collective import OPS, CollectivePlan, first_nodes, held_bytes, uniform_network
+from netbench.plan.experiment import experiment_from_json, experiment_hash, experiment_to_json
 from netbench.scenario import load_scenario
 
 
