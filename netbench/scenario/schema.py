@@ -16,6 +16,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
 from netbench import units
@@ -397,7 +398,14 @@ class ScenarioForm(Section):
     sweep: SweepForm = Field(default=SweepForm())
 
 
+class _FileSchema(GenerateJsonSchema):
+    """Defaults as a file has them: JSON has no infinity."""
+
+    def encode_default(self, dft: Any) -> Any:
+        return units.UNLIMITED[-1] if dft == math.inf else super().encode_default(dft)
+
+
 def scenario_json_schema() -> dict[str, Any]:
     """JSON schema of a scenario file, for editors."""
-    schema = ScenarioForm.model_json_schema(by_alias=True)
+    schema = ScenarioForm.model_json_schema(by_alias=True, schema_generator=_FileSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

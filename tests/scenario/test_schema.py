@@ -16,7 +16,7 @@ def definitions() -> dict[str, Any]:
 
 def test_the_schema_is_json_and_names_its_dialect() -> None:
     """Editors look for `$schema`."""
-    schema = json.loads(json.dumps(scenario_json_schema()))
+    schema = json.loads(json.dumps(scenario_json_schema(), allow_nan=False))
     assert schema["$schema"].startswith("https://json-schema.org/")
     assert set(schema["required"]) == {"regions", "nodes", "network", "workload"}
 
@@ -31,6 +31,11 @@ def test_values_with_units_are_text_with_an_example() -> None:
     delay = definitions()["PairForm"]["properties"]["one_way_delay"]
     assert "string" in delay["type"]
     assert delay["examples"] == ["11ms"]
+
+
+def test_a_rate_that_is_left_out_is_unlimited() -> None:
+    """In the word that a file takes, for JSON has no infinity."""
+    assert definitions()["LinkForm"]["properties"]["bandwidth"]["default"] == "unlimited"
 
 
 def test_keys_are_those_of_the_file() -> None:
