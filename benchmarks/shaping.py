@@ -1,7 +1,6 @@
-"""Shaping 64 nodes, a link of its own for every pair, against `tc` and pyroute2 rule by rule;
-inside a guest.
+"""Shaping 64 nodes, a link of its own for every pair, against `tc` and pyroute2 rule by rule.
 
-Prints one JSON list per row, as `benchmarks.compare` does. What takes minutes is timed on a few
+Runs inside a guest. Prints one JSON list per row, as `benchmarks.compare` does. What takes minutes is timed on a few
 nodes and multiplied; the row says so. Of what takes seconds the best of `TRIES` counts: the machine
 may be busy with other things.
 """

@@ -1,7 +1,7 @@
-"""How near each local testbed comes to the network it is asked for: measured cells, and from them
-the region in which it may be trusted. Pure, but for reading the file.
+"""How near each local testbed comes to the network it is asked for.
 
-The cells are measured by `make fidelity` and kept in `results/fidelity/cells.csv`; what they come
+Measured cells, and from them the region in which a testbed may be trusted. Pure, but for reading
+the file. The cells are measured by `make fidelity` and kept in `results/fidelity/cells.csv`; what they come
 to is written in `results/fidelity.md`.
 """
 

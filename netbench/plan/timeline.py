@@ -1,7 +1,6 @@
-"""What every rank did during an iteration, and when: simulated or emulated, in one form; and its
-trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""What every rank did during an iteration, and when: simulated or emulated, in one form.
 
-Format: Trace Event Format (Google, 2016), microseconds. A process per rank, with threads for its
+And its trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Format: Trace Event Format (Google, 2016), microseconds. A process per rank, with threads for its
 own work, what its communicator is busy with, and the network.
 """
 

@@ -1,6 +1,6 @@
-"""A picture of a placement: regions as circles with their devices, pipelines as paths through them,
-data-parallel groups as colours.
+"""A picture of a placement on a map of the regions.
 
+Regions are circles with their devices, pipelines paths through them, data-parallel groups colours.
 Where there are many devices, a circle shows the shares of the groups, and an arrow how many
 pipelines go from one region to another.
 """

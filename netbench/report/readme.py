@@ -1,5 +1,4 @@
-"""`results/README.md`: every published table, simulated and emulated times beside them, and what is
-odd."""
+"""`results/README.md`: every published table, simulated and emulated times beside it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Throughput and scalability of models that every replica holds whole: a run, beside what was
-published (`results/published/dp_scaling.csv`)."""
+"""Throughput and scalability of models by name: a run beside what was published.
+
+Published: `results/published/dp_scaling.csv`.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,11 @@
   (`profiles/*.yaml`).
 - `explain` says where the time goes: `trail` walks back through waits, `losses` puts the largest
   into words, `usage` has busy links, `activity` what ranks do, for a picture.
-- `compiling` says so when the event loop is compiled first.
 - `unfold` is an iteration from end to end, rank by rank; `trace` writes one for Perfetto.
+- `scheduling` poses a plan to a scheduler as a problem, which `objective` times (`parts` of an
+  iteration apart) and `floors` bounds; `layouts` searches the plan too, `mending` says what lost
+  devices cost, `placement_file` keeps an answer.
+- `compiling` says so when numba compiles first.
 """
 
 from netbench.simulator.benchmark import simulate_collective

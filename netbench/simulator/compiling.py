@@ -1,6 +1,7 @@
-"""Says that numba compiles: the first simulation of an installation waits for it, and half a minute
-without a word looks like a hang. What is compiled is kept beside the modules or in the user's
-cache.
+"""Says that numba compiles.
+
+The first simulation of an installation waits for it, and half a minute without a word looks like a
+hang. What is compiled is kept beside the modules or in the user's cache.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Where the time of an iteration goes: what every rank did or waited for, and the chain that
-decides when the iteration ends.
+"""Where the time of an iteration goes: what ranks did or waited for, and the chain that decides.
 
 A rank's time is its own work and its waits. What ends a wait is followed back (`trail`), and each
 stretch counts as what was under way: another rank's compute (bubble), a message between stages,

@@ -1,5 +1,4 @@
-"""What runs on the nodes: rank processes that carry out a plan. Only this package
-imports torch.
+"""What runs on the nodes: rank processes that carry out a plan. Only this package imports torch.
 
 `python -m netbench.trainers` is one rank; with `--fork-server SOCKET` it imports torch once and
 forks a rank per connection. Nobody imports this package: a controller starts it and speaks JSON
@@ -25,6 +24,7 @@ lines with it (`protocol`).
     real          layers that compute, with gradients and an optimizer
     layers        a GPT in plain PyTorch
     named         models by name that compute: built by transformers
+    memory        which errors say that memory ran out
     data          what is trained on: tokens, the same for whoever asks
     tensor        layers that several ranks share, computed (DTensor) or virtual
     units         what ZeRO-3 gathers together: layers, virtual or real

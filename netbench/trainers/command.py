@@ -1,7 +1,7 @@
-"""One rank that is a script of somebody's own: starts it, passes on what it prints, says how it
-ended. Knows nothing of torch, nor of what the lines mean.
+"""One rank that is a script of somebody's own.
 
-The messages are those of `protocol`, with other orders and answers:
+Starts it, passes on what it prints, says how it ended; knows nothing of torch, nor of what the
+lines mean. The messages are those of `protocol`, with other orders and answers:
 
     {"op": "start", "argv": [..], "environment": {..}, "directory": d}
     {"op": "stop"}

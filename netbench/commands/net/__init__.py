@@ -1,4 +1,8 @@
-"""`netbench net`: give machines a network, prove that they have it, and give the old one back."""
+"""`netbench net`: give machines a network, prove that they have it, and give the old one back.
+
+One module per command. `target` reads what it is about, a scenario and an inventory; `machines` are
+those of an inventory, `local` those of a network held open here, `nodes` either.
+"""
 
 from __future__ import annotations
 

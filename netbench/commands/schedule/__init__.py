@@ -1,6 +1,7 @@
 """`netbench schedule`: where to put the ranks of a training run.
 
 - `place` searches one placement and keeps it in a file; it is what `netbench schedule SCENARIO` is.
+  `layout` does with `--layout auto`, which searches the plan as well.
 - `compare` puts all schedulers side by side at equal time.
 - `repair` mends a placement that lost or gained nodes.
 - `request` reads what is to be placed, `search` runs a scheduler and says how far it is, `contest`

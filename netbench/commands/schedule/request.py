@@ -1,5 +1,7 @@
-"""What is to be placed, for how long a search may go on and where its answer goes: the options that
-commands of `netbench schedule` share."""
+"""Options that commands of `netbench schedule` share.
+
+What is to be placed, for how long a search may go on, and where its answer goes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Running schedulers: one here, with what it has found shown while it searches; or many side by
-side, each on a core of its own."""
+"""Runs a scheduler, and shows what it has found while it searches. Many at once: `contest`."""
 
 from __future__ import annotations
 
