@@ -1,8 +1,8 @@
 """Shaping 64 nodes, a link of its own for every pair, against `tc` and pyroute2 rule by rule.
 
-Runs inside a guest. Prints one JSON list per row, as `benchmarks.compare` does. What takes minutes is timed on a few
-nodes and multiplied; the row says so. Of what takes seconds the best of `TRIES` counts: the machine
-may be busy with other things.
+Runs inside a guest. Prints one JSON list per row, as `benchmarks.compare` does. What takes minutes
+is timed on a few nodes and multiplied; the row says so. Of what takes seconds the best of `TRIES`
+counts: the machine may be busy with other things.
 """
 
 from __future__ import annotations

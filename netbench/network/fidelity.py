@@ -1,8 +1,8 @@
 """How near each local testbed comes to the network it is asked for.
 
 Measured cells, and from them the region in which a testbed may be trusted. Pure, but for reading
-the file. The cells are measured by `make fidelity` and kept in `results/fidelity/cells.csv`; what they come
-to is written in `results/fidelity.md`.
+the file. The cells are measured by `make fidelity` and kept in `results/fidelity/cells.csv`; what
+they come to is written in `results/fidelity.md`.
 """
 
 from __future__ import annotations

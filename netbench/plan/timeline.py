@@ -1,7 +1,8 @@
 """What every rank did during an iteration, and when: simulated or emulated, in one form.
 
-And its trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Format: Trace Event Format (Google, 2016), microseconds. A process per rank, with threads for its
-own work, what its communicator is busy with, and the network.
+And its trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Format: Trace Event Format
+(Google, 2016), microseconds. A process per rank, with threads for its own work, what its
+communicator is busy with, and the network.
 """
 
 from __future__ import annotations

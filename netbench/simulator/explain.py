@@ -1,8 +1,8 @@
 """Where the time of an iteration goes: what ranks did or waited for, and the chain that decides.
 
 A rank's time is its own work and its waits. What ends a wait is followed back (`trail`), and each
-stretch counts as what was under way: another rank's compute (bubble), a message between stages,
-its delay or the communicator's copies (point to point), or a collective.
+stretch counts as what was under way: another rank's compute (bubble), a message between stages, its
+delay or the communicator's copies (point to point), or a collective.
 """
 
 from __future__ import annotations

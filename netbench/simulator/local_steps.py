@@ -1,6 +1,7 @@
 """Systems that average after work of their own: hivemind and diloco.
 
-Each is seen from one rank, since all do the same. A collective is timed by itself, over warm connections: nothing else is on the network.
+Each is seen from one rank, since all do the same. A collective is timed by itself, over warm
+connections: nothing else is on the network.
 """
 
 from __future__ import annotations
