@@ -4,8 +4,8 @@ A plan is pure data: what is simulated, emulated on one machine or run on a clus
 JSON, and its hash is the provenance of every record.
 
 `variants` reads the names of systems, `model` is the data, `build` makes it, `checks` says what it
-cannot be, `serial` writes, reads and hashes it, `describe` puts it into a line; `traffic` and
-`memory` say what it asks of the network and the devices.
+cannot be, `serial` writes, reads and hashes it, `describe` puts it into a line; `traffic` says what
+it asks of the network, and so at what scale it is emulated, `memory` what of the devices.
 
 What simulator and trainers both go by: `schedules` has what each stage of a pipeline does, `tensor`
 who shares a stage's layers, `zero3` its units and groups, `buckets` those of ddp, `timeline` what

@@ -6,7 +6,7 @@
 - `pipeline` makes a graph of a schedule (`plan.schedules`), `zero3` of micro-steps over shards;
   `local_steps` has systems that average after work of their own.
 - `collectives` are algorithms over the links. `profile` is what a transport library adds
-  (`profiles/*.yaml`).
+  (`profiles/*.yaml`, each constant with its source).
 - `explain` says where the time goes: `trail` walks back through waits, `losses` puts the largest
   into words, `usage` has busy links, `activity` what ranks do, for a picture.
 - `unfold` is an iteration from end to end, rank by rank; `trace` writes one for Perfetto.
