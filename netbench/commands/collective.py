@@ -12,10 +12,10 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.live import live
+from netbench.commands.live import live, print_verdict
 from netbench.commands.quantity import RATE, TIME, Quantity
 from netbench.commands.simulation import simulator_environment, warn_of_disturbances
-from netbench.errors import EXIT_NOT_TRUSTWORTHY, PlanError, UsageError
+from netbench.errors import PlanError, UsageError
 from netbench.plan.collective import (
     BACKENDS,
     OPS,
@@ -155,9 +155,7 @@ def command(
         style="dim",
     )
     console.print(f"records: {outcome.path}", soft_wrap=True)
-    for reason in outcome.reasons:
-        console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
-    return 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
+    return print_verdict(console, outcome)
 
 
 def _network(

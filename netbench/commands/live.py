@@ -5,23 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
+from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.plan import Plan, placed_name
 from netbench.plan.experiment import Experiment
 from netbench.records import Record
 from netbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from netbench.testbed.local import Outcome
 
 Item = TypeVar("Item")
 
@@ -104,19 +109,19 @@ def _setting(plan: Experiment) -> str:
     return format_bytes(plan.payload_bytes)
 
 
+def print_verdict(console: Console, outcome: Outcome) -> int:
+    """Why a run is not trustworthy, if it is not; the exit code of its command."""
+    for reason in outcome.reasons:
+        console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
+    return 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
+
+
 def track(console: Console, items: Iterable[Item], total: int, description: str) -> Iterator[Item]:
     """Pass `items` on, with a bar on a terminal; it goes when they end."""
     if not console.is_terminal:
         yield from items
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with _progress(console) as progress:
         task = progress.add_task(description, total=total)
         for item in items:
             yield item
@@ -130,13 +135,19 @@ def live(console: Console, plans: Sequence[Experiment], num_finished: int) -> It
     if not console.is_terminal:
         yield Live(console, None, total)
         return
-    columns = (
+    with _progress(console, TextColumn("{task.fields[step]}")) as progress:
+        yield Live(console, progress, total)
+
+
+def _progress(console: Console, *more: ProgressColumn) -> Progress:
+    """A bar that goes when its work ends. more: columns behind the usual ones."""
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[step]}"),
+        *more,
+        console=console,
+        transient=True,
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield Live(console, progress, total)

@@ -15,12 +15,12 @@ import click
 from rich.console import Console
 
 from netbench.commands.files import check_formats, check_writable
-from netbench.commands.live import live, wide_console
+from netbench.commands.live import live, print_verdict, wide_console
 from netbench.commands.placed import check_placements, place_plans
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.commands.script import check_script
 from netbench.commands.simulation import predictions, simulate_plans, write_pictures
-from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
+from netbench.errors import UsageError
 from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
 from netbench.plan.command import COMMAND, build_command_plans
@@ -181,9 +181,7 @@ def command(
         write_pictures(console, plans, trace_file, plot)
     elif trace:
         console.print("traces: beside the records; compare with netbench trace diff")
-    for reason in outcome.reasons:
-        console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
-    return 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
+    return print_verdict(console, outcome)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -385,11 +383,7 @@ def carry_out(
 ) -> Outcome:
     """Choose a testbed, run what is not finished, keep it."""
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
-    for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
-        console.print(f"[yellow]memory[/yellow]: {warning}", soft_wrap=True)
-    networks = [] if testbed == SIMULATOR else [(plan.network, plan.scale) for plan in plans]
-    for caution in dict.fromkeys(c for asked in dict.fromkeys(networks) for c in cautions(*asked)):
-        console.print(f"[yellow]network[/yellow]: {caution}", soft_wrap=True)
+    _warn(console, scenario, plans, emulated=testbed != SIMULATOR)
     finished = _finished(resumed)
     num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
     if resumed is not None:
@@ -435,6 +429,15 @@ def carry_out(
             observer=observer,
             trace=trace,
         )
+
+
+def _warn(console: Console, scenario: Scenario, plans: Sequence[Plan], *, emulated: bool) -> None:
+    """Of plans that do not fit, and of what netem will not deliver; each once."""
+    for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
+        console.print(f"[yellow]memory[/yellow]: {warning}", soft_wrap=True)
+    networks = dict.fromkeys((plan.network, plan.scale) for plan in plans) if emulated else ()
+    for caution in dict.fromkeys(c for asked in networks for c in cautions(*asked)):
+        console.print(f"[yellow]network[/yellow]: {caution}", soft_wrap=True)
 
 
 def _outcome_of(resumed: Path) -> Outcome:

@@ -235,14 +235,8 @@ def matrix_figure(found: Verification) -> Figure:
         if number >= len(keys):
             axes.set_axis_off()
             continue
-        cells: dict[tuple[int, int], Check] = {}
-        for check in links:
-            at = place(check.src), place(check.dsts[0])
-            if (check.quantity, check.streams) == keys[number] and (
-                at not in cells or _badness(check) > _badness(cells[at])
-            ):
-                cells[at] = check
-        _draw(axes, keys[number], cells, places)
+        of_key = [check for check in links if (check.quantity, check.streams) == keys[number]]
+        _draw(axes, keys[number], _worst_cells(of_key, place), places)
     scale = ScalarMappable(norm=Normalize(-SPAN, SPAN), cmap="RdBu_r")
     bar = figure.colorbar(
         scale, ax=list(panels.flat), fraction=0.03, shrink=0.7, ticks=[-1, 0, 1], aspect=30
@@ -253,6 +247,18 @@ def matrix_figure(found: Verification) -> Figure:
     verdict = f"{num_wrong} of {len(found.checks)} figures outside" if num_wrong else "all good"
     figure.suptitle(f"{found.title}: {verdict}", color=INK, fontweight="bold")
     return figure
+
+
+def _worst_cells(
+    checks: Sequence[Check], place: Callable[[int], int]
+) -> dict[tuple[int, int], Check]:
+    """The worst of those from one place to another, by these two. place: where a node is."""
+    cells: dict[tuple[int, int], Check] = {}
+    for check in checks:
+        at = place(check.src), place(check.dsts[0])
+        if at not in cells or _badness(check) > _badness(cells[at]):
+            cells[at] = check
+    return cells
 
 
 def _draw(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -301,7 +301,7 @@ def _draw_hop(axes: Axes, src: Points, dst: Points, *, inside: bool) -> None:
 
 def _draw_shares(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Sequence[str]) -> None:
     """A disc of the groups' shares per region; arrows as wide as many pipelines go that way."""
-    from matplotlib.patches import FancyArrowPatch, Wedge
+    from matplotlib.patches import Wedge
 
     hops: Counter[tuple[int, int]] = Counter()
     for lane in sites.of_device[grid[:: plan.layout.tp]]:
@@ -325,10 +325,15 @@ def _draw_shares(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Seque
             ha="center", va="center", size=8, color=INK, zorder=6,
             bbox={"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": "none"},
         )  # fmt: skip
-    most = max((num for (a, b), num in hops.items() if a != b), default=1)
+    _draw_arrows(axes, sites, {ends: num for ends, num in hops.items() if ends[0] != ends[1]})
+
+
+def _draw_arrows(axes: Axes, sites: Sites, hops: Mapping[tuple[int, int], int]) -> None:
+    """From region to region, with how many pipelines go there where it is not few."""
+    from matplotlib.patches import FancyArrowPatch
+
+    most = max(hops.values(), default=1)
     for (a, b), num in sorted(hops.items(), key=lambda hop: hop[1]):
-        if a == b:
-            continue
         along = sites.centres[b] - sites.centres[a]
         unit = along / np.hypot(*along)
         start = sites.centres[a] + unit * sites.radii[a]

@@ -13,6 +13,10 @@ from netbench.scenario.model import Network
 from netbench.simulator import kernel
 from netbench.simulator.profile import TransportProfile
 
+_Limit = tuple[str, NDArray[np.bool_], NDArray[np.float64], tuple[NDArray[Any], ...]]
+"""A kind of resource, the paths that cross one, its rate (bit/s), and what tells it from others of
+its kind; of each path."""
+
 
 class Fabric:
     """Resources and paths, made as they are asked for.
@@ -143,38 +147,14 @@ class Fabric:
     def _make(
         self, source: NDArray[np.int64], target: NDArray[np.int64], channels: int
     ) -> NDArray[np.int64]:
-        network, transport = self._network, self.transport
-        a, b = self._node[source], self._node[target]
-        inside, far = a == b, a != b
-        delay_s, back_s = (
-            self.one_way_delay_s(*ends) for ends in ((source, target), (target, source))
-        )
-        rtt_s = delay_s + back_s
-        src, dst = self._region[source], self._region[target]
-        link_bps = self._region_bps[src, dst]
-        nic_bps = np.asarray(network.nic_bps, dtype=np.float64)
+        """New paths, with the resources that they cross; their indices."""
+        delay_s = self.one_way_delay_s(source, target)
+        rtt_s = delay_s + self.one_way_delay_s(target, source)
+        hops = np.full((len(source), kernel.MAX_HOPS), kernel.NONE)
+        used = np.zeros(len(source), np.int64)
         host_bps = channels * self._host_bps(rtt_s) / self._goodput
-        host = "host" if channels == 1 else "channels"
-        limits: list[tuple[str, NDArray[np.bool_], NDArray[np.float64], tuple[Any, ...]]] = [
-            (
-                "inside",
-                inside,
-                np.full(len(a), transport.inside_node_bps / self._goodput),
-                (source, target),
-            ),
-            (host, far, host_bps, (source, target)),
-        ]
-        trunked = far & (src != dst) if network.sharing == "trunk" else np.zeros_like(far)
-        if network.sharing == "class":
-            limits.append(("class", far, link_bps, (a, delay_s, link_bps)))
-        else:
-            limits.append(("pair", far & ~trunked, link_bps, (a, b)))
-            limits.append(("trunk", trunked, link_bps, (src, dst)))
-        if network.sharing == "nic":
-            limits += [("egress", far, nic_bps[a], (a,)), ("ingress", far, nic_bps[b], (b,))]
-        hops = np.full((len(a), kernel.MAX_HOPS), kernel.NONE)
-        used = np.zeros(len(a), np.int64)
-        for kind, where, bps, which in limits:
+        own = ("host" if channels == 1 else "channels", host_bps)
+        for kind, where, bps, which in self._limits(source, target, delay_s, own):
             some = np.flatnonzero(where & np.isfinite(bps))
             keys = zip(*(column[some].tolist() for column in which), strict=True)
             hops[some, used[some]] = [
@@ -186,8 +166,38 @@ class Fabric:
         self._hops = np.concatenate([self._hops, hops])
         self._delay_s = np.append(self._delay_s, delay_s)
         self._rtt_s = np.append(self._rtt_s, rtt_s)
-        self._channels = np.append(self._channels, np.full(len(a), channels))
+        self._channels = np.append(self._channels, np.full(len(source), channels))
         return np.arange(first, len(self._hops))
+
+    def _limits(
+        self,
+        source: NDArray[np.int64],
+        target: NDArray[np.int64],
+        delay_s: NDArray[np.float64],
+        own: tuple[str, NDArray[np.float64]],
+    ) -> list[_Limit]:
+        """What the network's sharing puts on paths. own: that of each connection, on its hosts."""
+        network = self._network
+        a, b = self._node[source], self._node[target]
+        inside, far = a == b, a != b
+        src, dst = self._region[source], self._region[target]
+        link_bps = self._region_bps[src, dst]
+        inside_bps = np.full(len(a), self.transport.inside_node_bps / self._goodput)
+        kind, host_bps = own
+        limits: list[_Limit] = [
+            ("inside", inside, inside_bps, (source, target)),
+            (kind, far, host_bps, (source, target)),
+        ]
+        trunked = far & (src != dst) if network.sharing == "trunk" else np.zeros_like(far)
+        if network.sharing == "class":
+            limits.append(("class", far, link_bps, (a, delay_s, link_bps)))
+        else:
+            limits.append(("pair", far & ~trunked, link_bps, (a, b)))
+            limits.append(("trunk", trunked, link_bps, (src, dst)))
+        if network.sharing == "nic":
+            nic_bps = np.asarray(network.nic_bps, dtype=np.float64)
+            limits += [("egress", far, nic_bps[a], (a,)), ("ingress", far, nic_bps[b], (b,))]
+        return limits
 
     def _host_bps(self, rtt_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Payload that a connection carries at most: its host's, or a window per round trip."""

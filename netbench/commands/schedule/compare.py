@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from netbench.commands.files import check_formats, check_writable
-from netbench.commands.live import wide_console
+from netbench.commands.live import print_verdict, wide_console
 from netbench.commands.schedule.contest import Ended, Entry, OnSaid, run_entries
 from netbench.commands.schedule.place import keep, print_heading, system_text
 from netbench.commands.schedule.request import Limits, limit_options, request_options
 from netbench.commands.schedule.search import find_scheduler, with_bounds
 from netbench.commands.simulation import warn_of_disturbances
-from netbench.errors import EXIT_NOT_TRUSTWORTHY, PlanError, RecordError, UsageError
+from netbench.errors import PlanError, RecordError, UsageError
 from netbench.placement import UNSEEDED
 from netbench.report.grid import csv_text, rich_table
 from netbench.report.schedule import (
@@ -218,11 +218,8 @@ def _emulate(
     run = read_run(outcome.path)
     times = [(name, measured(run, plan_hash(plan))) for name, plan in plans.items()]
     console.print(f"records: {outcome.path}", soft_wrap=True)
-    for reason in outcome.reasons:
-        console.print(f"[bold red]not trustworthy[/bold red]: {reason}", soft_wrap=True)
     emulated = tuple((name, sample) for name, sample in times if sample)
-    code = 0 if outcome.trustworthy else EXIT_NOT_TRUSTWORTHY
-    return dataclasses.replace(contest, emulated=emulated), code
+    return dataclasses.replace(contest, emulated=emulated), print_verdict(console, outcome)
 
 
 def _print(console: Console, contest: Contest, limits: Limits, num_seeds: int) -> None:
