@@ -7,9 +7,10 @@ no longer. From a placement that is close to the best so far, a descent follows 
 simulator has confirmed. So it goes on, in turn from the best, from a random placement, and from
 one that was good, until the budget ends or nothing better comes for long.
 
-The first placements are the greedy ones of `aligned` and the order in which devices are listed:
-what is answered is never slower than these. Where there are few placements, all are simulated: very
-few at once, others when nothing better has come for long.
+The first placements are the greedy ones of `aligned`, the order in which devices are listed, and
+the best of these with its nodes laid as rectangles (`tiled`): what is answered is never slower than
+these. Where there are few placements, all are simulated: very few at once, others when nothing
+better has come for long.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from netbench.placement.layers import Layers, balanced, find_layers
 from netbench.placement.problem import Answer, Budget, Floats, Grid, Problem
 from netbench.placement.sites import Sites, find_sites
 from netbench.placement.surrogate import Model, fitted, make_model
+from netbench.placement.tiled import tilings
 
 MOVES_PER_BLOCK = 1000
 """Of one annealing: 64,000 for 64 devices, a quarter of a second."""
@@ -108,6 +110,11 @@ class _Search:
                 return
         if not self._elite:
             raise unfit(self._problem)
+        _, blocks, choice = self._elite[0]
+        for each in tilings(self._sites, blocks):
+            self._try(each, choice)
+            if self.incumbent.over:
+                return
         _, blocks, choice = self._elite[0]
         self._learn(blocks, choice)
         for _ in range(4):
