@@ -149,7 +149,7 @@ def test_a_search_without_time_is_as_good_as_its_starts() -> None:
 
 def test_nodes_are_laid_as_rectangles_from_the_start() -> None:
     """Two nodes of four devices and eight of one, each with a NIC that all of it shares: laid so,
-    they are faster than in the rows of the greedy ones, which moves of single devices hardly leave."""
+    they are faster than in the rows of the greedy ones."""
     problem = fixed(problem_of("megatron-p4", [[1, 1, 4, 1, 1, 4, 1, 1, 1, 1]], sharing="nic"))
     sites = find_sites(problem)
     aligned = region_aligned(problem, 0, Budget())
