@@ -12,7 +12,8 @@
   what measures a device.
 - Reaching nodes: `transport` is what a session needs, `ssh` reaches machines over paramiko;
   `inventory` names them, `openssh` and `known_hosts` are what OpenSSH knows of them.
-- A network held open: `hold` from outside, `hold_session` within. `shells` and `terminal` are the
-  ends of a command in it, `frames` what travels between them. `counters_held` and `replay_held`
-  use it through a `held_channel`; `replay_session` plays a trace inside.
+- A network held open: `hold` from outside (the process that holds it is a `holder`),
+  `hold_session` within. `shells` and `terminal` are the ends of a command in it, `frames` what
+  travels between them. `counters_held` and `replay_held` use it through a `held_channel`;
+  `replay_session` plays a trace inside.
 """

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from netbench.errors import TestbedError
 from netbench.testbed.frames import END, ERRORS, INPUT, OUTPUT, frame
-from netbench.testbed.hold import CHUNK_BYTES, end_status, frames_of
+from netbench.testbed.hold import end_status, frames_of
+from netbench.testbed.holder import CHUNK_BYTES
 
 
 class HeldChannel:

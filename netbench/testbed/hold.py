@@ -13,9 +13,7 @@ import json
 import math
 import os
 import queue
-import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,28 +28,29 @@ from netbench.scenario.model import Network
 from netbench.testbed.frames import (
     ANSWER,
     ASK,
-    COUNT,
     END,
     ERRORS,
-    HANG_UP,
     INPUT,
-    LINE_WINDOW_BYTES,
     OUTPUT,
     REQUEST,
     STOP,
-    TAKEN,
     FrameReader,
     frame,
     json_frame,
+)
+from netbench.testbed.holder import (
+    CHUNK_BYTES,
+    NUM_LINES,
+    Holder,
+    address_of,
+    hang_up,
+    listen,
+    peer_uid,
 )
 from netbench.testbed.host import Host
 from netbench.testbed.launch import SessionProcess, start_session
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.transport import COMMAND_TIMEOUT_S
-
-NUM_LINES = 20
-"""Commands at once in a held network; each has a line. A line takes two of UML's interrupts, of
-which it has 64: the 25th could not be opened."""
 
 START_S = 120.0
 """Without any event, after which a session is taken for hung, seconds. Most of a start is Python's
@@ -60,13 +59,8 @@ own, and 64 nodes take a guest some seconds."""
 ANSWER_S = 10.0
 """For a holder to say what it holds, seconds."""
 
-CHUNK_BYTES = 1 << 16
-
 HANG_UP_S = 2.0
 """From being told that its terminal has gone until a command is killed, seconds."""
-
-LOOK_S = 0.2
-"""How often it is looked whether someone whose command takes no input is still there, seconds."""
 
 HOLD_SESSION = "netbench.testbed.hold_session"
 
@@ -146,7 +140,7 @@ class Held:
             except TimeoutError:
                 pass
             finally:
-                _hang_up(connection)  # what feeds may wait for room in it
+                hang_up(connection)  # what feeds may wait for room in it
                 feed.join()
         words = f"{self.node_names[node]}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
         raise TestbedError(words)
@@ -251,27 +245,17 @@ def find_held(name: str | None) -> Held:
     return found[name]
 
 
-def _address(name: str) -> str:
-    return f"\0netbench-{os.geteuid()}/{name}"
-
-
 def _connect(name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(_address(name))
+        connection.connect(address_of(name))
     except OSError as error:
         connection.close()
         raise TestbedError(f'the held network "{name}" has gone: {error.strerror}') from error
-    if _peer_uid(connection) != os.geteuid():
+    if peer_uid(connection) != os.geteuid():
         connection.close()
         raise TestbedError(f'the held network "{name}" is another user\'s')
     return connection
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    credentials = struct.Struct("3i")  # process, user, group
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
-    return int(credentials.unpack(found)[1])
 
 
 def _ask(name: str) -> Held:
@@ -310,7 +294,7 @@ def hold(
     Yields what waits until someone asks for its end, and raises TestbedError when it ends without.
     Raises UsageError where one of that name is held already, TestbedError when it cannot be built.
     """
-    listener = _listen(name)
+    listener = listen(name)
     pairs = [socket.socketpair() for _ in range(NUM_LINES)]
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     about = {
@@ -328,7 +312,7 @@ def hold(
         for _, there in pairs:
             there.close()
         _await_held(session, events, on_phase)
-        _Holder(listener, [here for here, _ in pairs], about, events).start()
+        Holder(listener, [here for here, _ in pairs], about, events).start()
 
         def wait() -> None:
             event = events.get()
@@ -344,20 +328,6 @@ def hold(
         for here, there in pairs:
             here.close()
             there.close()
-
-
-def _listen(name: str) -> socket.socket:
-    """A socket with the name of the network; not listening yet, so it is not seen yet."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(_address(name))
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f'a network named "{name}" is held already ({error.strerror}); '
-            "see it with: netbench net shell"
-        ) from error
-    return listener
 
 
 def _await_held(
@@ -381,158 +351,3 @@ def _await_held(
 def _why(event: Mapping[str, Any] | None, session: SessionProcess) -> str:
     what = event["message"] if event else "the session that held the network ended unexpectedly"
     return f"{what}{session.console_tail(booted=event is not None)}"
-
-
-class _Line(threading.Thread):
-    """One line into the session: passes on what comes out of it, always; and what goes in, no
-    faster than it is taken."""
-
-    def __init__(self, stream: socket.socket, free: queue.SimpleQueue[_Line]) -> None:
-        super().__init__(daemon=True)
-        self._stream = stream
-        self._free = free
-        self._user: socket.socket | None = None
-        self._sending = threading.Lock()
-        self._taken = threading.Condition()
-        self._on_the_way = 0
-
-    def begin(self, user: socket.socket, request: bytes) -> None:
-        """Start a command for the connection `user`."""
-        with self._sending:
-            self._user = user
-            self._send(frame(REQUEST, request))
-
-    def pass_on(self, user: socket.socket, kind: bytes, payload: bytes) -> None:
-        """A frame for the command of `user`, unless that has ended: the line may have another.
-
-        HANG_UP does not wait behind what the command does not read, and no frame is left half sent
-        when `user` goes meanwhile: what does not fit the window is several frames. Raises OSError
-        when `user` has gone and there is no room.
-        """
-        size = LINE_WINDOW_BYTES - len(frame(kind))
-        for at in range(0, max(1, len(payload)), size):
-            with self._sending:
-                if self._user is user:
-                    self._send(frame(kind, payload[at : at + size]), user, at_once=kind == HANG_UP)
-
-    def _send(
-        self, data: bytes, user: socket.socket | None = None, *, at_once: bool = False
-    ) -> None:
-        for at in range(0, len(data), LINE_WINDOW_BYTES):
-            piece = data[at : at + LINE_WINDOW_BYTES]
-            with self._taken:
-                while not at_once and self._on_the_way + len(piece) > LINE_WINDOW_BYTES:
-                    if user is not None and _has_gone(user):
-                        raise BrokenPipeError  # what follows must not be passed on either
-                    self._taken.wait(LOOK_S)
-                self._on_the_way += len(piece)
-            self._stream.sendall(piece)
-
-    def run(self) -> None:
-        """Until the session ends."""
-        reader = FrameReader()
-        with suppress(OSError):
-            while data := self._stream.recv(CHUNK_BYTES):
-                for kind, payload in reader.feed(data):
-                    self._receive(kind, payload)
-        if self._user is not None:
-            _hang_up(self._user)
-
-    def _receive(self, kind: bytes, payload: bytes) -> None:
-        if kind == TAKEN:
-            with self._taken:
-                self._on_the_way -= COUNT.unpack(payload)[0]
-                self._taken.notify()
-            return
-        user = self._user
-        assert user is not None
-        # Once the connection has gone the rest is thrown away: the next must find nothing of it.
-        with suppress(OSError):
-            user.sendall(frame(kind, payload))
-        if kind == END:
-            self._user = None
-            _hang_up(user)
-            self._free.put(self)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # the other end was faster
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _has_gone(connection: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(connection, 0)  # the end and errors are always told
-    return bool(poll.poll(0))
-
-
-class _Holder:
-    """Serves the sockets of a held network from threads."""
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        lines: Sequence[socket.socket],
-        about: Mapping[str, Any],
-        events: queue.SimpleQueue[dict[str, Any] | None],
-    ) -> None:
-        self._listener = listener
-        self._about = about
-        self._events = events
-        self._free: queue.SimpleQueue[_Line] = queue.SimpleQueue()
-        for stream in lines:
-            line = _Line(stream, self._free)
-            line.start()
-            self._free.put(line)
-
-    def start(self) -> None:
-        self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed: the end
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, TestbedError):  # it has gone, or talks nonsense
-            if _peer_uid(connection) != os.geteuid():
-                return
-            reader = FrameReader()
-            frames: list[tuple[bytes, bytes]] = []
-            while not frames:
-                data = connection.recv(CHUNK_BYTES)
-                if not data:
-                    return
-                frames += reader.feed(data)
-            (kind, payload), rest = frames[0], frames[1:]
-            if kind == ASK:
-                connection.sendall(json_frame(ANSWER, self._about))
-            elif kind == STOP:
-                self._events.put({"event": "stop"})
-                connection.recv(1)  # closed by this process's end
-            elif kind == REQUEST:
-                self._relay(connection, reader, payload, rest)
-
-    def _relay(
-        self,
-        connection: socket.socket,
-        reader: FrameReader,
-        request: bytes,
-        rest: Sequence[tuple[bytes, bytes]],
-    ) -> None:
-        try:
-            line = self._free.get(block=json.loads(request)["wait"])
-        except queue.Empty:
-            words = f"{NUM_LINES} commands are running in this network; end one of them first"
-            connection.sendall(json_frame(END, {"error": words}))
-            return
-        line.begin(connection, request)
-        with suppress(OSError, TestbedError):
-            for kind, payload in rest:
-                line.pass_on(connection, kind, payload)
-            while data := connection.recv(CHUNK_BYTES):
-                for kind, payload in reader.feed(data):
-                    line.pass_on(connection, kind, payload)
-        line.pass_on(connection, HANG_UP, b"")

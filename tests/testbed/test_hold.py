@@ -21,7 +21,7 @@ import pytest
 from netbench.errors import TestbedError, UsageError
 from netbench.network.command import at_once
 from netbench.plan.serial import network_from_json, network_to_json
-from netbench.testbed import hold, shells
+from netbench.testbed import hold, holder, shells
 from netbench.testbed.frames import (
     COUNT,
     END,
@@ -62,7 +62,7 @@ def open_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Held
             line = (there.fileno(), node_addresses(NAMES))
             threads.append(threading.Thread(target=shells.serve_line, args=line, daemon=True))
             threads[-1].start()
-        listener = hold._listen(name)
+        listener = holder.listen(name)
         about = {
             "pid": os.getpid(),
             "mode": "guest-real",
@@ -70,7 +70,7 @@ def open_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Held
             "network": network_to_json(NETWORK),
             "node_names": NAMES,
         }
-        hold._Holder(listener, [here for here, _ in pairs], about, events).start()
+        holder.Holder(listener, [here for here, _ in pairs], about, events).start()
         opened.extend([listener, *(end for pair in pairs for end in pair)])
         return find_held(name)
 
@@ -125,7 +125,7 @@ def test_a_name_is_held_once(open_network: Callable[..., Held]) -> None:
     """The second is told where to look."""
     held = open_network()
     with pytest.raises(UsageError, match="is held already"):
-        hold._listen(held.name)
+        holder.listen(held.name)
 
 
 def test_an_unknown_network_is_answered_with_the_nearest(open_network: Callable[..., Held]) -> None:
@@ -334,7 +334,7 @@ def test_no_more_goes_into_a_line_than_is_taken_off_it() -> None:
     here, there = socket.socketpair()
     asker, user = socket.socketpair()
     with here, there, asker, user:
-        line = hold._Line(here, queue.SimpleQueue())
+        line = holder.Line(here, queue.SimpleQueue())
         line.start()
         sender = threading.Thread(target=line.begin, args=(user, bytes(5000)), daemon=True)
         sender.start()
