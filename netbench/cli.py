@@ -17,7 +17,7 @@ import click
 
 from netbench import __version__
 from netbench.commands.lazy import Commands, LazyGroup
-from netbench.errors import NetbenchError
+from netbench.errors import EXIT_INTERRUPTED, NetbenchError
 
 LAZY: Commands = {
     "run": ("netbench.commands.run", "command", "Run a scenario and print its table."),
@@ -36,10 +36,9 @@ LAZY: Commands = {
     "doctor": ("netbench.commands.doctor", "doctor", "Say what this machine can run, and why not."),
 }
 
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 EXIT_TERMINATED = 143
-"""128 + the signal, as a shell reports a process ended by SIGINT, SIGPIPE or SIGTERM."""
+"""128 + the signal, as a shell reports a process ended by SIGPIPE or SIGTERM."""
 
 
 class Netbench(LazyGroup):
@@ -73,12 +72,22 @@ def run(args: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return EXIT_INTERRUPTED
+        return _interrupted()
+    except SystemError as error:  # what a signal raises on the way into compiled code is its cause
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _interrupted()
+        if isinstance(error.__cause__, SystemExit):
+            raise error.__cause__ from None
+        raise
     except NetbenchError as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    click.echo("interrupted", err=True)
+    return EXIT_INTERRUPTED
 
 
 def _silence_stdout() -> None:

@@ -12,6 +12,9 @@ from collections.abc import Iterable
 EXIT_NOT_TRUSTWORTHY = 3
 """What a command returns that finished, with the network or the machine outside tolerance."""
 
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as a shell reports it; of a command that kept what it had by then, too."""
+
 
 class NetbenchError(Exception):
     """Base of every expected failure. `exit_code` is what the process returns."""

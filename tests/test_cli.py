@@ -95,6 +95,28 @@ def test_an_interrupt_exits_130(
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_a_signal_on_the_way_into_compiled_code_is_no_crash(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There the interpreter makes a SystemError of what the handler raises."""
+
+    def ends(cause: BaseException) -> None:
+        def end() -> None:
+            raise SystemError("returned a result with an exception set") from cause
+
+        add_command(monkeypatch, end)
+
+    ends(KeyboardInterrupt())
+    assert cli.run(["boom"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    ends(SystemExit(143))
+    with pytest.raises(SystemExit, match="143"):
+        cli.run(["boom"])
+    ends(ValueError())
+    with pytest.raises(SystemError):
+        cli.run(["boom"])
+
+
 def test_a_command_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """An integer a command returns is the exit code; a finished untrustworthy run returns 3."""
     add_command(monkeypatch, lambda: 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -11,10 +12,13 @@ from netbench.errors import UsageError
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raises UsageError where one cannot be written, before anything is simulated."""
-    for path in paths:
-        if path is None:
-            continue
+    """Raises UsageError where one cannot be written, or is to be written twice, before anything is
+    simulated."""
+    wanted = [path for path in paths if path is not None]
+    for path, count in Counter(path.absolute() for path in wanted).items():
+        if count > 1:
+            raise UsageError(f"{path}: is named for {count} files; give each a name of its own")
+    for path in wanted:
         folder = path.absolute().parent
         if not folder.is_dir():
             raise UsageError(f"{path}: there is no folder {path.parent}; make it first")

@@ -1,12 +1,13 @@
 """A lower bound on the simulated iteration time of all placements of a problem.
 
 Two things are true of every grid. Its slowest pipeline takes at least what the dearest hop or stage
-in it asks for (`elements`); and once that pipeline is done, every group still has to move its
-gradients, which takes at least what the sites it reaches across ask for (`groups`). Either could be
-cheap alone. But devices are few: who keeps all pipelines inside regions has groups across all of
-them. So the bound is the least iteration time for which an integer programme of devices per site,
-stage and hop has a solution: for a number of seconds X, no hop may be used whose pipeline takes X,
-no group may reach across sites that make it end after X. Where the programme has none, X is proved.
+in it asks for (`pipeline_floors`); and once that pipeline is done, every group still has to move
+its gradients, which takes at least what the sites it reaches across ask for (`group_floors`).
+Either could be cheap alone. But devices are few: who keeps all pipelines inside regions has groups
+across all of them. So the bound is the least iteration time for which an integer programme of
+devices per site, stage and hop has a solution: for a number of seconds X, no hop may be used whose
+pipeline takes X, no group may reach across sites that make it end after X. Where the programme has
+none, X is proved.
 
 The programme knows nothing of single pipelines: hops of a stage are counted, since pipelines that
 go through a site can be swapped there. That, and figures that are each the least of their kind,
@@ -110,17 +111,20 @@ def lower_bounds(
     """The bound of each problem; searched is the least of them all, which no grid of any goes
     below, so that of the others less may be proved.
 
-    budget: seconds of search, `SECONDS` unless it says; all else in it is ignored. progress: told
-    of the least so far. Raises PlanError for a problem whose plan has no stages.
+    budget: seconds of search, `SECONDS` unless it says, and its interruption; all else in it is
+    ignored. progress: told of the least so far. Raises PlanError for a problem whose plan has no
+    stages.
     """
-    seconds = SECONDS if budget is None or budget.seconds == math.inf else budget.seconds
-    deadline = time.monotonic() + seconds
+    budget = budget or Budget()
+    if budget.seconds == math.inf:
+        budget = dataclasses.replace(budget, seconds=SECONDS)
+    until = _Until(time.monotonic() + budget.seconds, budget.interrupted)
     searches = []
     for problem in problems:
         if problem.floors is None:
             raise PlanError(_NO_FLOORS)
-        searches.append(_Search(problem, problem.floors, deadline))
-    while time.monotonic() < deadline:
+        searches.append(_Search(problem, problem.floors, until))
+    while until.left_s() > 0:
         search = min(searches, key=lambda search: search.least)
         if search.over:
             break
@@ -152,6 +156,16 @@ def floor_s(problem: Problem, grid: Grid) -> float:
     return float(done_s.max() + _barrier_s(problem.floors)) * (1 - _ROUNDING)
 
 
+class _Until(NamedTuple):
+    """How long a search for proofs goes on."""
+
+    deadline: float
+    interrupted: Callable[[], bool]
+
+    def left_s(self) -> float:
+        return 0.0 if self.interrupted() else self.deadline - time.monotonic()
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Range:
     """No grid whose slowest pipeline is of levels first..last takes less than `seconds`.
@@ -166,8 +180,8 @@ class _Range:
 class _Search:
     """Which ranges of levels have a grid below a time, as far as the integer programme tells."""
 
-    def __init__(self, problem: Problem, floors: Floors, deadline: float) -> None:
-        self._problem, self._deadline = problem, deadline
+    def __init__(self, problem: Problem, floors: Floors, until: _Until) -> None:
+        self._problem, self._until = problem, until
         self._apart_s = _barrier_s(floors)
         self._floors, self._hops = _merged(floors)
         self._sizes = np.bincount(self._floors.site)
@@ -249,7 +263,7 @@ class _Search:
         high_s = low_s * 2
         while not self._possible(first, last, high_s):
             low_s, high_s = high_s, high_s * 2
-        while high_s > low_s * (1 + PRECISION) and time.monotonic() < self._deadline:
+        while high_s > low_s * (1 + PRECISION) and self._until.left_s() > 0:
             middle_s = math.sqrt(low_s * high_s)
             if self._possible(first, last, middle_s):
                 high_s = middle_s
@@ -274,7 +288,7 @@ class _Search:
             slowest_s[:, None] + groups.after_s, hops.least_s[:, None] + groups.full_s
         )
         allowed = np.isfinite(group_s) & (group_s + self._apart_s <= seconds)
-        left_s = self._deadline - time.monotonic()
+        left_s = self._until.left_s()
         return left_s <= 0 or self._programme.possible(
             usable, [_largest(s) for s in allowed], left_s
         )

@@ -147,10 +147,7 @@ class _Search:
                 yield from self._told(state.best_slots, state.best_order)
 
     def _is_over(self) -> bool:
-        return (
-            self.num_evaluated >= self._budget.evaluations
-            or time.perf_counter() - self._started >= self._budget.seconds
-        )
+        return self._budget.over(time.perf_counter() - self._started, self.num_evaluated)
 
     def _told(self, slots: Grid, order: Grid) -> Iterator[Found]:
         """These, along the shortest path, if they are better than all before."""

@@ -57,7 +57,7 @@ def dtfm(problem: Problem, seed: int, budget: Budget) -> Answer:
             steps.append(step)
             if budget.progress:
                 budget.progress(step)
-        if elapsed_s >= budget.seconds or search.num_evaluated >= budget.evaluations:
+        if budget.over(elapsed_s, search.num_evaluated):
             break
     return Answer(
         grid=steps[-1].grid,

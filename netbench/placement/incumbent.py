@@ -30,8 +30,7 @@ class Incumbent:
         """Whether the budget is used up; never before anything was found."""
         if self.value == np.inf:
             return False
-        used = self.num_evaluated >= self._budget.evaluations
-        return used or self.elapsed_s >= self._budget.seconds
+        return self._budget.over(self.elapsed_s, self.num_evaluated)
 
     def offer(self, problem: Problem, grids: Grid) -> Floats:
         """Simulated seconds of grids (n, dp * tp, pp) of a problem; the best is kept."""

@@ -122,13 +122,26 @@ class Step:
     stage_layers: tuple[int, ...] = ()
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """When to stop, and whom to tell. The time only cuts a sequence short that the seed decides."""
+    """When to stop, and whom to tell. The time only cuts a sequence short that the seed decides.
+
+    interrupted: whether the search is to end now with the best that it has, whatever is left.
+    """
 
     seconds: float = math.inf
     evaluations: float = math.inf
     progress: Callable[[Step], None] | None = None
+    interrupted: Callable[[], bool] = _never
+
+    def over(self, elapsed_s: float, num_evaluated: int) -> bool:
+        """Whether it is used up by a search of so many seconds and candidates."""
+        used = elapsed_s >= self.seconds or num_evaluated >= self.evaluations
+        return used or self.interrupted()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

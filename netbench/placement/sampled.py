@@ -23,7 +23,7 @@ def sampled(problem: Problem, seed: int, budget: Budget) -> Answer:
     limit = int(min(NUM_SAMPLES, budget.evaluations))
     steps: list[Step] = []
     num_evaluated, elapsed_s = 0, 0.0
-    while num_evaluated < limit and (elapsed_s < budget.seconds or not num_evaluated):
+    while num_evaluated < limit and not (num_evaluated and budget.over(elapsed_s, num_evaluated)):
         grids = [_draw(problem, generator) for _ in range(min(AT_ONCE, limit - num_evaluated))]
         fitting = [grid for grid in grids if problem.fits(grid).all()]
         times_s = problem.objective.times_s(np.array(fitting)) if fitting else np.empty(0)

@@ -140,13 +140,14 @@ def search_layouts(
     scheduler: None = `netbench`. name: what plans call it. budget: of all its runs together; by
     successive halving, the best 8 (`num_finalists`, a power of 2) share a quarter of it, the better
     half of these another, and so on. The seed and the evaluations decide the result; the seconds
-    only cut it short. progress: told of each new best. Systems without stages stay as they are.
+    only cut it short. An interruption ends it with what was simulated by then. progress: told of
+    each new best. Systems without stages stay as they are.
     Raises PlanError where none of the best is placed so that it fits its devices' memory.
     """
     budget = budget or Budget()
     started_s = time.perf_counter()
     deadline_s = started_s + budget.seconds
-    found, num_simulated = _simulated(candidates, num_finalists)
+    found, num_simulated = _simulated(candidates, num_finalists, budget)
     best = _Best(progress)
     best.see(found)
     placing = _Placing(scheduler or SCHEDULERS["netbench"], name, seed)
@@ -158,10 +159,11 @@ def search_layouts(
             break
         for index, one in enumerate(rest):
             left_s = deadline_s - time.perf_counter()
-            if left_s <= 0:
+            if left_s <= 0 or budget.interrupted():
                 break
             seconds = left_s / ((rungs - rung) * len(rest) - index)
-            found[index] = placing.place(one, Budget(seconds=seconds, evaluations=share))
+            own = Budget(seconds=seconds, evaluations=share, interrupted=budget.interrupted)
+            found[index] = placing.place(one, own)
             best.see(found[index : index + 1])
         found.sort(key=_rank)
     fitting = tuple(one for one in found if one.fits)
@@ -298,13 +300,17 @@ class _Best:
             self._progress(best)
 
 
-def _simulated(candidates: Sequence[Candidate], num: int) -> tuple[list[Found], int]:
+def _simulated(
+    candidates: Sequence[Candidate], num: int, budget: Budget
+) -> tuple[list[Found], int]:
     """The best `num` on identity placements, and how many were simulated to know them: those whose
-    bound is above the worst of them cannot be among them."""
+    bound is above the worst of them cannot be among them. Fewer if the budget is interrupted."""
     found: list[Found] = []
     num_simulated = 0
     for candidate in sorted(candidates, key=lambda one: one.at_least_s):
         if len(found) == num and candidate.at_least_s >= found[-1].iteration_s:
+            break
+        if found and budget.interrupted():
             break
         num_simulated += 1
         with suppress(PlanError):  # a schedule that waits for itself

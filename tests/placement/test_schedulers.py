@@ -10,7 +10,7 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.placement import MAPS
-from netbench.placement.problem import Budget, Problem
+from netbench.placement.problem import Budget, Problem, Step
 from netbench.placement.schedulers import SCHEDULERS
 from tests.placement.small import NEAR, small_problem, small_scenario
 
@@ -47,3 +47,27 @@ def test_a_map_whose_stages_do_not_fit_is_no_answer(name: str, seed: int) -> Non
         SCHEDULERS[name](problem, seed, Budget())
     grid = SCHEDULERS["netbench"](problem, seed, Budget(evaluations=50)).grid
     assert 0 in grid[:, 3]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_a_search_that_is_interrupted_answers_with_what_it_has(name: str) -> None:
+    """It looks before every further candidate, or every few; the answer is its last step."""
+    problem = small_problem(small_scenario([[1] * 8], ((NEAR,),)), "megatron-p4", layers=8, batch=8)
+    steps: list[Step] = []
+    budget = Budget(evaluations=3000, progress=steps.append, interrupted=lambda: True)
+    answer = SCHEDULERS[name](problem, 3, budget)
+    assert answer.num_evaluated <= 8
+    if name not in MAPS:
+        assert np.array_equal(answer.grid, steps[-1].grid)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "num_evaluated", "interrupted", "over"),
+    [(9.9, 4, False, False), (10.0, 4, False, True), (9.9, 5, False, True), (0.0, 0, True, True)],
+)
+def test_a_budget_ends_by_time_candidates_or_interruption(
+    elapsed_s: float, num_evaluated: int, interrupted: bool, over: bool
+) -> None:
+    """Whichever comes first."""
+    budget = Budget(seconds=10.0, evaluations=5, interrupted=lambda: interrupted)
+    assert budget.over(elapsed_s, num_evaluated) is over

@@ -5,7 +5,7 @@
 - `compare` puts all schedulers side by side at equal time.
 - `repair` mends a placement that lost or gained nodes.
 - `request` reads what is to be placed, `search` runs a scheduler and says how far it is, `contest`
-  runs many.
+  runs many, `interruption` has Ctrl-C end a search with what it has found.
 """
 
 from __future__ import annotations

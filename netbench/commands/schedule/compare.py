@@ -20,7 +20,7 @@ from netbench.commands.schedule.request import Limits, limit_options, request_op
 from netbench.commands.schedule.search import find_scheduler, with_bounds
 from netbench.commands.simulation import warn_of_disturbances
 from netbench.errors import PlanError, RecordError, UsageError
-from netbench.placement import UNSEEDED
+from netbench.placement import NUM_SEEDS, UNSEEDED
 from netbench.report.grid import csv_text, rich_table
 from netbench.report.schedule import (
     Contest,
@@ -101,6 +101,10 @@ def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, 
         if names.count(name) > 1:
             raise UsageError(f"--schedulers has {name} twice; give every scheduler once")
     first = request.scenario.sweep.default_seeds[0]
+    if first + num_seeds > NUM_SEEDS:
+        raise UsageError(
+            f"--seeds {num_seeds} from {first} on: seeds end at {NUM_SEEDS - 1}; give fewer"
+        )
     seeds = range(first, first + num_seeds)
     return tuple(
         Entry(scheduler=name, seed=seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import multiprocessing
 import os
 import queue
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, step_text, warm_up
 from netbench.errors import PlanError, TestbedError
@@ -51,41 +54,53 @@ def run_entries(
 ) -> Iterator[tuple[int, Ended]]:
     """Every search with its index, as they end. on_said: told how far each is.
 
-    Raises TestbedError when one is ended from outside.
+    All end when this is closed, or by Ctrl-C. Raises TestbedError when one is ended from outside.
     """
     for name in {entry.scheduler for entry in entries}:
         warm_up(name)
     context = multiprocessing.get_context("fork")
     cores = sorted(os.sched_getaffinity(0))[: len(entries)]
-    free, said = context.Queue(), context.Queue()
+    free, said, ended = context.Queue(), context.Queue(), context.RawValue(ctypes.c_bool, False)
     for core in cores:
         free.put(core)
-    pool = ProcessPoolExecutor(len(cores), context, initializer=_start, initargs=(free, said))
-    try:
-        left: set[Future[tuple[int, Ended]]] = {
-            pool.submit(_run, index, request, entry, limits) for index, entry in enumerate(entries)
-        }
-        while left:
-            done, left = wait(left, POLL_S, FIRST_COMPLETED)
-            _pass_on(said, on_said)
-            for future in done:
-                yield future.result()
-    except BrokenProcessPool as error:
-        raise TestbedError(
-            "a process that searched was ended from outside (out of memory?); try fewer seeds"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    pool = ProcessPoolExecutor(
+        len(cores), context, initializer=_start, initargs=(free, said, ended)
+    )
+    # Nothing is raised inside of the pool, whose threads would wait for each other.
+    with interruptible() as interrupted:
+        try:
+            left: set[Future[tuple[int, Ended]]] = {
+                pool.submit(_run, index, request, entry, limits)
+                for index, entry in enumerate(entries)
+            }
+            while left:
+                done, left = wait(left, POLL_S, FIRST_COMPLETED)
+                if interrupted():
+                    raise KeyboardInterrupt
+                _pass_on(said, on_said)
+                for future in done:
+                    yield future.result()
+        except BrokenProcessPool as error:
+            raise TestbedError(
+                "a process that searched was ended from outside (out of memory?); try fewer seeds"
+            ) from error
+        finally:
+            ended.value = True
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            pool.shutdown(cancel_futures=True)
 
 
 _said: Any = None
 """Of a worker: where it says how far it is."""
 
+_ended: Any = None
+"""Of a worker: whether nobody waits for its answer any more."""
 
-def _start(free: Any, said: Any) -> None:
-    """A core for this worker alone; an interruption is left to the parent, which cancels."""
-    global _said
-    _said = said
+
+def _start(free: Any, said: Any, ended: Any) -> None:
+    """A core for this worker alone; an interruption is left to the parent, which says so."""
+    global _said, _ended
+    _said, _ended = said, ended
     os.sched_setaffinity(0, {free.get()})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -96,6 +111,7 @@ def _run(index: int, request: Request, entry: Entry, limits: Limits) -> tuple[in
         _said.put((index, step_text(entry.scheduler, step)))
 
     try:
+        limits = dataclasses.replace(limits, interrupted=lambda: bool(_ended.value))
         placed, answer = search(request, entry.scheduler, entry.seed, limits, on_step)
     except PlanError as error:
         return index, Refused(scheduler=entry.scheduler, seed=entry.seed, reason=str(error))

@@ -80,13 +80,20 @@ def find_layout(
     console.print(rich_table(layouts_grid(found.found[:NUM_SHOWN], listed)))
     console.print()
     console.print(
-        f"searched {found.elapsed_s:.1f} s: {found.num_candidates} plans fit, "
-        f"{found.num_simulated} were simulated, the others cannot be among the best; "
-        f"{scheduler} placed the best, {count_text(found.num_evaluated)} in all (seed {seed}, "
-        f"budget {limits})",
+        f"searched {found.elapsed_s:.1f} s: {_simulated_text(found, limits)}; {scheduler} placed "
+        f"the best, {count_text(found.num_evaluated)} in all (seed {seed}, budget {limits})",
         soft_wrap=True,
     )
     return placed
+
+
+def _simulated_text(found: LayoutSearch, limits: Limits) -> str:
+    """How many plans there are, and why not all were simulated."""
+    fitting = f"{counted(found.num_candidates, 'plan')} fit the devices' memory"
+    if found.num_simulated == found.num_candidates:
+        return f"{fitting}, all were simulated"
+    why = "" if limits.interrupted() else ", the others cannot be among the best"
+    return f"{fitting}, {found.num_simulated} were simulated{why}"
 
 
 def layouts_grid(found: tuple[Found, ...], listed: Found | None) -> Grid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import (
     Limits,
@@ -27,6 +29,8 @@ from netbench.commands.schedule.search import (
     with_bounds,
 )
 from netbench.commands.simulation import warn_of_disturbances
+from netbench.errors import EXIT_INTERRUPTED
+from netbench.placement import NUM_SEEDS
 from netbench.plan import Plan, memory_warnings
 from netbench.report.grid import rich_table
 from netbench.report.schedule import LISTED, placed_grid
@@ -48,7 +52,9 @@ DEFAULT_OUTPUT = "placement.json"
 @click.option("--layout", help="Search the plan too: auto, or degrees of it, e.g. p8 or p4t2d8.")
 @click.option("--scheduler", default=DEFAULT_SCHEDULER, show_default=True, help="Who searches.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), help="Of the search.  [default: the slice's first]"
+    "--seed",
+    type=click.IntRange(0, NUM_SEEDS - 1),
+    help="Of the search.  [default: the slice's first]",
 )
 @limit_options
 @output_options
@@ -59,25 +65,28 @@ def command(
     seed: int | None,
     limits: Limits,
     output: Output,
-) -> None:
+) -> int:
     """Search where to put the ranks of SCENARIO, so that a simulated iteration is shortest.
 
     The answer says how far it may be from the best there is: no placement with as many layers in
-    each stage is below the bound.
+    each stage is below the bound. Ctrl-C ends the search, and the best so far is the answer.
     """
     find_scheduler(scheduler)  # before anything is printed
     console, as_json = output.console(), output.as_json
     if seed is None:
         seed = request.scenario.sweep.default_seeds[0]
-    if layout is not None:
-        placed = find_layout(console, request, layout, scheduler, seed, limits, as_json=as_json)
-    else:
-        placed = _find(console, request, scheduler, seed, limits, as_json)
+    with interruptible() as interrupted:
+        limits = dataclasses.replace(limits, interrupted=interrupted)
+        if layout is not None:
+            placed = find_layout(console, request, layout, scheduler, seed, limits, as_json=as_json)
+        else:
+            placed = _find(console, request, scheduler, seed, limits, as_json)
     keep(console, placed, output.file, output.picture)
     if not as_json:
         before = "" if output.file else f"keep it with -o {DEFAULT_OUTPUT}; "
         file = output.file or Path(DEFAULT_OUTPUT)
         console.print(before + run_hint(request.scenario, file), soft_wrap=True)
+    return EXIT_INTERRUPTED if interrupted() else 0
 
 
 def run_hint(scenario: Scenario, file: Path) -> str:
@@ -98,7 +107,8 @@ def _find(
         warm_up(scheduler)
     with watching(console, scheduler, limits) as on_step:
         placed, answer = search(request, scheduler, seed, limits, on_step)
-    (placed,) = with_bounds(console, [placed])
+    if not limits.interrupted():
+        (placed,) = with_bounds(console, [placed], interrupted=limits.interrupted)
     if as_json:
         click.echo(json.dumps(_json(placed, answer.steps), indent=2))
     else:

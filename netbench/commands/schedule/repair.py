@@ -19,6 +19,7 @@ from netbench.commands.schedule.request import (
 )
 from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
+from netbench.placement import NUM_SEEDS
 from netbench.report.grid import Grid, rich_table
 from netbench.report.tables import seconds_text
 from netbench.units import counted
@@ -46,7 +47,7 @@ DIGITS = 3
     type=click.IntRange(min=0),
     help="Devices that may load another stage, beyond those that must.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, NUM_SEEDS - 1))
 @click.option(
     "--evaluations",
     type=click.IntRange(min=1),

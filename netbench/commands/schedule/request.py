@@ -18,6 +18,7 @@ from netbench import units
 from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import wide_console
 from netbench.commands.quantity import Quantity
+from netbench.commands.schedule.interruption import Interrupted, never
 from netbench.scenario import load_scenario
 from netbench.units import counted
 
@@ -44,10 +45,12 @@ def parse_budget(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Of a search. evaluations: candidates, None = as many as fit."""
+    """Of a search. evaluations: candidates, None = as many as fit. interrupted: whether it is to
+    end now with what it has."""
 
     seconds: float
     evaluations: int | None = None
+    interrupted: Interrupted = never
 
     def budget(self) -> Budget:
         """As schedulers take it, without progress. A number of candidates alone decides, where
@@ -55,13 +58,14 @@ class Limits:
         from netbench.placement.problem import Budget
 
         if self.evaluations is None:
-            return Budget(seconds=self.seconds)
-        return Budget(evaluations=self.evaluations)
+            return Budget(seconds=self.seconds, interrupted=self.interrupted)
+        return Budget(evaluations=self.evaluations, interrupted=self.interrupted)
 
     def __str__(self) -> str:
+        given = units.format_time(self.seconds)
         if self.evaluations is not None:
-            return counted(self.evaluations, "candidate")
-        return units.format_time(self.seconds)
+            given = counted(self.evaluations, "candidate")
+        return f"{given}, interrupted" if self.interrupted() else given
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

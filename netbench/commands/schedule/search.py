@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 
+from netbench.commands.schedule.interruption import Interrupted, never
 from netbench.commands.schedule.request import Limits
 from netbench.errors import PlanError, UsageError, nearest
 from netbench.plan import check_memory
@@ -90,7 +91,10 @@ def simulated_s(request: Request, placed: Placed | None = None) -> float:
 
 
 def with_bounds(
-    console: Console, placed: Sequence[Placed], seconds: float | None = None
+    console: Console,
+    placed: Sequence[Placed],
+    seconds: float | None = None,
+    interrupted: Interrupted = never,
 ) -> tuple[Placed, ...]:
     """With the lower bounds of their problems, where they are known; of all that have as many
     layers in each stage, one is searched. What is proved so far is shown.
@@ -107,7 +111,7 @@ def with_bounds(
         try:
             bounds = lower_bounds(
                 [one.request.problem(layers) for layers, one in kinds.items()],
-                Budget(seconds=seconds),
+                Budget(seconds=seconds, interrupted=interrupted),
                 progress=lambda least_s: status.update(f"{heading}: {seconds_text(least_s)} s"),
             )
         except PlanError:  # a system without stages
