@@ -23,6 +23,7 @@ from netbench.commands.simulation import predictions, simulate_plans, write_pict
 from netbench.errors import UsageError
 from netbench.network.limits import cautions
 from netbench.plan import Plan, build_plans, describe_plan, plan_from_json, plan_hash, plan_to_json
+from netbench.plan.checks import check_data
 from netbench.plan.command import COMMAND, build_command_plans
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import COMPUTE, VIRTUAL
@@ -169,6 +170,8 @@ def command(
         )
     else:
         plans = _recorded_plans(resumed, simulated)
+    for plan in plans:
+        check_data(plan)
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))

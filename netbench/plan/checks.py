@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from netbench.errors import PlanError, nearest
 from netbench.placement import NUM_SEEDS
-from netbench.plan.model import COMPUTE, VIRTUAL
+from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.variants import Variant, find_variant
 from netbench.scenario.model import Workload
 from netbench.units import counted
+from netbench.workload.tokens import check_token_file, vocabulary_size
 
 
 def check_numbers(
@@ -45,6 +47,8 @@ def check_compute(
             f"hidden is {workload.hidden}, which does not divide among {workload.heads} heads, so "
             "layers cannot compute; choose a multiple, or let them be virtual"
         )
+    if compute != VIRTUAL and not workload.model:
+        vocabulary_size(workload)
     if compute != VIRTUAL and scale not in (None, 1.0):
         raise PlanError(
             f"scale is {scale:g}, but layers that compute (on {compute}) send all of their bytes; "
@@ -58,6 +62,14 @@ def check_compute(
         )
     if scale is not None and not 0 < scale < math.inf:
         raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
+
+
+def check_data(plan: Plan) -> None:
+    """Raises PlanError unless there is a token file, where there shall be one, and the model knows
+    all tokens that the plan reads."""
+    if plan.token_file:
+        num_sequences = plan.iterations * plan.workload.batch
+        check_token_file(Path(plan.token_file), plan.workload, num_sequences)
 
 
 def check_tensor(workload: Workload, chosen: Variant) -> None:

@@ -11,11 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from netbench.errors import PlanError
-
-TOKEN_BYTES = 2
-"""A token file is little-endian unsigned 16-bit numbers, one per token, nothing else: what most
-tools for GPT-2's vocabulary of 50,257 write."""
+from netbench.workload.tokens import check_tokens, map_tokens
 
 PERIOD = 4
 """Synthetic tokens are predictable from the one this far before them, so that there is something to
@@ -56,29 +52,12 @@ class TokenFile:
 
     def __init__(self, path: Path, *, vocabulary: int, sequence: int) -> None:
         self._path, self._vocabulary, self._sequence = path, vocabulary, sequence
-        try:
-            self._tokens = np.memmap(path, dtype="<u2", mode="r")
-        except (OSError, ValueError) as error:
-            raise PlanError(
-                f"{path}: cannot be read as a token file: {error}; expected little-endian unsigned "
-                "16-bit numbers, e.g. numpy's array.astype('<u2').tofile(path)"
-            ) from error
+        self._tokens = map_tokens(path, sequence)
         self._num_samples = (len(self._tokens) - 1) // sequence
-        if self._num_samples < 1:
-            raise PlanError(
-                f"{path}: has {len(self._tokens)} tokens; a sequence of {sequence} needs "
-                f"{sequence + 1}"
-            )
 
     def sample(self, index: int) -> torch.Tensor:
         """(sequence + 1,) int64."""
         start = index % self._num_samples * self._sequence
-        tokens = self._tokens[start : start + self._sequence + 1].astype(np.int64)
-        if tokens.max() >= self._vocabulary:
-            where = start + int(tokens.argmax())
-            raise PlanError(
-                f"{self._path}: token {where} is {tokens.max()}; the model knows 0 to "
-                f"{self._vocabulary - 1} (its embedding_parameters over hidden, less a position "
-                "per sequence element)"
-            )
-        return torch.from_numpy(tokens)
+        tokens = self._tokens[start : start + self._sequence + 1]
+        check_tokens(self._path, tokens, start, self._vocabulary)
+        return torch.from_numpy(tokens.astype(np.int64))

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from netbench.errors import PlanError
 from netbench.scenario.model import Workload
+from netbench.workload.tokens import vocabulary_size
 
 DTYPES = {
     "fp64": torch.float64,
@@ -26,9 +26,6 @@ DTYPES = {
 
 INITIAL_STD = 0.02
 """Of all weight matrices; those that end a residual branch have it over sqrt(2 x layers). GPT-2."""
-
-DEFAULT_VOCABULARY = 256
-"""Where the workload counts no embedding parameters: bytes."""
 
 
 class Embedding(nn.Module):
@@ -84,24 +81,6 @@ class Head(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.scores(self.norm(x))
         return scores
-
-
-def vocabulary_size(workload: Workload) -> int:
-    """Tokens that the workload's embedding parameters leave room for, beside a vector per position.
-
-    Raises PlanError where they leave none.
-    """
-    if not workload.embedding_parameters:
-        return DEFAULT_VOCABULARY
-    size = workload.embedding_parameters // workload.hidden - workload.sequence
-    if size < 2:
-        least = (workload.sequence + 2) * workload.hidden
-        raise PlanError(
-            f"embedding_parameters is {workload.embedding_parameters}: too few for "
-            f"{workload.sequence} positions and a vocabulary of hidden {workload.hidden}; write at "
-            f"least {least}, or leave it out for a vocabulary of {DEFAULT_VOCABULARY}"
-        )
-    return size
 
 
 def build_layer(workload: Workload, index: int, seed: int) -> nn.Module:

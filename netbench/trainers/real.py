@@ -16,8 +16,9 @@ from netbench.plan import Plan
 from netbench.trainers.collectives import equal_chunks
 from netbench.trainers.data import Data, SyntheticData, TokenFile
 from netbench.trainers.events import RECORDER, recorded, recorded_pass
-from netbench.trainers.layers import DTYPES, build_layer, vocabulary_size
+from netbench.trainers.layers import DTYPES, build_layer
 from netbench.trainers.tensor import SharedLayers, hold, local_gradient, local_part
+from netbench.workload.tokens import vocabulary_size
 
 if TYPE_CHECKING:
     from netbench.trainers.stage import Part

@@ -228,6 +228,21 @@ def test_a_wrong_request_is_a_usage_error(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_refuses_tokens_that_the_model_does_not_know(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Before anything starts; bytes are what a model without embedding parameters knows."""
+    tokens = tmp_path / "tokens.bin"
+    words = ["--compute", "cpu", "--token-file", str(tokens), "--dry-run"]
+    command = ["run", two_nodes.write(tmp_path), *words, "--results", str(tmp_path / "results")]
+    tokens.write_bytes(b"\x07\x00" * 1025)
+    assert run(command) == 0
+    assert "computed on cpu" in capsys.readouterr().out
+    tokens.write_bytes(b"\x07\x01" * 1025)
+    assert run(command) == 2
+    assert "token 0 is 263; the model knows 0 to 255" in capsys.readouterr().err
+
+
 def test_pictures_are_of_simulations(tmp_path: Path, capsys: CaptureFixture) -> None:
     """A local run has none to show."""
     assert run(["run", "case3", "--plot", str(tmp_path / "x.png")]) == 2

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from netbench.plan import Layout, Plan
 from netbench.scenario.model import Workload
 from netbench.trainers.data import Data, SyntheticData, TokenFile
-from netbench.trainers.layers import build_layer, vocabulary_size
+from netbench.trainers.layers import build_layer
+from netbench.workload.tokens import vocabulary_size
 from tests.trainers.conftest import RankProcesses, make_plan
 
 STEPS = 5

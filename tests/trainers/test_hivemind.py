@@ -21,8 +21,9 @@ from netbench.testbed.activity import Sample, read_sample
 from netbench.testbed.peers import PeerPool
 from netbench.trainers.data import SyntheticData
 from netbench.trainers.hivemind import Hivemind
-from netbench.trainers.layers import build_layer, vocabulary_size
+from netbench.trainers.layers import build_layer
 from netbench.trainers.world import World
+from netbench.workload.tokens import vocabulary_size
 from tests.trainers import learning
 from tests.trainers.conftest import RankProcesses, make_plan
 from tests.trainers.learning import final_loss, learning_plan
