@@ -45,10 +45,10 @@ FILE_COLUMNS = 100
 """Width of what goes to a file or a pipe."""
 
 
-def wide_console() -> Console:
-    """As wide as the terminal, or `FILE_COLUMNS` when output goes elsewhere."""
+def wide_console(columns: int = FILE_COLUMNS) -> Console:
+    """As wide as the terminal; where output goes elsewhere, so many columns."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=FILE_COLUMNS)
+    return console if console.is_terminal else Console(highlight=False, width=columns)
 
 
 class Live:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
+from netbench.commands.live import wide_console
 from netbench.commands.net.target import Target, open_target
 from netbench.errors import NetworkError
 from netbench.network.courier import Machine
@@ -21,11 +21,21 @@ from netbench.network.fleet import ARM_LEASE_S, Cleared, Fleet, compile_for
 from netbench.network.preflight import Facts, Problem, preflight
 from netbench.network.program import Program
 from netbench.scenario.model import Network
+from netbench.units import counted
 
-T = TypeVar("T")
+TABLE_COLUMNS = 140
+"""Width of tables that go to a file or a pipe."""
 
-CONSOLE_WIDTH = 140
-"""Of tables that go to a file or a pipe, characters."""
+VERBS = {"add": "add", "change": "change", "replace": "change", "del": "delete"}
+"""What a line of `tc -batch` does, in words."""
+
+OBJECTS = {
+    "qdisc": ("leaf", "leaves"),
+    "class": ("class", "classes"),
+    "filter": ("filter", "filters"),
+    "root": ("root", "roots"),
+}
+"""What it does it to: one, and several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,26 +159,14 @@ def changes(text: str) -> str:
     counts: Counter[tuple[str, str]] = Counter()
     for line in text.splitlines():
         what, verb = line.split()[:2]
-        is_root = " root handle " in line
-        counts[_VERBS[verb], "root" if is_root else _OBJECTS[what]] += 1
+        counts[VERBS[verb], "root" if " root handle " in line else what] += 1
     parts = []
-    for verb in dict.fromkeys(_VERBS.values()):
+    for verb in dict.fromkeys(VERBS.values()):
         things = [
-            f"{count} {_plural(what, count)}"
-            for (done, what), count in counts.items()
-            if done == verb
+            counted(count, *OBJECTS[what]) for (done, what), count in counts.items() if done == verb
         ]
         parts += [f"{verb} {', '.join(things)}"] if things else []
     return "; ".join(parts) or "nothing"
-
-
-_VERBS = {"add": "add", "change": "change", "replace": "change", "del": "delete"}
-_OBJECTS = {"qdisc": "leaf", "class": "class", "filter": "filter"}
-
-
-def _plural(what: str, count: int) -> str:
-    several = {"leaf": "leaves", "class": "classes", "filter": "filters", "root": "roots"}
-    return what if count == 1 else several[what]
 
 
 def host_table(*columns: str) -> Table:
@@ -180,8 +178,5 @@ def host_table(*columns: str) -> Table:
 
 
 def open_console() -> Console:
-    """As wide as the terminal; wide where output goes elsewhere."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        return console
-    return Console(highlight=False, width=CONSOLE_WIDTH)
+    """For tables of hosts."""
+    return wide_console(TABLE_COLUMNS)

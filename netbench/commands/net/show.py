@@ -17,11 +17,11 @@ from netbench.commands.net.machines import (
     open_machines,
 )
 from netbench.commands.net.nodes import check_where, nodes_options
+from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.fleet import Shown
 from netbench.network.readback import unwanted_drops
 from netbench.scenario import load_scenario
 
-NOT_AS_PLANNED = 3
 SHOWN_DIFFERENCES = 5
 
 
@@ -69,7 +69,7 @@ def _print(
         table.add_row(name, program.interface, lease, str(len(problems)), str(drops))
     console.print(table)
     _print_differences(console, differing, everything)
-    return 1 if failed else NOT_AS_PLANNED if differing else 0
+    return 1 if failed else EXIT_NOT_TRUSTWORTHY if differing else 0
 
 
 def _print_differences(
@@ -91,4 +91,4 @@ def _show_local(console: Console, scenario: str, everything: bool) -> int:
         differing |= {name: found.problems} if found.problems else {}
     console.print(table)
     _print_differences(console, differing, everything)
-    return NOT_AS_PLANNED if differing else 0
+    return EXIT_NOT_TRUSTWORTHY if differing else 0
