@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from netbench.errors import ScenarioError
-from netbench.scenario.model import Link, Network
+from netbench.scenario.model import Link
 from netbench.units import format_bandwidth, format_percent, format_time
 
 Pair = tuple[str, str]
@@ -163,23 +163,6 @@ def completed(matrix: Matrix, *, symmetric: bool = False) -> Matrix:
 
 
 WORDS = {"one_way_delay_s": "delay", "bandwidth_bps": "bandwidth"}
-
-
-def matrix_of(network: Network) -> Matrix:
-    """The links of a network, as readings; inside a region only where it has two nodes."""
-    regions = network.regions
-    readings = {}
-    for i, src in enumerate(regions):
-        for j, dst in enumerate(regions):
-            link = network.links[i][j]
-            if i != j or network.node_regions.count(i) > 1:
-                readings[src, dst] = Reading(
-                    one_way_delay_s=link.one_way_delay_s,
-                    bandwidth_bps=link.bandwidth_bps,
-                    jitter_s=link.jitter_s,
-                    loss=link.loss,
-                )
-    return Matrix(places=regions, readings=readings)
 
 
 # -- CSV -----------------------------------------------------------------------------------------

@@ -18,16 +18,32 @@ from netbench.scenario.matrices import (
     Matrix,
     Reading,
     completed,
-    matrix_of,
     merge,
     renamed,
     scenario_yaml,
 )
-from netbench.scenario.model import Link
+from netbench.scenario.model import Link, Network
 from netbench.scenario.readings import read_matrix
 
 AWS = Path(__file__).parents[2] / "results" / "published" / "aws_region_links_directed.csv"
 SHOWN = ("one_way_delay_s", "bandwidth_bps", "jitter_s", "loss")
+
+
+def matrix_of(network: Network) -> Matrix:
+    """The links of a network, as readings; inside a region only where it has two nodes."""
+    regions = network.regions
+    readings = {}
+    for i, src in enumerate(regions):
+        for j, dst in enumerate(regions):
+            link = network.links[i][j]
+            if i != j or network.node_regions.count(i) > 1:
+                readings[src, dst] = Reading(
+                    one_way_delay_s=link.one_way_delay_s,
+                    bandwidth_bps=link.bandwidth_bps,
+                    jitter_s=link.jitter_s,
+                    loss=link.loss,
+                )
+    return Matrix(places=regions, readings=readings)
 
 
 def loaded(text: str, tmp_path: Path) -> Matrix:

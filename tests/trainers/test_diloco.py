@@ -96,7 +96,7 @@ def test_a_round_sends_once(start_ranks: Start) -> None:
 
 def test_it_learns_as_synchronous_training_does(start_ranks: Start, tmp_path: Path) -> None:
     """Within 0.1 nats of synchronous Adam after 96 steps, 12 of them together, where 2 nats are
-    learnt: measured 0.763 against 0.689, of 2.77 at the start."""
+    learnt: measured 0.763 against 0.689, of 2.77 at the start. Neither knows what nobody can."""
     plan = learning_plan("diloco", tmp_path, local_steps=8)
     ranks = start_ranks(4)
     ranks.connect()
@@ -104,3 +104,4 @@ def test_it_learns_as_synchronous_training_does(start_ranks: Start, tmp_path: Pa
     synchronous = reference_losses(plan, learning.STEPS)
     assert losses[0] - final_loss(losses) > 1.9
     assert abs(final_loss(losses) - final_loss(synchronous)) < 0.1
+    assert min(final_loss(losses), final_loss(synchronous)) > learning.least_loss()
