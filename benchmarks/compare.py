@@ -47,10 +47,12 @@ def main() -> None:
 
 
 def row(what: str, ours: tuple[str, float], other: tuple[str, float]) -> None:
+    """Print one. ours, other: how, and how many seconds it took."""
     print(json.dumps([what, *ours, *other]), flush=True)
 
 
 def seconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
     started_s = time.monotonic()
     work()
     return time.monotonic() - started_s

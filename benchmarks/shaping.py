@@ -8,14 +8,13 @@ counts: the machine may be busy with other things.
 from __future__ import annotations
 
 import ipaddress
-import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from pyroute2 import IPRoute, netns
 
+from benchmarks.compare import row, seconds
 from netbench.network.apply import apply, clear, read_back
 from netbench.network.command import Run
 from netbench.network.program import Program, compile_programs
@@ -135,16 +134,6 @@ def add_leaf(inside: IPRoute, index: int, root: int, leaf: Leaf) -> None:
         "add", "netem", index, leaf.minor << 16, parent=root | leaf.minor,
         delay=leaf.delay_us, limit=leaf.limit_packets,
     )  # fmt: skip
-
-
-def row(what: str, ours: tuple[str, float], other: tuple[str, float]) -> None:
-    print(json.dumps([what, *ours, *other]), flush=True)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    started_s = time.monotonic()
-    work()
-    return time.monotonic() - started_s
 
 
 if __name__ == "__main__":

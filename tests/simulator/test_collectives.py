@@ -91,6 +91,7 @@ def nccl_ring_s(n: int, d: float, rate: float, size: float, steps: int) -> float
 @every_shape
 @pytest.mark.parametrize("op", ["all-reduce", "all-gather", "reduce-scatter"])
 def test_nccl_rings(op: str, n: int, d: float, rate: float, size: int) -> None:
+    """Every member passes halves of an n-th on, once round, or twice for an all-reduce."""
     steps = 2 * (n - 1) if op == "all-reduce" else n - 1
     done, _ = run(uniform(n, d, rate), op, size)
     assert done.max() == pytest.approx(nccl_ring_s(n, d, rate, size, steps), rel=0.01)
@@ -177,6 +178,7 @@ def gloo_parts(n: int, size: int) -> int:
 
 @every_shape
 def test_gloo_rings(n: int, d: float, rate: float, size: int) -> None:
+    """Two messages under way; a reduce ends with all parts sent to the root."""
     network, parts = uniform(n, d, rate), gloo_parts(n, size)
     message = size / n / parts
     pass_s = gloo_ring_s(d, rate, parts * (n - 1), message)
