@@ -17,6 +17,10 @@ from netbench.units import counted
 Run = Callable[[int, Sequence[str], str], tuple[int, str, str]]
 """Run a command to its end: (node, argv, stdin) -> (exit status, stdout, stderr). May raise."""
 
+ALONE = ("-I", "-S")
+"""After `python`: neither the environment nor a folder but Python's own decides what is imported,
+and no more than the standard library is looked for."""
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 

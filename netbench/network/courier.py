@@ -17,7 +17,7 @@ from typing import Any
 
 from netbench.errors import NetbenchError, NetworkError
 from netbench.network import agent
-from netbench.network.command import Run, output_of
+from netbench.network.command import ALONE, Run, output_of
 from netbench.network.replay import Channel
 
 Put = Callable[[int, bytes, str], None]
@@ -142,8 +142,7 @@ class Courier:
         """The command and its first line of input."""
         machine, sent = self.machines[node], self.send(node)
         about = {"interface": machine.interface, "addresses": list(self.addresses(node))}
-        # Neither the environment nor a folder but Python's own decides what is imported.
-        argv = (machine.python, "-I", "-S", sent.path, operation)
+        argv = (machine.python, *ALONE, sent.path, operation)
         return argv, json.dumps({**about, **request})
 
     def remove(self, node: int) -> None:
@@ -195,7 +194,7 @@ class Courier:
 
     def _checked(self, node: int, source: bytes, path: str) -> Sent:
         python = self.machines[node].python
-        status, stdout, stderr = self._run(node, (python, "-c", _CHECK, path), "")
+        status, stdout, stderr = self._run(node, (python, *ALONE, "-c", _CHECK, path), "")
         if status:
             words = " ".join(stderr.split()[-20:])
             raise NetworkError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from netbench.network import probe
-from netbench.network.command import Run, at_once, output_of
+from netbench.network.command import ALONE, Run, at_once, output_of
 from netbench.network.samples import (
     MEASURED_S,
     Sample,
@@ -203,7 +203,7 @@ def _measure_round(tasks: Sequence[Task], setting: Setting) -> dict[Sample, Meas
     for task in tasks:
         for name, job in _jobs(task, setting.addresses).items():
             python = setting.python
-            argv = (python if isinstance(python, str) else python[name[1]], "-")
+            argv = (python if isinstance(python, str) else python[name[1]], *ALONE, "-")
             text = f"{source}\nmain({json.dumps(job)!r})\n"
             calls[name] = partial(_json_of, setting.run, name[1], argv, text)
     slowest_s = max(task.expected_s for task in tasks)

@@ -1,8 +1,9 @@
 """Measure the links between nodes. Runs on the nodes, alone: standard library only, one file.
 
-It is sent to `python -` on standard input, with `main(JOB)` as its last line: nothing of a job, its
-token least of all, is among the arguments that a process shows to others. JOB is the arguments of
-`serve` or `measure` as JSON, and `op`, which of the two; the answer is one line of JSON.
+It is sent to `python -I -S -` on standard input, with `main(JOB)` as its last line: nothing of a
+job, its token least of all, is among the arguments that a process shows to others. JOB is the
+arguments of `serve` or `measure` as JSON, and `op`, which of the two; the answer is one line of
+JSON.
 
 A server listens on one address while it is measured, and serves only who knows the token of the
 measurement. It ends with it, or when what reads its output has gone.

@@ -127,7 +127,7 @@ def test_no_token_is_in_the_arguments_and_none_is_used_twice() -> None:
 
     samples = [Sample(kind="link", src=0, dsts=(1,)), Sample(kind="link", src=1, dsts=(0,))]
     measure(two_regions(), samples, LOOPBACK, run, python="python3")
-    assert words == {"python3", "-"}
+    assert words == {"python3", "-I", "-S", "-"}
     assert len(tokens) == 4
     assert len({token for _, token in tokens}) == 2
 
