@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +31,18 @@ class Layers:
     start: Grid
     free: bool
     problems: dict[tuple[int, ...], Problem]
+
+    @property
+    def num_choices(self) -> int:
+        """How many there are; 1 where they are not free."""
+        return math.comb(int(self.start.sum()) - 1, len(self.start) - 1) if self.free else 1
+
+    def choices(self, near: Grid) -> Iterator[Grid]:
+        """All of those that are free, (pp,) each; those that differ less from `near` first."""
+        total, pp = int(self.start.sum()), len(self.start)
+        ends = np.array(list(itertools.combinations(range(1, total), pp - 1)), np.int64)
+        every = np.diff(ends.reshape(-1, pp - 1), prepend=0, append=total, axis=1)
+        yield from every[np.argsort(np.abs(every - near).sum(axis=1), kind="stable")]
 
     def problem(self, choice: Grid) -> Problem | None:
         """The problem of a choice of layers; None where there is no such plan."""

@@ -9,8 +9,8 @@ one that was good, until the budget ends or nothing better comes for long.
 
 The first placements are the greedy ones of `aligned`, the order in which devices are listed, and
 the best of these with its nodes laid as rectangles (`tiled`): what is answered is never slower than
-these. Where there are few placements, all are simulated: very few at once, others when nothing
-better has come for long.
+these. Where there are few placements, all are simulated: very few at once, others, and those with
+other layers of stages, when nothing better has come for long.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def netbench(problem: Problem, seed: int, budget: Budget) -> Answer:
     while not search.over:
         search.round()
     search.list_all(MAX_GRIDS)
+    search.list_layers(MAX_GRIDS)
     return search.incumbent.answer()
 
 
@@ -133,6 +134,26 @@ class _Search:
             some = np.stack(fitting[begin : begin + LISTED_AT_ONCE])
             self.incumbent.offer(self._problem, some)
         self._all_known = bool(fitting) and not self._layers.free
+
+    def list_layers(self, max_grids: int) -> None:
+        """Simulate every placement with all layers that stages can have, where they are no more;
+        but for those whose computation alone takes as long as the best."""
+        if self.incumbent.over or self._all_known or not self._layers.free:
+            return
+        num_choices = self._layers.num_choices
+        grids = few_grids(self._problem, max_grids // num_choices) if num_choices else []
+        for choice in self._layers.choices(self._elite[0][2]) if grids else ():
+            placed = self._layers.problem(choice)
+            if placed is None:
+                continue
+            for begin in range(0, len(grids), LISTED_AT_ONCE):
+                if self.incumbent.over:
+                    return
+                some = np.stack(grids[begin : begin + LISTED_AT_ONCE])
+                some = some[placed.compute_s(some) < self.incumbent.value]
+                if len(some):
+                    self.incumbent.offer(placed, some)
+        self._all_known = bool(grids)
 
     def round(self) -> None:
         """Anneal from somewhere, simulate what comes of it, learn, and descend if it is good."""
@@ -279,7 +300,7 @@ class _Search:
         if placed is None or not placed.objective.divisible:
             return np.ones_like(state.rows), np.ones_like(state.columns)
         rows, columns = self._parts_s(placed, self._sites.expanded(state.blocks))
-        return rows[-len(state.rows) :] / state.rows, columns / state.columns
+        return _ratio(rows[-len(state.rows) :], state.rows), _ratio(columns, state.columns)
 
     def _parts_s(self, placed: Problem, devices: Grid) -> tuple[Floats, Floats]:
         """Simulated seconds of pipelines alone, (2, dp), and of groups, (pp,)."""
@@ -294,3 +315,8 @@ class _Search:
         stages = np.arange(blocks.shape[1])
         stage_s = self._layers.compute_s[self._kinds[blocks], stages, choice]
         return bool(np.isfinite(stage_s).all())
+
+
+def _ratio(simulated: Floats, guessed: Floats) -> Floats:
+    """1 where nothing is guessed: a group of one has nothing to move."""
+    return np.divide(simulated, guessed, out=np.ones_like(guessed), where=guessed > 0)

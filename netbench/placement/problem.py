@@ -109,6 +109,12 @@ class Problem:
         fitting: NDArray[np.bool_] = np.isfinite(self.stage_s[self.kind[grid], np.arange(self.pp)])
         return fitting
 
+    def compute_s(self, grids: Grid) -> Floats:
+        """What the slowest device computes in an iteration, which takes no less: grids
+        (n, dp * tp, pp) -> (n,), seconds; inf where a stage does not fit."""
+        slowest_s: Floats = self.stage_s[self.kind[grids], np.arange(self.pp)].max(axis=(1, 2))
+        return slowest_s * self.num_micro_batches
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Step:

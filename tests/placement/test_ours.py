@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -88,6 +89,31 @@ def test_the_optimum_of_any_small_instance_is_found(problem: Problem, seed: int)
     assume(few_grids(problem, 500))
     answer = netbench(problem, seed, Budget())
     assert answer_s(problem, answer) == optimum(problem).seconds
+
+
+@settings(max_examples=10, deadline=None)
+@given(problem=problems(max_devices=6), seed=st.integers(0, 99))
+def test_so_is_that_of_any_small_instance_with_any_layers(problem: Problem, seed: int) -> None:
+    """Nothing is faster with any number of layers in each stage: tried out apart, for each."""
+    assume(few_grids(problem, 60))
+    assert problem.with_layers is not None
+    total = sum(problem.stage_layers)
+    best_s = np.inf
+    for layers in itertools.product(range(1, total), repeat=problem.pp):
+        if sum(layers) == total:
+            with suppress(PlanError):  # no plan has these
+                best_s = min(best_s, optimum(problem.with_layers(layers)).seconds)
+    answer = netbench(problem, seed, Budget())
+    assert answer_s(problem, answer) == best_s
+
+
+@settings(max_examples=50, deadline=None)
+@given(problem=problems(max_devices=8), seed=st.integers(0, 99))
+def test_no_iteration_is_shorter_than_what_a_device_computes(problem: Problem, seed: int) -> None:
+    """So a placement whose slowest device computes for longer need not be simulated."""
+    order = np.random.default_rng(seed).permutation(problem.num_devices)
+    grids = order[: problem.ranks.size].reshape(1, *problem.shape)
+    assert problem.compute_s(grids)[0] <= problem.objective.times_s(grids)[0] * (1 + 1e-6)
 
 
 def test_the_search_itself_comes_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
