@@ -19,9 +19,8 @@ from netbench.commands.simulation import warn_of_disturbances
 from netbench.commands.vary import write_factor
 from netbench.plan import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
-from netbench.report.emulated import pflops_text
 from netbench.report.grid import Grid, rich_table
-from netbench.report.tables import seconds_text
+from netbench.report.tables import pflops_text, seconds_text
 from netbench.scenario.model import Network
 from netbench.workload.costs import pflop_per_iteration
 

@@ -28,7 +28,7 @@ from netbench.plan.command import COMMAND, build_command_plans
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import COMPUTE, VIRTUAL
 from netbench.records import Environment, RunStore, find_run, read_run
-from netbench.report.emulated import render_run
+from netbench.report.run import render_run
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.choose import REQUESTS, SIMULATOR, check_request, choose, network_doubts
 from netbench.testbed.host import probe_host

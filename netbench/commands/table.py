@@ -221,7 +221,7 @@ def _print_collectives(run: Run, form: str, plot: Path | None) -> None:
 
 
 def _print_run(run: Run, form: str) -> None:
-    from netbench.report.emulated import render_run, run_csv, run_markdown
+    from netbench.report.run import render_run, run_csv, run_markdown
 
     if form == "rich":
         from rich.console import Console

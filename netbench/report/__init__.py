@@ -2,9 +2,10 @@
 
 A table is a `grid`: markdown, a terminal's or CSV.
 
-- A run: `emulated` puts it beside what was published and simulated, `throughput` likewise for
-  models by name; `collective` has one op, with its `closed_forms`; `matrix` what verification
-  measured; `sweep` a grid of networks; `schedule` what a search for placements found.
+- A run: `comparison` puts it beside what was published and simulated, `run` prints that,
+  `throughput` likewise for models by name; `collective` has one op, with its `closed_forms`;
+  `matrix` what verification measured; `sweep` a grid of networks; `schedule` what a search for
+  placements found.
 - `results/README.md`: `readme` puts together `tables` of the `published` figures, `anomalies` in
   them, `simulated` beside them, `predictions`, `layouts` and `scaling`. `fidelity` writes
   `results/fidelity.md`.

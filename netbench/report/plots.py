@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netbench.errors import UsageError
 from netbench.records import Run
-from netbench.report.emulated import Comparison, compare, run_source
+from netbench.report.comparison import Comparison, compare, run_source
 from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
 from netbench.report.published import Sample
 from netbench.report.tables import spread_text

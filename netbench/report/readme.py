@@ -9,10 +9,11 @@ from pathlib import Path
 from netbench.errors import RecordError
 from netbench.records import FILE_NAME, Run, read_run
 from netbench.report.anomalies import anomalies_markdown
-from netbench.report.emulated import compare, run_markdown, run_source
+from netbench.report.comparison import compare, run_source
 from netbench.report.grid import Grid, markdown
 from netbench.report.predictions import predictions_markdown
 from netbench.report.published import CASES, Sample, reproduced, sample
+from netbench.report.run import run_markdown
 from netbench.report.simulated import (
     PLACED_NAME,
     placed_seconds,

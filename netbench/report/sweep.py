@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netbench.errors import UsageError
-from netbench.report.emulated import pflops_text
 from netbench.report.grid import Grid
 from netbench.report.picture import GRID, INK, MUTED, PAPER, save_picture
-from netbench.report.tables import seconds_text
+from netbench.report.tables import pflops_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

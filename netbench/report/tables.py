@@ -21,6 +21,11 @@ NOTABLE = 0.01
 """A printed efficiency this far from the honest mean (relative) is marked."""
 
 
+def pflops_text(pflops: float) -> str:
+    """Three decimals, as published; three digits where that leaves fewer than two."""
+    return f"{pflops:.3f}" if pflops >= 0.01 else f"{pflops:.3g}"
+
+
 def setting_name(layers: int, batch: int) -> str:
     """How a setting is labelled, e.g. `L24 B1024`."""
     return f"L{layers} B{batch}"

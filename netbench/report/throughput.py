@@ -6,15 +6,12 @@ Published: `results/published/dp_scaling.csv`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from netbench.report.comparison import Comparison
 from netbench.report.grid import Grid
 from netbench.report.published import load
 from netbench.report.tables import percent_text
 from netbench.workload.models import MODELS
-
-if TYPE_CHECKING:
-    from netbench.report.emulated import Comparison
 
 TESTBEDS = {"dp-scaling": "AWS", "dp-scaling-1gbit": "lm1", "dp-scaling-node": "lm6"}
 """Scenarios and the published testbed that each stands for, by its speed of one replica."""

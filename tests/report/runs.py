@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
-from netbench.records import Environment, Record, RunStore
+from netbench.records import Environment, Record, Run, RunStore, read_run
 from netbench.scenario.model import Workload
 
 ENVIRONMENT = Environment(
@@ -76,3 +76,41 @@ def write(
         if verdict:
             store.append_verdict(trustworthy=not reasons, reasons=reasons)
     return store.path
+
+
+def varied(tmp_path: Path, settings: Sequence[tuple[str, str, int, float]]) -> Run:
+    """A simulated run; settings: (variant, network, micro-batch, seconds)."""
+    environment = replace(ENVIRONMENT, kernel="none", mode="sim", scale=1.0)
+    with RunStore.create(
+        tmp_path,
+        scenario="case3",
+        created=datetime(2026, 1, 2),
+        command=["netbench"],
+        environment=environment,
+    ) as store:
+        for index, (variant, network, micro_batch, iteration_s) in enumerate(settings):
+            workload = Workload(
+                layers=24, hidden=2048, heads=16, sequence=2048, batch=1024, micro_batch=micro_batch
+            )
+            plan = {"iterations": 1, "workload": asdict(workload)}
+            if network:
+                plan["network_name"] = network
+            store.append_plan(str(index), plan)
+            store.append_iteration(
+                Record(
+                    run_id=store.run_id,
+                    plan_hash=str(index),
+                    scenario="case3",
+                    variant=variant,
+                    system="dtfm",
+                    layers=24,
+                    batch=1024,
+                    seed=2022,
+                    iteration=0,
+                    warmup=False,
+                    iteration_s=iteration_s,
+                    source="simulated",
+                )
+            )
+        store.append_verdict(trustworthy=True)
+    return read_run(store.path)

@@ -12,8 +12,8 @@ import pytest
 
 from netbench.plan import build_plans, plan_hash, plan_to_json
 from netbench.records import Record, Run, RunStore, read_run
-from netbench.report.emulated import caption, comparison_grid, run_csv
 from netbench.report.published import load
+from netbench.report.run import caption, comparison_grid, run_csv
 from netbench.report.throughput import PRINTED_MODELS, TESTBEDS, published_throughput
 from netbench.scenario import load_scenario
 from netbench.workload.models import MODELS

@@ -204,7 +204,7 @@ def _emulate(
     from netbench.commands.run import ITERATIONS, WARMUP, carry_out
     from netbench.plan import plan_hash
     from netbench.records import read_run
-    from netbench.report.emulated import measured
+    from netbench.report.comparison import measured
 
     best = dict(winners(contest))
     plans = {name: placed[_key(one)].plan() for name, one in best.items()}

@@ -1,4 +1,4 @@
-"""A run beside the published times."""
+"""The table of a run, and what is said beneath it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import re
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -14,10 +13,9 @@ import pytest
 from rich.console import Console
 
 from netbench import __version__
-from netbench.errors import RecordError
-from netbench.records import Record, Run, RunStore, read_run
-from netbench.report.emulated import caption, compare, render_run, run_csv, run_markdown
-from netbench.scenario.model import Workload
+from netbench.records import RunStore, read_run
+from netbench.report.comparison import compare
+from netbench.report.run import caption, render_run, run_csv, run_markdown
 from tests.report import runs
 
 GOLDEN = Path("tests/golden/report")
@@ -33,21 +31,6 @@ def in_terminal(path: Path, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(render_run(read_run(path)))
     return shown(console.export_text())
-
-
-def test_means_errors_and_pflops_are_those_computed_by_hand(tmp_path: Path) -> None:
-    """Warm-ups are dropped, seeds count once each, error is of the mean."""
-    times: runs.Times = {
-        ("dtfm-random", 24, 1024, 2022): [99.0, 20.0, 30.0],
-        ("dtfm-random", 24, 1024, 2023): [99.0, 31.0],
-    }
-    (row,) = compare(read_run(runs.write(tmp_path, times)))
-    assert row.found is not None
-    assert row.found.mean_s == (25.0 + 31.0) / 2
-    assert (row.found.min_s, row.found.max_s, row.found.num) == (20.0, 31.0, 3)
-    assert (row.seeds, row.num_warmups) == ((2022, 2023), 2)
-    assert row.error == pytest.approx(28.0 / ((27.80 + 27.70 + 27.96) / 3) - 1)
-    assert row.pflop == pytest.approx(23.64, rel=0.0002)
 
 
 def test_what_was_simulated_before_the_run_stands_beside_it(tmp_path: Path) -> None:
@@ -79,23 +62,6 @@ def test_the_default_slice_fits_a_terminal_of_80_columns(tmp_path: Path) -> None
     text = in_terminal(runs.write(tmp_path, runs.CASE3))
     assert text == (GOLDEN / "case3_run.txt").read_text()
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_rows_are_sorted_by_setting_and_keep_the_planned_order(tmp_path: Path) -> None:
-    """Layers, then batch, then as planned."""
-    times: runs.Times = {
-        ("zero3", 32, 1024, 2022): [1.0, 1.0],
-        ("zero3", 24, 2048, 2022): [1.0, 1.0],
-        ("dtfm-random", 24, 2048, 2022): [1.0, 1.0],
-        ("dtfm-random", 24, 1024, 2022): [1.0, 1.0],
-    }
-    rows = compare(read_run(runs.write(tmp_path, times)))
-    assert [(row.layers, row.batch, row.variant) for row in rows] == [
-        (24, 1024, "dtfm-random"),
-        (24, 2048, "zero3"),
-        (24, 2048, "dtfm-random"),
-        (32, 1024, "zero3"),
-    ]
 
 
 def test_a_scenario_of_ones_own_shows_no_published_columns(tmp_path: Path) -> None:
@@ -161,55 +127,9 @@ def test_csv_has_unrounded_seconds(tmp_path: Path) -> None:
     assert {row["run_id"] for row in rows} == {run.run_id}
 
 
-def test_a_plan_without_a_workload_is_one_message(tmp_path: Path) -> None:
-    """A record file whose plans this netbench does not know is not a traceback."""
-    path = runs.write(tmp_path, runs.CASE3)
-    path.write_text(path.read_text().replace('"workload"', '"arbeit"'))
-    with pytest.raises(RecordError, match=r"plan dtfm-scheduled.*use the netbench that wrote it"):
-        compare(read_run(path))
-
-
-def varied(tmp_path: Path, settings: Sequence[tuple[str, str, int, float]]) -> Run:
-    """A simulated run; settings: (variant, network, micro-batch, seconds)."""
-    environment = dataclasses.replace(runs.ENVIRONMENT, kernel="none", mode="sim", scale=1.0)
-    with RunStore.create(
-        tmp_path,
-        scenario="case3",
-        created=datetime(2026, 1, 2),
-        command=["netbench"],
-        environment=environment,
-    ) as store:
-        for index, (variant, network, micro_batch, iteration_s) in enumerate(settings):
-            workload = Workload(
-                layers=24, hidden=2048, heads=16, sequence=2048, batch=1024, micro_batch=micro_batch
-            )
-            plan = {"iterations": 1, "workload": dataclasses.asdict(workload)}
-            if network:
-                plan["network_name"] = network
-            store.append_plan(str(index), plan)
-            store.append_iteration(
-                Record(
-                    run_id=store.run_id,
-                    plan_hash=str(index),
-                    scenario="case3",
-                    variant=variant,
-                    system="dtfm",
-                    layers=24,
-                    batch=1024,
-                    seed=2022,
-                    iteration=0,
-                    warmup=False,
-                    iteration_s=iteration_s,
-                    source="simulated",
-                )
-            )
-        store.append_verdict(trustworthy=True)
-    return read_run(store.path)
-
-
 def test_networks_and_micro_batches_are_rows_of_their_own(tmp_path: Path) -> None:
     """In the order networks were planned; only the scenario's own network was published."""
-    run = varied(
+    run = runs.varied(
         tmp_path,
         [
             ("dtfm-random", "", 1, 26.0),
@@ -238,21 +158,15 @@ def test_networks_and_micro_batches_are_rows_of_their_own(tmp_path: Path) -> Non
     ]
 
 
-def test_a_micro_batch_of_its_own_is_not_one_that_varies(tmp_path: Path) -> None:
-    """zero3 has 4 where the others have 1: the settings stay short, and as published."""
-    run = varied(tmp_path, [("dtfm-random", "", 1, 26.0), ("zero3", "", 4, 160.0)])
-    assert {row.setting for row in compare(run)} == {"L24 B1024"}
-
-
 def test_the_one_network_of_a_run_is_in_the_caption(tmp_path: Path) -> None:
     """A setting that does not name it would pass for the scenario's own."""
-    lines = caption(varied(tmp_path, [("dtfm-random", "10ms", 4, 26.0)]))
+    lines = caption(runs.varied(tmp_path, [("dtfm-random", "10ms", 4, 26.0)]))
     assert "network: 10ms of the scenario's sweep; micro-batches of 4." in lines
 
 
 def test_a_simulated_run_claims_no_kernel_and_no_verified_network(tmp_path: Path) -> None:
     """It says what it is: one iteration, at full size, nothing shaped."""
-    text = "\n".join(caption(varied(tmp_path, [("dtfm-random", "", 1, 26.0)])))
+    text = "\n".join(caption(runs.varied(tmp_path, [("dtfm-random", "", 1, 26.0)])))
     assert "one iteration each, without warm-ups" in text
     assert "simulated at full size, by a test, 2 cores" in text
     assert text.endswith("a simulation: no network was shaped, so none was verified.")
