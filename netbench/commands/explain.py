@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netbench.commands.files import check_formats, check_writable
-from netbench.commands.simulation import warn_of_disturbances
+from netbench.commands.simulation import plot_simulation, warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, describe_plan, full_size_plan, memory_warnings, plan_from_json
 from netbench.plan.serial import HASH_DIGITS, plan_hash
@@ -153,25 +153,6 @@ def find_plan(what: str, results: Path) -> Plan | None:
     if len(plans) > 1:
         raise UsageError(f"{what} begins {', '.join(sorted(plans))}; give more digits")
     return plan_from_json(json.dumps(next(iter(plans.values()))))
-
-
-def plot_simulation(simulation: Simulation, path: Path) -> None:
-    """Write a picture of the iteration to `path`. Raises UsageError if that fails."""
-    from netbench.report.timeline import plot_timeline
-    from netbench.simulator.activity import activity
-    from netbench.simulator.explain import timelines
-
-    plan = simulation.plan
-    parts = [
-        (part.name, part.to_s - part.from_s, part.repeat)
-        for _, _, parts in timelines(simulation)
-        for part in parts
-    ]
-    title = (
-        f"{plan.scenario}, {plan.variant}, {plan.workload.name}, batch "
-        f"{plan.workload.batch}: {simulation.iteration_s:.4g} s per iteration"
-    )
-    plot_timeline(title, activity(simulation), parts, path)
 
 
 def _memory_warnings(plan: Plan) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -15,6 +16,9 @@ from netbench.plan.experiment import experiment_record
 from netbench.records import Environment, RunStore
 from netbench.scenario.model import Network
 from netbench.testbed.local import Outcome, machine_name
+
+if TYPE_CHECKING:
+    from netbench.simulator.simulate import Simulation
 
 PLACEHOLDER = "{plan}"
 """In the name of a trace or picture: replaced by the plan's."""
@@ -84,7 +88,6 @@ def write_pictures(
     console: Console, plans: Sequence[Plan], trace: Path | None, plot: Path | None
 ) -> None:
     """Write the trace and the timeline of the first plan; of every plan to names with `{plan}`."""
-    from netbench.commands.explain import plot_simulation
     from netbench.simulator import simulate
     from netbench.simulator.trace import write_trace
 
@@ -103,6 +106,25 @@ def write_pictures(
             else:
                 plot_simulation(simulation, path)
             console.print(f"{kind} of {plan_name(plan)}: {path}", soft_wrap=True)
+
+
+def plot_simulation(simulation: Simulation, path: Path) -> None:
+    """Write a picture of the iteration to `path`. Raises UsageError if that fails."""
+    from netbench.report.timeline import plot_timeline
+    from netbench.simulator.activity import activity
+    from netbench.simulator.explain import timelines
+
+    plan = simulation.plan
+    parts = [
+        (part.name, part.to_s - part.from_s, part.repeat)
+        for _, _, parts in timelines(simulation)
+        for part in parts
+    ]
+    title = (
+        f"{plan.scenario}, {plan.variant}, {plan.workload.name}, batch "
+        f"{plan.workload.batch}: {simulation.iteration_s:.4g} s per iteration"
+    )
+    plot_timeline(title, activity(simulation), parts, path)
 
 
 def plan_name(plan: Plan) -> str:
