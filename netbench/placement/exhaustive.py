@@ -69,7 +69,7 @@ def optimum(problem: Problem, max_grids: int = MAX_GRIDS) -> Optimum:
 
 def few_grids(problem: Problem, max_grids: int) -> list[Grid]:
     """All that differ; none where they are more than `max_grids`."""
-    if _log_least(problem) > math.log(max_grids) + 1e-6:
+    if max_grids < 1 or _log_least(problem) > math.log(max_grids) + 1e-6:
         return []
     grids = list(itertools.islice(distinct_grids(problem), max_grids + 1))
     return grids if len(grids) <= max_grids else []

@@ -75,6 +75,7 @@ def test_few_grids_are_all_or_none(
     every = list(distinct_grids(problem))
     assert np.array_equal(few_grids(problem, len(every)), every)
     assert few_grids(problem, len(every) - 1) == []
+    assert few_grids(problem, 0) == []
 
 
 def test_there_may_be_more_devices_than_nested_calls() -> None:
