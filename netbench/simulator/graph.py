@@ -87,7 +87,7 @@ class Graph:
         label: ArrayLike = -1,
     ) -> Ids:
         """Tasks that move `size` bytes from rank `source` to rank `target`; each ends when its
-        last byte leaves, so what needs the bytes waits a one-way delay longer (`delay`)."""
+        last byte leaves, so what needs the bytes waits a one-way delay longer (`delay_s`)."""
         channels = self.fabric.transport.channels if kind == Kind.COLLECTIVE else 1
         path = self.fabric.paths(np.asarray(source), np.asarray(target), channels)
         return self._add(kind, source, target, label, size, path)

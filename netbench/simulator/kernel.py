@@ -10,7 +10,8 @@ trying: all count as alone until two are on a resource at once, which is then sh
 again.
 
 Compiled code counts references to arrays, at more than what a step costs, unless it is seen to need
-none: so loops over hops do not break, and helpers are given arrays one by one.
+none: so loops over hops do not break, and helpers are given arrays one by one. All of it is one
+module, for numba's cache notices changes of a function's own file only.
 
 A connection starts slowly, as TCP does: it sends its window, waits for the round trip to end, and
 doubles the window, until one fills the round trip (first window: RFC 6928). From then on a window

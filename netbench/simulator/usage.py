@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.plan.model import Plan
+from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
 from netbench.simulator import collectives, kernel, local_steps
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Kind, Timeline
@@ -23,9 +24,9 @@ class LinkUse:
     """Something that flows share, over one iteration.
 
     kind: host (what one connection moves at most), channels (several, of a collective), pair,
-    class, egress, ingress, inside.
-    name: of nodes, for a person. payload_bytes: per iteration. capacity_bps: of payload, bit/s.
-    utilisation: share of the iteration for which it would be full.
+    class, trunk, egress, ingress, inside.
+    name: of nodes or regions, for a person. payload_bytes: per iteration. capacity_bps: of payload,
+    bit/s. utilisation: share of the iteration for which it would be full.
     """
 
     kind: str
@@ -117,12 +118,11 @@ def _other_traffic(plan: Plan, fabric: Fabric) -> list[tuple[Timeline, float]]:
         algorithm = local_steps.COLLECTIVES[plan.system]
         found.append((algorithm, ranks[None], size, 1 / max(1, plan.local_steps)))
     elif plan.layout.tp > 1:
-        passes = 3 if plan.workload.recomputation else 2
         stages = ranks.reshape(plan.layout.pp, -1, plan.layout.tp)
         layers = np.array([stage.num_layers for stage in plan.stages])
         for count in np.unique(layers):
             groups = stages[layers == count].reshape(-1, plan.layout.tp)
-            times = 2.0 * passes * count * steps
+            times = float(LAYER_ALL_REDUCES * num_passes(plan) * count * steps)
             found.append((collectives.ring_all_reduce, groups, float(plan.activation_bytes), times))
     timelines = []
     for collective, groups, size, times in found:
