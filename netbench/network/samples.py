@@ -188,15 +188,19 @@ def _disturbs_tcp(link: Link) -> bool:
     return bool(disturbed) or (link.jitter_reorders and link.jitter_s > 0)
 
 
+def _members(network: Network) -> list[list[int]]:
+    """The nodes of every region."""
+    members: list[list[int]] = [[] for _ in network.regions]
+    for node, region in enumerate(network.node_regions):
+        members[region].append(node)
+    return members
+
+
 def _link_samples(network: Network, per_class: int, uses: list[int]) -> Iterator[Sample]:
-    num_regions = len(network.regions)
-    members = [
-        [node for node, region in enumerate(network.node_regions) if region == wanted]
-        for wanted in range(num_regions)
-    ]
-    for here in range(num_regions):
-        for there in range(num_regions):
-            pairs = [(s, d) for s in members[here] for d in members[there] if s != d]
+    members = _members(network)
+    for sources in members:
+        for targets in members:
+            pairs = [(src, dst) for src in sources for dst in targets if src != dst]
             for _ in range(min(per_class, len(pairs))):
                 src, dst = min(pairs, key=lambda pair: (uses[pair[0]] + uses[pair[1]], pair))
                 pairs.remove((src, dst))
@@ -233,12 +237,8 @@ def _nic_samples(network: Network) -> Iterator[Sample]:
 
 def _trunk_samples(network: Network) -> Iterator[Sample]:
     """Several nodes of a region send to several of another: together they get the trunk's rate."""
-    num_regions = len(network.regions)
-    members = [
-        [node for node, region in enumerate(network.node_regions) if region == wanted]
-        for wanted in range(num_regions)
-    ]
-    for here, there in itertools.permutations(range(num_regions), 2):
+    members = _members(network)
+    for here, there in itertools.permutations(range(len(members)), 2):
         senders, takers = members[here], members[there]
         num_flows = min(MAX_TRUNK_FLOWS, max(len(senders), len(takers)))
         finite = math.isfinite(network.links[here][there].bandwidth_bps)
