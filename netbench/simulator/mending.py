@@ -103,13 +103,16 @@ def repair(
     if dp == 0:
         raise PlanError(
             f"too few devices are left for a pipeline of {request.variant}: {usable}, expected "
-            f"{size}; search a plan for them: netbench schedule --layout auto"
+            f"{size}; search a plan for what is left, as a scenario: netbench schedule mine.yaml "
+            "--layout auto"
         )
+    held = held_slots(grid, old.layout.tp, lost)
+    _check_holders(old, held)
     mended_request = _request(request, dp, dp * size, stage_layers)
     problem = mended_request.problem(tuple(stage_layers))
     found = mend(problem, grid, lost=lost, moves=moves, seed=seed, evaluations=evaluations)
     plan = _placed(mended_request, found.grid, stage_layers)
-    loads = choose_sources(plan, found.loads, held_slots(grid, old.layout.tp, lost))
+    loads = choose_sources(plan, found.loads, held)
     taken = {*found.grid.ravel().tolist(), *lost}
     return Repair(
         request=mended_request,
@@ -127,18 +130,13 @@ def choose_sources(
     plan: Plan, wanted: Sequence[tuple[int, Slot]], held: dict[int, Slot]
 ) -> tuple[Load, ...]:
     """From whom each device loads: of those that hold the slot, the one that would be done first,
-    taking turns with what it sends already. Raises PlanError where nobody holds it."""
+    taking turns with what it sends already. held: of every slot by one device at least."""
     network, nodes = plan.network, plan.device_nodes
     delay_s, bandwidth_bps = network.one_way_delay_s(), network.bandwidth_bps()
     busy: Counter[int] = Counter()
     loads = []
     for device, slot in wanted:
         holders = [other for other, has in held.items() if has == slot]
-        if not holders:
-            raise PlanError(
-                f"nobody is left who holds stage {slot[1]} of {plan.variant}: start again from a "
-                "checkpoint, placed anew with netbench schedule"
-            )
         stage = plan.stages_on(device)[slot[1]]
         size_bytes = restart_bytes(plan.system, plan.workload.dtype) * stage.parameters
 
@@ -179,6 +177,21 @@ def _check(old: Plan, grid: Grid, lost: Sequence[int], added: Sequence[int]) -> 
         raise PlanError(f'node "{names[there[0]]}" is added, but is in the placement already')
     if not lost and not added:
         raise PlanError("nothing is lost and nothing added; name a node with --lost or --added")
+
+
+def _check_holders(old: Plan, held: dict[int, Slot]) -> None:
+    """Raises PlanError where nobody is left of whom a slot's parameters can be loaded."""
+    gone = sorted(
+        {(tensor, stage) for tensor in range(old.layout.tp) for stage in range(old.layout.pp)}
+        - set(held.values())
+    )
+    if gone:
+        tensor, stage = gone[0]
+        part = f", tensor index {tensor}," if old.layout.tp > 1 else ""
+        raise PlanError(
+            f"nobody is left who holds stage {stage}{part} of {old.variant}: start again from a "
+            "checkpoint, placed anew with netbench schedule"
+        )
 
 
 def _request(request: Request, dp: int, num_ranks: int, stage_layers: Sequence[int]) -> Request:

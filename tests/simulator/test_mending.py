@@ -10,6 +10,7 @@ import pytest
 from netbench.errors import PlanError
 from netbench.placement.problem import Grid
 from netbench.scenario import load_scenario
+from netbench.simulator import mending
 from netbench.simulator.mending import Load, Repair, devices_of, load_seconds, repair
 from netbench.simulator.scheduling import Request, grid_of
 from netbench.simulator.simulate import simulate
@@ -103,8 +104,10 @@ def test_what_a_shard_was_on_cannot_be_mended() -> None:
         )
 
 
-def test_a_stage_that_nobody_holds_is_refused() -> None:
-    """One pipeline of three stages on four devices, and the spare one has nobody to load from."""
+def test_a_stage_that_nobody_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pipeline of two stages on four devices, and a spare one has nobody to load from: said
+    before anything is searched."""
+    monkeypatch.setattr(mending, "mend", None)
     asked = Request(
         scenario=TWO_LABS, variant="megatron-p2", layers=8, batch=16, num_ranks=2, micro_batch=1
     )

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from netbench.simulator.mending import Repair
     from netbench.simulator.placement_file import Placed
 
-SUFFIX = ".json"
-"""Of a placement in a file; anything else is a scenario."""
-
 DIGITS = 3
 """Significant, of sizes in bytes."""
 
@@ -105,11 +102,21 @@ def _before(
     placement: str, scenario: str | None, system: str | None, layers: int | None, batch: int | None
 ) -> Placed:
     """What is to be mended: a file, or a system as a scenario lists its nodes."""
-    if placement.endswith(SUFFIX):
+    if _is_file(placement):
         _refuse(f"{placement} says it", system=system, layers=layers, batch=batch)
         return _read(Path(placement), scenario)
     _refuse(f"the scenario is {placement}", scenario=scenario)
     return _listed(placement, system or DEFAULT_SYSTEM, layers, batch)
+
+
+def _is_file(placement: str) -> bool:
+    """Whether it is a placement's file, and no scenario."""
+    from netbench.scenario.load import SUFFIXES, list_scenarios
+
+    path = Path(placement)
+    if path.suffix in SUFFIXES or placement in list_scenarios():
+        return False
+    return path.suffix == ".json" or path.is_file()
 
 
 def _refuse(why: str, **options: object) -> None:

@@ -46,6 +46,13 @@ def changed(tmp_path: Path, old: str, new: str) -> str:
         (GARAGE, GARAGE, ("--scheduler", "netbenhc"), "did you mean netbench?"),
         (GARAGE, GARAGE, ("--budget", "0s"), '"0s" is no time to search for; write e.g. 30s'),
         (GARAGE, GARAGE, ("--evaluations", "0"), "0 is not in the range x>=1"),
+        (GARAGE, GARAGE, ("--seed", "4294967296"), "is not in the range 0<=x<=4294967295"),
+        (
+            GARAGE,
+            GARAGE,
+            ("-o", "a.png", "--plot", "./a.png"),
+            "a.png: is named for 2 files; give each a name of its own",
+        ),
     ],
 )
 def test_an_impossible_request_is_one_message(

@@ -70,6 +70,20 @@ def test_of_a_file_that_netbench_does_not_have_the_scenario_is_asked_for(
     assert last == f"run it with: netbench run {scenario} --placement {second}"
 
 
+def test_a_file_of_any_name_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    """Without a suffix, too; but the name of a scenario is a scenario."""
+    monkeypatch.chdir(tmp_path)
+    assert repair(TWO_LABS, "--lost", "node3", "-o", "mended") == 0
+    Path("mended").rename("again")
+    assert repair("again", "--added", "node3") == 0
+    Path("again").rename(TWO_LABS)
+    capsys.readouterr()
+    assert repair(TWO_LABS, "--added", "node3") == 2
+    assert "is in the placement already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
