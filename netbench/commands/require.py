@@ -100,7 +100,7 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
     what the hosts themselves carry stays. Each limit is searched with the other quantity as it is.
     """
     console = wide_console()
-    quests = _quests(base, factor)
+    quests = _quests(factor)
     answers = _answers(console, base, quests, efficiency)
     console.print(base.heading)
     console.print(
@@ -121,7 +121,8 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _quests(base: Base, factor: bool) -> tuple[Quest, ...]:
+def _quests(factor: bool) -> tuple[Quest, ...]:
+    """A bandwidth and a delay to look for. factor: on what each link has."""
     if factor:
         down, up = FACTORS
         return (

@@ -95,7 +95,7 @@ def sweep_grids(sweep: Sweep) -> list[tuple[str, Grid]]:
     columns = _columns(sweep)
     if len(columns) == 1:
         rows = [
-            (*_row_texts(sweep, point.at, sweep.axes), *(_cell(point, show) for _, show in METRICS))
+            (*_row_texts(point.at, sweep.axes), *(_cell(point, show) for _, show in METRICS))
             for point in sweep.points
         ]
         head = (*(axis.title for axis in sweep.axes), *(name for name, _ in METRICS))
@@ -107,7 +107,7 @@ def sweep_grids(sweep: Sweep) -> list[tuple[str, Grid]]:
         cells: dict[tuple[int, ...], list[str]] = {}
         for point in sweep.points:
             cells.setdefault(point.at[: len(axes)], []).append(_cell(point, show))
-        found = [(*_row_texts(sweep, at, axes), *texts) for at, texts in cells.items()]
+        found = [(*_row_texts(at, axes), *texts) for at, texts in cells.items()]
         head = (*(axis.title for axis in axes), *columns)
         title = name if by_column else f"{name}, by {sweep.axes[-1].title}"
         grids.append((title, Grid(head=head, rows=tuple(found), num_labels=len(axes))))
@@ -192,7 +192,7 @@ def _columns(sweep: Sweep) -> tuple[str, ...]:
     return sweep.systems
 
 
-def _row_texts(sweep: Sweep, at: Sequence[int], axes: Sequence[Axis]) -> list[str]:
+def _row_texts(at: Sequence[int], axes: Sequence[Axis]) -> list[str]:
     return [axis.texts[index] for axis, index in zip(axes, at, strict=True)]
 
 
@@ -212,7 +212,7 @@ def _lines(sweep: Sweep) -> dict[str, list[Point]]:
         others = [
             text if text[-1].isalpha() and text[-1] != "x" else f"{axis.title} {text}"
             for axis, text in zip(
-                sweep.axes[1:], _row_texts(sweep, point.at[1:], sweep.axes[1:]), strict=True
+                sweep.axes[1:], _row_texts(point.at[1:], sweep.axes[1:]), strict=True
             )
         ]
         system = [point.system] if len(sweep.systems) > 1 or not others else []

@@ -143,7 +143,7 @@ class Trail:
     def walk(self, task: int, edge: int, ended_s: float, until_s: float) -> list[Piece]:
         """What was under way between `until_s` and `ended_s`, backwards in time."""
         pieces = _walk(self._arrays, task, edge, ended_s, until_s)
-        return [Piece(*_read(self._arrays, *piece), *piece[2:]) for piece in pieces]
+        return [Piece(*_read(self._arrays, *piece[:2]), *piece[2:]) for piece in pieces]
 
     def waits(self, from_s: float, to_s: float, restart_s: float | None = None) -> Waits:
         """Of every rank between `from_s` and `to_s`.
@@ -263,9 +263,7 @@ def _walk(
 
 
 @njit(cache=True)
-def _read(
-    trail: _Trail, task: int, edge: int, from_s: float, to_s: float
-) -> tuple[int, int, int, int, int]:
+def _read(trail: _Trail, task: int, edge: int) -> tuple[int, int, int, int, int]:
     """Cause, task, edge, source and target of a piece."""
     if task == NONE:
         return _BUBBLE, task, edge, NONE, NONE
@@ -308,7 +306,7 @@ def _attribute(
             length_s = min(over_s, to_s) - began_s
             if length_s <= 0.0:
                 continue
-            cause, _, _, source, target = _read(trail, task, edge, began_s, over_s)
+            cause, _, _, source, target = _read(trail, task, edge)
             seconds[rank, cause] += length_s
             if weight[rank] > 0.0 and source != NONE and target != NONE:
                 there = num_regions if node[source] == node[target] else region[target]
