@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -388,25 +389,9 @@ def carry_out(
     console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
     _warn(console, scenario, plans, emulated=testbed != SIMULATOR)
     finished = _finished(resumed)
-    num_finished = sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
-    if resumed is not None:
-        folder = resumed if resumed.is_dir() else resumed.parent
-        console.print(
-            f"resuming {folder}: {counted(num_finished, 'iteration')} there already", soft_wrap=True
-        )
-        if all(len(finished.get(plan_hash(plan), ())) >= plan.iterations for plan in plans):
-            console.print("all of it is finished; a new run needs no --resume")
-            return _outcome_of(resumed)
-
-    def open_store(environment: Environment) -> RunStore:
-        store = _open_store(results, scenario, environment, resumed)
-        for plan in plans:
-            store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
-        for key, iteration_s in predicted.items():
-            store.append_prediction(key, iteration_s)
-        return store
-
-    predicted: dict[str, float] = {}
+    if resumed is not None and not _is_left(console, resumed, plans, finished):
+        return _outcome_of(resumed)
+    open_store = functools.partial(_open_store, results, scenario, resumed, plans)
     if testbed == SIMULATOR:
         return simulate_plans(console, plans, open_store, finished)
     if testbed in ("local", "local:guest"):
@@ -420,14 +405,14 @@ def carry_out(
         console.print(f"[yellow]network[/yellow]: {reason}", soft_wrap=True)
     for plan in plans:
         console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
-    with live(console, plans, num_finished) as observer:
+    with live(console, plans, _num_finished(plans, finished)) as observer:
         return run_plans(
             plans,
             mode=choice.mode,
             transport="ssh" if ssh else "namespaces",
             host=host,
             shim=shim,
-            open_store=open_store,
+            open_store=functools.partial(open_store, predicted=predicted),
             finished=finished,
             observer=observer,
             trace=trace,
@@ -457,18 +442,46 @@ def _finished(resumed: Path | None) -> dict[str, list[int]]:
     return finished
 
 
+def _num_finished(plans: Sequence[Plan], finished: Mapping[str, Sequence[int]]) -> int:
+    return sum(len(finished.get(plan_hash(plan), ())) for plan in plans)
+
+
+def _is_left(
+    console: Console, resumed: Path, plans: Sequence[Plan], finished: Mapping[str, Sequence[int]]
+) -> bool:
+    """Whether a run has anything left to do; says how much is there already."""
+    folder = resumed if resumed.is_dir() else resumed.parent
+    there = counted(_num_finished(plans, finished), "iteration")
+    console.print(f"resuming {folder}: {there} there already", soft_wrap=True)
+    if any(len(finished.get(plan_hash(plan), ())) < plan.iterations for plan in plans):
+        return True
+    console.print("all of it is finished; a new run needs no --resume")
+    return False
+
+
 def _open_store(
-    results: Path, scenario: Scenario, environment: Environment, resumed: Path | None
+    results: Path,
+    scenario: Scenario,
+    resumed: Path | None,
+    plans: Sequence[Plan],
+    environment: Environment,
+    predicted: Mapping[str, float] | None = None,
 ) -> RunStore:
+    """A new run, or another session of a resumed one, with its plans and their predictions."""
     created, words = datetime.now(), ["netbench", *sys.argv[1:]]
     if resumed is None:
-        return RunStore.create(
+        store = RunStore.create(
             results,
             scenario=scenario.name,
             created=created,
             command=words,
             environment=environment,
         )
-    store = RunStore.open(resumed)
-    store.append_session(created=created, command=words, environment=environment)
+    else:
+        store = RunStore.open(resumed)
+        store.append_session(created=created, command=words, environment=environment)
+    for plan in plans:
+        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+    for key, iteration_s in (predicted or {}).items():
+        store.append_prediction(key, iteration_s)
     return store
