@@ -270,6 +270,7 @@ def neighbours(
     bounds = np.zeros(NUM_BOUNDS)
     limits = np.cumsum(np.array(CHANCES))
     for index in range(num_moves):
+        # As in `anneal`, which takes a tenth longer where this is a function.
         kind = np.searchsorted(limits, random.random() * limits[-1], side="right")
         row, column = _first(state, random)
         other, stage = int(random.integers(0, dp)), int(random.integers(0, pp))
