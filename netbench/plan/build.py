@@ -124,21 +124,14 @@ def _planned(
     chosen, layers = find_variant(variant), workload.layers
     num_ranks = scenario.num_devices if placement is None else len(placement)
     layout = _layout(scenario, variant, layers, num_ranks)
-    shard_ranks = 0
-    if chosen.system == "zero3":
-        workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
-        shard_ranks = zero3_shard_ranks(scenario, variant, chosen)
+    workload, shard_ranks = _sharded(scenario, variant, workload, layout)
     micro_batches = _micro_batches(workload, layout.dp)
     stage_layers = tuple(stage_layers) or _stage_layers(scenario, variant, layers)
     check_stage_layers(stage_layers, layout.pp, layers)
     check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
     rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
-    profiles = device_profiles(scenario)
     shards = shard_ranks or layout.dp if chosen.system == "zero3" else 1
-    type_stages = tuple(
-        _stages(workload, profile, chosen.system, layout, shards, stage_layers)
-        for profile in profiles
-    )
+    type_stages = _type_stages(scenario, workload, chosen.system, layout, shards, stage_layers)
     plan = Plan(
         scenario=scenario.name,
         variant=variant,
@@ -162,42 +155,54 @@ def _planned(
         warmup_iterations=0,
         scale=1.0,
         shard_ranks=shard_ranks,
-        collective_s=max(_collective_s(profile, chosen.system) for profile in profiles),
+        collective_s=_collective_s(scenario, chosen.system),
         backend=scenario.backend,
         network_name=network,
     )
-    plan = _with_types(plan, scenario, profiles, type_stages)
+    plan = _with_types(plan, scenario, type_stages)
     return _with_variant(plan, chosen)
 
 
-def _stages(
+def _sharded(
+    scenario: Scenario, variant: str, workload: Workload, layout: Layout
+) -> tuple[Workload, int]:
+    """What zero3 makes of a workload, and how many ranks share a copy of the model (0 = all); of
+    other systems nothing."""
+    chosen = find_variant(variant)
+    if chosen.system != "zero3":
+        return workload, 0
+    workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
+    return workload, zero3_shard_ranks(scenario, variant, chosen)
+
+
+def _type_stages(
+    scenario: Scenario,
     workload: Workload,
-    profile: DeviceProfile,
     system: str,
     layout: Layout,
     shards: int,
     stage_layers: Sequence[int],
-) -> tuple[Stage, ...]:
-    """What each stage costs on such a device. shards: ranks among which the optimizer's state is
-    divided."""
-    return model_stages(workload, profile) or stage_costs(
-        workload,
-        profile,
-        system=system,
-        num_stages=layout.pp,
-        tensor_parallel=layout.tp,
-        optimizer_shards=shards,
-        stage_layers=stage_layers,
+) -> tuple[tuple[Stage, ...], ...]:
+    """What each stage costs, on each type of device. shards: ranks among which the optimizer's
+    state is divided."""
+    return tuple(
+        model_stages(workload, profile)
+        or stage_costs(
+            workload,
+            profile,
+            system=system,
+            num_stages=layout.pp,
+            tensor_parallel=layout.tp,
+            optimizer_shards=shards,
+            stage_layers=stage_layers,
+        )
+        for profile in device_profiles(scenario)
     )
 
 
-def _with_types(
-    plan: Plan,
-    scenario: Scenario,
-    profiles: Sequence[DeviceProfile],
-    type_stages: tuple[tuple[Stage, ...], ...],
-) -> Plan:
+def _with_types(plan: Plan, scenario: Scenario, type_stages: tuple[tuple[Stage, ...], ...]) -> Plan:
     """`plan` with what its stages cost on each type of device, where there are several."""
+    profiles = device_profiles(scenario)
     if len(profiles) == 1:
         return plan
     return dataclasses.replace(
@@ -312,11 +317,13 @@ def _device_types(scenario: Scenario, profiles: Sequence[DeviceProfile]) -> tupl
     return tuple(index[scenario.nodes[node].device] for node in scenario.device_nodes())
 
 
-def _collective_s(device: DeviceProfile, system: str) -> float:
-    """Only zero3 and ddp call collectives often enough for the host's share to be known."""
+def _collective_s(scenario: Scenario, system: str) -> float:
+    """Of the slowest type of device. Only zero3 and ddp call collectives often enough for the
+    host's share to be known."""
     if system not in ("zero3", "ddp"):
         return 0.0
-    return device.collective_s.get(system, device.collective_s.get("default", 0.0))
+    known = [profile.collective_s for profile in device_profiles(scenario)]
+    return max(known_s.get(system, known_s.get("default", 0.0)) for known_s in known)
 
 
 def choose_network(scenario: Scenario, name: str) -> Network:
