@@ -33,8 +33,8 @@ PASSED_PREFIXES = ("COVERAGE_",)
 BOOTED = "netbench: the guest has booted"
 """The console's line after the kernel's own: what follows is of netbench, or an error."""
 
-# Links that come up and netem beneath HTB make the kernel talk; its log keeps that, and the console
-# has errors alone (4).
+# Links that come up make the kernel talk; its log keeps that, and the console warnings and worse
+# (5): of a guest that falls silent the console is all there is.
 # TCP may fill half of the memory. By default it is a tenth, and what many flows have on long paths
 # is more: 64 x 100 Mbit/s over 0.6 s came to 0.80 of the rate, now to 0.9999.
 INIT = """\
@@ -49,7 +49,7 @@ mount -t tmpfs run /run
 awk '/^MemTotal:/ {{ pages = int($2 / 8); print pages, pages, pages }}' /proc/meminfo \
   > /proc/sys/net/ipv4/tcp_mem
 stty -F {device} raw -echo
-echo 4 > /proc/sys/kernel/printk
+echo 5 > /proc/sys/kernel/printk
 echo "{booted}"
 cd {directory}
 export {environment}

@@ -12,7 +12,7 @@ import pytest
 
 from netbench.records import Run, find_run, read_run
 from netbench.testbed.activity import QUIET_S, WATCH_S
-from netbench.testbed.guest import run_in_guest
+from netbench.testbed.guest import BOOTED, run_in_guest
 from netbench.testbed.host import probe_host
 from tests.testbed.processes import processes
 
@@ -29,6 +29,16 @@ def hit(number: str, rank: int) -> dict[str, Any]:
     assert status == 0, output
     found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return found
+
+
+def test_a_warning_of_the_guest_kernel_is_on_its_console() -> None:
+    """Of a guest that falls silent nothing else is left; notices (5) are not there."""
+    write = "echo '<4>a warning' > /dev/kmsg; echo '<5>a notice' > /dev/kmsg"
+    status, output = run_in_guest(probe_host(), ["sh", "-c", write])
+    assert status == 0, output
+    shown = output.rpartition(BOOTED)[2]
+    assert "a warning" in shown
+    assert "a notice" not in shown
 
 
 def test_a_killed_rank_ends_the_session_within_seconds() -> None:

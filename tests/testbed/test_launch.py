@@ -38,6 +38,14 @@ def test_nothing_is_said_of_a_console_without_a_word(lines: list[str], tmp_path:
     assert tails(lines, tmp_path)[1] == ""
 
 
+def test_a_warning_of_the_kernel_is_shown_but_not_its_chatter(tmp_path: Path) -> None:
+    """Every netem beneath HTB is warned of: as many lines as there are links."""
+    chatter = [f"htb: netem qdisc {number}: is non-work-conserving?" for number in range(30)]
+    lines = [*KERNEL, BOOTED, "WARNING: CPU: 0 PID: 7", *chatter, "Traceback"]
+    said = "\nlast console lines:\n  | WARNING: CPU: 0 PID: 7\n  | Traceback"
+    assert tails(lines, tmp_path)[1] == said
+
+
 def test_a_session_on_this_kernel_has_no_boot(tmp_path: Path) -> None:
     """All it printed counts."""
     whole, since_boot = tails(["Traceback"], tmp_path)
