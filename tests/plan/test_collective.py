@@ -1,70 +1,16 @@
-"""Collective plans: what they refuse, how they are written, where their networks come from."""
+"""Collective plans: what they refuse, and where their networks come from."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from typing import Any
 
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import build_plan, plan_hash, plan_to_json
-from netbench.plan.collective import OPS, CollectivePlan, first_nodes, held_bytes, uniform_network
-from netbench.plan.experiment import experiment_from_json, experiment_hash, experiment_to_json
+from netbench.plan.collective import first_nodes, held_bytes, uniform_network
 from netbench.scenario import load_scenario
-
-
-def plan_of(**changes: Any) -> CollectivePlan:
-    """All-reduce of 1 MiB over 4 nodes, unless told otherwise."""
-    fields: dict[str, Any] = {
-        "op": "all-reduce",
-        "num_nodes": 4,
-        "payload_bytes": 1 << 20,
-        "backend": "gloo",
-        "network": uniform_network(4, one_way_delay_s=0.005, bandwidth_bps=1e9),
-        "iterations": 3,
-        "warmup_iterations": 1,
-    }
-    return CollectivePlan(**fields | changes)
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("sharing", ["pair", "class", "nic"])
-def test_what_is_written_reads_back(op: str, sharing: str) -> None:
-    """Infinite rates included: equal plans, equal text, a hash that anyone can compute."""
-    network = uniform_network(4, one_way_delay_s=0.0, bandwidth_bps=5e9, sharing=sharing)
-    plan = plan_of(op=op, network=network)
-    text = experiment_to_json(plan)
-    copy = experiment_from_json(text)
-    assert copy == plan
-    assert experiment_to_json(copy) == text
-    assert experiment_hash(plan) == hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def test_every_field_counts_for_the_hash() -> None:
-    """No two of these are the same experiment."""
-    slower = uniform_network(4, one_way_delay_s=0.005, bandwidth_bps=1e8)
-    plans = [
-        plan_of(),
-        plan_of(op="reduce"),
-        plan_of(payload_bytes=1 << 21),
-        plan_of(backend="nccl"),
-        plan_of(network=slower),
-        plan_of(scenario="case3"),
-    ]
-    assert len({experiment_hash(plan) for plan in plans}) == len(plans)
-
-
-def test_a_training_plan_travels_unchanged() -> None:
-    """Same text and hash as `plan_to_json` and `plan_hash` give."""
-    scenario = load_scenario("example-two-labs")
-    plan = build_plan(scenario, "dtfm-random", 8, 16, 1, 2, 1)
-    text = experiment_to_json(plan)
-    assert text == plan_to_json(plan)
-    assert experiment_hash(plan) == plan_hash(plan)
-    assert experiment_from_json(text) == plan
+from tests.plan.all_reduce import plan_of
 
 
 @pytest.mark.parametrize(
@@ -83,21 +29,6 @@ def test_what_cannot_be_run_is_refused(change: dict[str, Any], says: str) -> Non
     """With what was found and what was expected."""
     with pytest.raises(PlanError, match=says):
         plan_of(**change)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"schema_version": 99}, "schema_version is 99; this netbench reads 1"),
-        ({"op": 5}, "plan.op: found 5, expected str"),
-        ({"colour": "red"}, "unknown field 'colour'"),
-    ],
-)
-def test_a_damaged_plan_names_its_field(change: dict[str, Any], says: str) -> None:
-    """As for training plans."""
-    data = json.loads(experiment_to_json(plan_of())) | change
-    with pytest.raises(PlanError, match=says):
-        experiment_from_json(json.dumps(data))
 
 
 def test_the_rate_belongs_to_what_sharing_says() -> None:
