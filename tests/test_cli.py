@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -49,6 +51,32 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
 def test_help_of_a_command_imports_neither_torch_nor_paramiko(name: str) -> None:
     """Every listed command exists, and describing it needs no trainer and no SSH."""
     assert loaded_by([name, "--help"]).isdisjoint({"matplotlib", "paramiko", "torch"})
+
+
+def commands_below(command: click.Command, context: click.Context) -> Iterator[click.Context]:
+    """The contexts of a command and of all beneath it."""
+    yield context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            below = click.Context(found, context, name, terminal_width=80)
+            yield from commands_below(found, below)
+
+
+def test_every_option_is_explained_and_no_line_of_help_is_cut() -> None:
+    """In 80 columns, which is where click cuts what a command is about."""
+    top = click.Context(cli.netbench, None, "netbench", terminal_width=80)
+    found = list(commands_below(cli.netbench, top))
+    assert len(found) > 40
+    for context in found:
+        options = [each for each in context.command.params if isinstance(each, click.Option)]
+        lacking = [each.name for each in options if not (each.help or each.hidden)]
+        assert not lacking, context.command_path
+        cut = [
+            line for line in context.get_help().splitlines() if re.search(r"^ .*\w\.\.\.$", line)
+        ]
+        assert not cut, context.command_path
 
 
 def test_an_unknown_command_is_a_usage_error_with_the_nearest_name(

@@ -79,15 +79,23 @@ def base_options(function: Command) -> Command:
     """Options of a command that is given a `Base` first."""
     options = (
         click.argument("scenario"),
+        click.option("--systems", "--system", help="Comma-separated.  [default: the scenario's]"),
+        click.option("--layers", type=int, help="Model depth.  [default: the scenario's first]"),
         click.option(
-            "--systems", "--system", help="Comma-separated.  [default: the scenario's slice]"
+            "--batch",
+            type=int,
+            help="Global batch size, in sequences.  [default: the scenario's first]",
         ),
-        click.option("--layers", type=int, help="Model depth.  [default: the slice's first]"),
-        click.option("--batch", type=int, help="Sequences.  [default: the slice's first]"),
-        click.option("--micro-batch", type=int, help="Sequences.  [default: the slice's first]"),
-        click.option("--network", help="Of the scenario's sweep.  [default: the slice's first]"),
         click.option(
-            "--seed", type=int, help="Of random placements.  [default: the slice's first]"
+            "--micro-batch",
+            type=int,
+            help="Micro-batch size, in sequences.  [default: the scenario's first]",
+        ),
+        click.option(
+            "--network", help="One of the scenario's networks.  [default: the scenario's first]"
+        ),
+        click.option(
+            "--seed", type=int, help="Of random placements.  [default: the scenario's first]"
         ),
         click.option(
             "--links",

@@ -125,11 +125,12 @@ class Words(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--quick", is_flag=True, help=f"Measure for {QUICK_S:g} s, less exactly.")
 @click.option(
+    "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default="device.yaml",
     show_default=True,
-    help="The profile.",
+    help="Where the profile goes.",
 )
 def command(
     device: str,

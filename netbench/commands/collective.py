@@ -73,7 +73,13 @@ SIZES = Quantity("SIZE,...", parse_sizes)
     help="Of what --sharing says, one way, e.g. 1Gbit.",
 )
 @click.option("--scenario", help="Take the network of a scenario's first nodes instead.")
-@click.option("--backend", default="gloo", show_default=True, type=click.Choice(BACKENDS))
+@click.option(
+    "--backend",
+    default="gloo",
+    show_default=True,
+    type=click.Choice(BACKENDS),
+    help="Whose messages; nccl with --testbed sim alone.",
+)
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option(
     "--iterations",
@@ -92,11 +98,17 @@ SIZES = Quantity("SIZE,...", parse_sizes)
 @click.option(
     "--sharing",
     type=click.Choice(SHARING),
-    help="What has the rate: a pair of nodes, a class of equal destinations, a node's NIC.  "
-    "[default: pair]",
+    help="What has the rate: a pair of nodes, a class of equal destinations, a node's NIC; trunk, "
+    "among equals, is pair.  [default: pair]",
 )
 @click.option("--mtu", type=click.IntRange(*MTU_RANGE), help="Bytes.  [default: 1500]")
-@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
 def command(
     ops: tuple[str, ...],
     nodes: int,
@@ -112,8 +124,8 @@ def command(
     mtu: int | None,
     results: Path,
 ) -> int:
-    """Time OP (one or more of p2p, all-reduce, broadcast, reduce, all-gather, reduce-scatter,
-    central-ps, sharded-ps) and print its bandwidths as nccl-tests defines them.
+    """Time OP, one or more of p2p, all-reduce, broadcast, reduce, all-gather, reduce-scatter,
+    central-ps and sharded-ps, and print its bandwidths, defined as by nccl-tests.
 
     central-ps reduces to rank 0 and broadcasts from it; sharded-ps exchanges shards all to all,
     sums, and gathers. The size is nccl-tests' too: all that a rank ends with (all-gather) or starts

@@ -57,16 +57,30 @@ ROWS = (
 
 @click.command()
 @click.argument("what", metavar="PLAN|SCENARIO")
-@click.option("--system", help="e.g. dtfm-random.  [default: the slice's first]")
-@click.option("--layers", type=int, help="Model depth.  [default: the slice's first]")
-@click.option("--batch", type=int, help="Global batch size, in sequences.  [default: likewise]")
-@click.option("--seed", type=int, help="Of a random placement.  [default: likewise]")
-@click.option("--network", help="One of the scenario's networks.  [default: likewise]")
-@click.option("--micro-batch", type=int, help="Sequences.  [default: likewise]")
+@click.option(
+    "--system", help="What to simulate, e.g. dtfm-random.  [default: the scenario's first]"
+)
+@click.option("--layers", type=int, help="Model depth.  [default: the scenario's first]")
+@click.option(
+    "--batch", type=int, help="Global batch size, in sequences.  [default: the scenario's first]"
+)
+@click.option("--seed", type=int, help="Of a random placement.  [default: the scenario's first]")
+@click.option("--network", help="One of the scenario's networks.  [default: the scenario's first]")
+@click.option(
+    "--micro-batch",
+    type=int,
+    help="Micro-batch size, in sequences.  [default: the scenario's first]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a trace (.json, .json.gz).")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write a picture (PNG, SVG, PDF).")
-@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
 def command(
     what: str,
     system: str | None,

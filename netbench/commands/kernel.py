@@ -21,12 +21,13 @@ def kernel() -> None:
 @click.option(
     "--source",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A Linux 6.12 source archive instead of Debian's linux-source-6.12.",
+    help="Sources of Linux 6.12 in an archive, instead of Debian's package.",
 )
 def build(rebuild: bool, source: Path | None) -> None:
-    """Build the guest kernel once per user (minutes), unless it is there already.
+    """Build the guest kernel, unless it is there: once per user.
 
-    As root on Debian this installs the packages it needs; otherwise it says which.
+    It takes some minutes. As root on Debian this installs the packages it needs; otherwise it says
+    which.
     """
     given = Source(version=source.name, tarball=source.resolve()) if source else None
     path = ensure_kernel(rebuild=rebuild, source=given)

@@ -70,7 +70,7 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @click.option("--batch", type=NumberList(), help="Global batch sizes, in sequences.")
 @click.option("--micro-batch", type=NumberList(), help="Micro-batch sizes, in sequences.")
 @click.option("--networks", help="Of the scenario's sweep, by name, or all.")
-@click.option("--models", help="Of the scenario's sweep, e.g. resnet18,bert-base.")
+@click.option("--models", help="Of the scenario's sweep, e.g. resnet18,resnet101.")
 @click.option("--replicas", type=NumberList(), help="Devices that train a named model, e.g. 1,8.")
 @click.option("--seeds", type=NumberList(), help="Seeds of random placements.")
 @click.option("--all", "whole_sweep", is_flag=True, help="The scenario's full sweep.")
@@ -112,7 +112,13 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @limit_options
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option("--ssh", is_flag=True, help="Reach nodes through a real sshd each.")
-@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
 @click.option(
     "--resume",
     is_flag=False,
@@ -147,6 +153,9 @@ def command(
     **wanted: Any,
 ) -> int:
     """Run SCENARIO (a name, or the path of a YAML file) and print its table.
+
+    What is not given is as in the scenario: its default systems, layers, batches and so on, or with
+    --all its whole sweep. `netbench scenario show SCENARIO` prints them.
 
     Exit code 3: finished, but the network or the machine was outside tolerance.
     """

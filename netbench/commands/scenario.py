@@ -79,7 +79,7 @@ def show(name_or_file: str, plot: Path | None) -> None:
 @scenario.command()
 @click.argument("files", metavar="NAME|FILE...", nargs=-1, required=True)
 def validate(files: tuple[str, ...]) -> None:
-    """Check scenario files, and that every plan of their sweeps can be built.
+    """Check scenario files, and that all their plans can be built.
 
     The first problem is printed with its line.
     """
@@ -116,7 +116,7 @@ def validate(files: tuple[str, ...]) -> None:
 @click.option("--mixed", is_flag=True, help="V100s, A40s and T4s.  [default: V100s]")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
 def generate(regions: int, devices: int, seed: int, mixed: bool, output: Path | None) -> None:
-    """Make up a scenario: cities of the world with uneven numbers of devices.
+    """Make up a scenario: cities of the world, devices in them.
 
     Delays are by distance, bandwidths by delay, as measured between AWS regions.
     """

@@ -49,7 +49,7 @@ PROBLEMS_SHOWN = 5
     required=True,
     multiple=True,
     type=Quantity("NAME=VALUES", parse_vary),
-    help="bandwidth, delay, batch, layers or micro-batch: values (1Gbit,5Gbit), factors "
+    help="bandwidth, delay, batch, micro-batch or layers: values (1Gbit,5Gbit), factors "
     "(0.5x,2x) or so many in geometric progression (0.1x..10x:9).",
 )
 @click.option("--csv", type=click.Path(path_type=Path), help="Write every point, unrounded.")

@@ -35,6 +35,7 @@ COLLECTIVE = "collective"
     type=click.Choice(["rich", "markdown", "csv"]),
     default="rich",
     show_default=True,
+    help="rich: for a terminal.",
 )
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Write a picture too (PNG, SVG, PDF)."

@@ -45,9 +45,18 @@ def trace() -> None:
 @click.option("--plan", "digits", help="First digits of a plan's hash.  [default: the first]")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write a picture (PNG, SVG, PDF).")
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Write one trace of both (.json, .json.gz)."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write one trace of both (.json, .json.gz).",
 )
-@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
 def diff(
     run: str, digits: str | None, plot: Path | None, output: Path | None, results: Path
 ) -> None:

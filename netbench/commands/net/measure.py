@@ -22,7 +22,13 @@ from netbench.testbed.ssh import Hosts
 
 
 @click.command("measure")
-@click.option("--inventory", required=True, type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--inventory",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The hosts (YAML).",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a scenario.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Write the matrix.")
 @click.option(

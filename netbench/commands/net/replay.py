@@ -54,7 +54,7 @@ def command(
 
     With an inventory it is as `apply --hold`: Ctrl-C, or the end, puts the hosts back as they were.
     With --testbed local the nodes are those of a network held open on this machine, which then has
-    its own links again. Exit status 3: some change was, or may have been, more than 1 ms late.
+    its own links again. Exit code 3: some change was, or may have been, more than 1 ms late.
     """
     check_where(inventory, testbed)
     changes = read_trace(trace, load_scenario(scenario).network.regions)

@@ -51,9 +51,11 @@ def outage(
 @SCENARIO
 @LINK
 @click.option("--low", required=True, type=SHARE, help="The least of the link's rate, e.g. 30%.")
-@click.option("--period", "period_s", default="24h", show_default=True, type=TIME)
+@click.option(
+    "--period", "period_s", default="24h", show_default=True, type=TIME, help="Length of a day."
+)
 @click.option("--steps", "num_steps", default=96, show_default=True, help="Changes per period.")
-@click.option("--periods", "num_periods", default=1, show_default=True)
+@click.option("--periods", "num_periods", default=1, show_default=True, help="Days.")
 @click.option(
     "--peak", "phase_s", default="0s", show_default=True, type=TIME, help="When it is highest."
 )
@@ -61,7 +63,7 @@ def outage(
 def diurnal_command(
     scenario: str, links: Sequence[str], output: Path | None, **options: float | int | None
 ) -> None:
-    """A rate that follows the day, as a cosine between all and a share of it."""
+    """A rate that follows the day, a cosine down to a share."""
     _write(scenario, links, output, diurnal, options)
 
 
@@ -69,7 +71,7 @@ def diurnal_command(
 @SCENARIO
 @click.argument("file", type=click.Path(path_type=Path))
 def show(scenario: str, file: Path) -> None:
-    """Check a trace against a scenario and print what each link becomes when."""
+    """Print what a trace makes of a scenario's links, and when."""
     loaded = load_scenario(scenario)
     regions = loaded.network.regions
     changes = read_trace(file, regions)

@@ -46,7 +46,14 @@ class Watched:
 
 @click.command("watch")
 @nodes_options
-@click.option("--interval", "interval_s", type=TIME, default="1s", show_default=True)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=TIME,
+    default="1s",
+    show_default=True,
+    help="Between two looks.",
+)
 @click.option("--once", is_flag=True, help="Print one interval, every link, and end.")
 def command(
     scenario: str, inventory: Path | None, testbed: str | None, interval_s: float, once: bool

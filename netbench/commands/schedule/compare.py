@@ -50,7 +50,7 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Searches of each, from the slice's first seed on.",
+    help="Searches of each, from the scenario's first seed on.",
 )
 @limit_options
 @click.option("--emulate", is_flag=True, help="Run the best two too, as netbench run does.")
@@ -58,7 +58,13 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the best so far over time.")
 @click.option("--map", "map_path", type=click.Path(path_type=Path), help="Draw the best placement.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the best placement.")
-@click.option("--results", default="results", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
 def command(
     request: Request,
     schedulers: str,

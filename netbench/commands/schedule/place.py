@@ -54,7 +54,7 @@ DEFAULT_OUTPUT = "placement.json"
 @click.option(
     "--seed",
     type=click.IntRange(0, NUM_SEEDS - 1),
-    help="Of the search.  [default: the slice's first]",
+    help="Of the search.  [default: the scenario's first]",
 )
 @limit_options
 @output_options

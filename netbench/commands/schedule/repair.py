@@ -34,7 +34,7 @@ DIGITS = 3
 
 @click.command()
 @click.argument("placement", metavar="PLACEMENT|SCENARIO")
-@click.option("--scenario", help="Of the placement.  [default: by the name in it]")
+@click.option("--scenario", help="Of PLACEMENT.  [default: the one it names]")
 @click.option("--lost", multiple=True, metavar="NODE", help="Gone; once for each node.")
 @click.option("--added", multiple=True, metavar="NODE", help="New, idle so far; once for each.")
 @click.option(
@@ -44,15 +44,21 @@ DIGITS = 3
     type=click.IntRange(min=0),
     help="Devices that may load another stage, beyond those that must.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, NUM_SEEDS - 1))
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, NUM_SEEDS - 1),
+    help="Of the search.",
+)
 @click.option(
     "--evaluations",
     type=click.IntRange(min=1),
     help="Placements tried for each number of moves.  [default: 500]",
 )
-@click.option("--system", help=f"Of a scenario.  [default: {DEFAULT_SYSTEM}]")
-@click.option("--layers", type=int, help="Of a scenario.  [default: the slice's first]")
-@click.option("--batch", type=int, help="Of a scenario.  [default: the slice's first]")
+@click.option("--system", help=f"Of SCENARIO.  [default: {DEFAULT_SYSTEM}]")
+@click.option("--layers", type=int, help="Of SCENARIO.  [default: the scenario's first]")
+@click.option("--batch", type=int, help="Of SCENARIO.  [default: the scenario's first]")
 @output_options
 def command(
     placement: str,

@@ -111,10 +111,20 @@ def request_options(function: Command) -> Command:
     options = (
         click.argument("scenario"),
         click.option("--system", default=DEFAULT_SYSTEM, show_default=True, help="What to place."),
-        click.option("--layers", type=int, help="Model depth.  [default: the slice's first]"),
-        click.option("--batch", type=int, help="Sequences.  [default: the slice's first]"),
-        click.option("--micro-batch", type=int, help="Sequences.  [default: the slice's first]"),
-        click.option("--network", help="Of the scenario's sweep.  [default: the slice's first]"),
+        click.option("--layers", type=int, help="Model depth.  [default: the scenario's first]"),
+        click.option(
+            "--batch",
+            type=int,
+            help="Global batch size, in sequences.  [default: the scenario's first]",
+        ),
+        click.option(
+            "--micro-batch",
+            type=int,
+            help="Micro-batch size, in sequences.  [default: the scenario's first]",
+        ),
+        click.option(
+            "--network", help="One of the scenario's networks.  [default: the scenario's first]"
+        ),
     )
 
     @functools.wraps(function)
@@ -144,7 +154,7 @@ def limit_options(function: Command) -> Command:
             type=Quantity("TIME", parse_budget),
             default=DEFAULT_BUDGET,
             show_default=True,
-            help="Of a search, on one core.",
+            help="Of a search, on one core; compiling comes on top.",
         ),
         click.option(
             "--evaluations",
