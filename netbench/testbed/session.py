@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import math
-import os
 import platform
 import subprocess
 import time
@@ -246,15 +245,6 @@ def versions() -> dict[str, str]:
         "torch": importlib.metadata.version("torch"),
         "iproute2": tc.strip().partition("iproute2-")[2].partition(",")[0] or "unknown",
     }
-
-
-def power_off() -> None:
-    """End the guest kernel this process is the first program of."""
-    import ctypes
-
-    os.sync()
-    linux_reboot_cmd_power_off = 0x4321FEDC  # linux/reboot.h
-    ctypes.CDLL(None).reboot(linux_reboot_cmd_power_off)
 
 
 if __name__ == "__main__":
