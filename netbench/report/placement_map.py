@@ -40,6 +40,9 @@ COLORS = (
 
 FILL, RIM, PATH, IDLE = "#f4f7fa", "#b9c6d2", "#3a4754", "#c9d1d8"
 
+WIDE_SHARE = 0.05
+"""Of all pipelines: an arrow that stands for as many, or for most of any, is widest."""
+
 DOT = 0.36
 """Radius of a device's dot; dots of a circle are 1 apart."""
 
@@ -300,7 +303,7 @@ def _draw_hop(axes: Axes, src: Points, dst: Points, *, inside: bool) -> None:
 
 
 def _draw_shares(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Sequence[str]) -> None:
-    """A disc of the groups' shares per region; arrows as wide as many pipelines go that way."""
+    """A disc of the groups' shares per region; arrows as wide as pipelines have hops that way."""
     from matplotlib.patches import Wedge
 
     hops: Counter[tuple[int, int]] = Counter()
@@ -321,18 +324,21 @@ def _draw_shares(axes: Axes, plan: Plan, grid: Grid, sites: Sites, colors: Seque
             axes.add_patch(wedge)
             angle -= sweep
         axes.text(
-            float(centre[0]), float(centre[1]), f"{sum(counts)}\n{hops[site, site]} within",
-            ha="center", va="center", size=8, color=INK, zorder=6,
+            float(centre[0]), float(centre[1]), f"{hops[site, site]} within",
+            ha="center", va="center", size=8 * min(1.0, float(radius) / 2.5), color=INK, zorder=6,
             bbox={"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": "none"},
         )  # fmt: skip
-    _draw_arrows(axes, sites, {ends: num for ends, num in hops.items() if ends[0] != ends[1]})
+    between = {ends: num for ends, num in hops.items() if ends[0] != ends[1]}
+    _draw_arrows(axes, sites, between, WIDE_SHARE * plan.layout.dp)
 
 
-def _draw_arrows(axes: Axes, sites: Sites, hops: Mapping[tuple[int, int], int]) -> None:
-    """From region to region, with how many pipelines go there where it is not few."""
+def _draw_arrows(
+    axes: Axes, sites: Sites, hops: Mapping[tuple[int, int], int], wide: float
+) -> None:
+    """From region to region, with how many hops these are where it is not few. wide: so many."""
     from matplotlib.patches import FancyArrowPatch
 
-    most = max(hops.values(), default=1)
+    most = max([wide, *hops.values()])
     for (a, b), num in sorted(hops.items(), key=lambda hop: hop[1]):
         along = sites.centres[b] - sites.centres[a]
         unit = along / np.hypot(*along)
@@ -370,7 +376,9 @@ def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in
         0.03, 1 - 0.3 / height_in, f"{plan.scenario}: {note}" if note else plan.scenario,
         color=INK, size=14, weight="bold", va="center",
     )  # fmt: skip
-    ways = "arrows: how many pipelines go there" if whole else "a path: a pipeline, forward"
+    ways = "a path: a pipeline, forward"
+    if whole:
+        ways = "numbers: hops between stages"
     tensor = f" of {layout.tp} ranks" if layout.tp > 1 else ""
     figure.text(
         0.03, 1 - 0.6 / height_in,
