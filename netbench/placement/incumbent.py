@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -31,6 +32,10 @@ class Incumbent:
         if self.value == np.inf:
             return False
         return self._budget.over(self.elapsed_s, self.num_evaluated)
+
+    def room(self, at_once: int) -> int:
+        """How many of `at_once` candidates the budget has left."""
+        return math.ceil(min(at_once, self._budget.evaluations - self.num_evaluated))
 
     def offer(self, problem: Problem, grids: Grid) -> Floats:
         """Simulated seconds of grids (n, dp * tp, pp) of a problem; the best is kept."""

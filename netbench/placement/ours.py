@@ -132,7 +132,7 @@ class _Search:
             if self.incumbent.over:
                 return
             some = np.stack(fitting[begin : begin + LISTED_AT_ONCE])
-            self.incumbent.offer(self._problem, some)
+            self.incumbent.offer(self._problem, some[: self.incumbent.room(LISTED_AT_ONCE)])
         self._all_known = bool(fitting) and not self._layers.free
 
     def list_layers(self, max_grids: int) -> None:
@@ -152,7 +152,7 @@ class _Search:
                 some = np.stack(grids[begin : begin + LISTED_AT_ONCE])
                 some = some[placed.compute_s(some) < self.incumbent.value]
                 if len(some):
-                    self.incumbent.offer(placed, some)
+                    self.incumbent.offer(placed, some[: self.incumbent.room(LISTED_AT_ONCE)])
         self._all_known = bool(grids)
 
     def round(self) -> None:

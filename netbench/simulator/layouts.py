@@ -156,7 +156,7 @@ def search_layouts(
         rest = found[: num_finalists >> rung]
         share = budget.evaluations / (rungs * len(rest))
         if share < 1:
-            break
+            continue
         for index, one in enumerate(rest):
             left_s = deadline_s - time.perf_counter()
             if left_s <= 0 or budget.interrupted():

@@ -207,7 +207,11 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
         network=form.network,
         num_ranks=form.layout.tp * form.layout.pp * form.layout.dp,
     )
-    _check_layout(source, form, request.listed().layout)
+    try:
+        expected = request.listed().layout
+    except PlanError as error:
+        raise source.error(("layout",), f"is {_layout_text(form.layout)}, but {error}") from None
+    _check_layout(source, form, expected)
     return Placed(
         request=request,
         scheduler=form.scheduler,

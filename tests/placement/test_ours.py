@@ -20,7 +20,7 @@ from netbench.placement.problem import Answer, Budget, Problem, Step
 from netbench.placement.sites import find_sites
 from netbench.placement.tiled import tilings
 from netbench.scenario.model import Link
-from tests.placement.small import problems, small_problem, small_scenario
+from tests.placement.small import FAR, NEAR, problems, small_problem, small_scenario
 
 SIZES = (5, 4, 3)
 """Devices of three regions: twelve, for pipelines of four stages."""
@@ -160,6 +160,15 @@ def test_a_longer_search_begins_as_a_shorter_one() -> None:
     )
     values = [step.value for step in short.steps]
     assert values == [step.value for step in long.steps][: len(values)]
+
+
+def test_no_more_candidates_than_asked_for() -> None:
+    """Nor where placements are listed many at once, with these layers and with others."""
+    scenario = small_scenario([[1] * 3, [1] * 3], [[NEAR, FAR], [FAR, NEAR]])
+    problem = small_problem(scenario, "megatron-p2", layers=8, batch=6)
+    every = netbench(problem, 0, Budget()).num_evaluated
+    for count in (10, every - 1):
+        assert netbench(problem, 0, Budget(evaluations=count)).num_evaluated == count
 
 
 def test_a_search_without_time_is_as_good_as_its_starts() -> None:

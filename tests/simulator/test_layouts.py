@@ -154,6 +154,9 @@ def test_a_quarter_of_the_evaluations_goes_to_each_halving() -> None:
 
     search_layouts(two_labs(), scheduler=counted, budget=Budget(evaluations=128))
     assert given == [4.0] * 8 + [8.0] * 4 + [16.0] * 2 + [32.0]
+    given.clear()
+    search_layouts(two_labs(), scheduler=counted, budget=Budget(evaluations=20))
+    assert given == [1.25] * 4 + [2.5] * 2 + [5.0]  # too few for eight
 
 
 def test_candidates_of_the_scheduler_are_counted() -> None:

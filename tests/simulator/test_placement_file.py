@@ -158,6 +158,7 @@ def rows(*, first: list[str]) -> list[list[str]]:
         ({"scenario": "case5"}, 'scenario is "case5"; expected "pair"'),
         ({"scenario_hash": "0" * 12}, "nodes or network of pair have changed since"),
         ({"layout": {"tp": 1, "pp": 4, "dp": 2}}, "layout is tp 1, pp 4, dp 2; expected"),
+        ({"layout": {"tp": 1, "pp": 2, "dp": 3}}, "layout is tp 1, pp 2, dp 3, but batch "),
         ({"stage_layers": [4, 3]}, "2 stages and 7 layers in all; expected 2 stages and 8 layers"),
         ({"stage_layers": [8]}, "has 1 stage and 8 layers"),
         ({"layers": "many"}, "layers is \"many\"; expected a whole number"),
