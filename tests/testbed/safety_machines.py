@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -114,15 +114,15 @@ class Machines(SshServers):
         listen = ["-o", f"ListenAddress={node.address}"]
         return [str(SSHD), "-D", "-e", "-f", str(self.scratch / "sshd_config"), *listen]
 
-    def inventory(self) -> Path:
-        """An inventory file of them."""
-        path = self.scratch / "hosts.yaml"
+    def inventory(self, nodes: Sequence[int]) -> Path:
+        """An inventory file of some."""
+        path = self.scratch / f"hosts{nodes[0]}-{nodes[-1]}.yaml"
         lines = [f"ssh: {{user: root, key: {self.scratch}/client_key, agent: false,"]
         # Not that of an environment in /tmp, where machines have nothing but their own.
         python = Path(self.hosts[0].python).resolve()
         lines.append(f"  python: {python}, known_hosts: {self.known_hosts}}}")
         lines.append("hosts:")
-        for host in self.hosts:
+        for host in (self.hosts[node] for node in nodes):
             lines.append(f"  - {{name: {host.name}, address: {host.address}}}")
         path.write_text("\n".join(lines) + "\n")
         return path
