@@ -16,7 +16,12 @@ from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import print_verdict, wide_console
 from netbench.commands.schedule.contest import Ended, Entry, OnSaid, run_entries
 from netbench.commands.schedule.place import keep, print_heading, system_text
-from netbench.commands.schedule.request import Limits, limit_options, request_options
+from netbench.commands.schedule.request import (
+    SCHEDULER_NAMES,
+    Limits,
+    limit_options,
+    request_options,
+)
 from netbench.commands.schedule.search import find_scheduler, with_bounds
 from netbench.commands.simulation import warn_of_disturbances
 from netbench.errors import PlanError, RecordError, UsageError
@@ -42,7 +47,10 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 @click.command()
 @request_options
 @click.option(
-    "--schedulers", default=",".join(SCHEDULERS), show_default=True, help="Comma-separated."
+    "--schedulers",
+    default=",".join(SCHEDULERS),
+    show_default=True,
+    help=f"Comma-separated, of {SCHEDULER_NAMES}.",
 )
 @click.option(
     "--seeds",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,8 +12,9 @@ from rich.console import Console
 
 from netbench.commands.schedule.request import DEFAULT_SYSTEM, Limits
 from netbench.commands.schedule.search import count_text, find_scheduler
+from netbench.commands.simulation import warn_of_disturbances
 from netbench.errors import UsageError
-from netbench.plan import Layout, plan_memory
+from netbench.plan import Layout, Plan, plan_memory
 from netbench.report.grid import Grid, rich_table
 from netbench.report.tables import percent_text, seconds_text
 from netbench.units import counted, format_bytes
@@ -47,7 +50,7 @@ def find_layout(
     degrees = parse_layout(layout)
     placing = find_scheduler(scheduler)
     scenario = request.scenario
-    with console.status("simulating layouts") as status:
+    with _watching(console) as on_best:
         candidates = find_candidates(
             scenario,
             request.layers,
@@ -56,15 +59,16 @@ def find_layout(
             network=request.network,
             degrees=degrees,
         )
+        warn_of_disturbances(console, [candidates[0].plan.network])
+        if not as_json:
+            _print_heading(console, request, candidates[0].plan)
         found = search_layouts(
             candidates,
             scheduler=placing,
             name=scheduler,
             seed=seed,
             budget=limits.budget(),
-            progress=lambda best: status.update(
-                f"placing layouts: {best.plan.variant}, {seconds_text(best.iteration_s)} s"
-            ),
+            progress=on_best,
         )
         listed = best_listed(
             scenario, request.layers, request.batch, request.network, request.micro_batch
@@ -73,9 +77,6 @@ def find_layout(
     if as_json:
         click.echo(json.dumps(_json(found, listed), indent=2))
         return placed
-    workload = found.found[0].plan.workload
-    console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
-    console.print(f"{workload.name} B{workload.batch}; {counted(scenario.num_devices, 'device')}")
     console.print()
     console.print(rich_table(layouts_grid(found.found[:NUM_SHOWN], listed)))
     console.print()
@@ -85,6 +86,27 @@ def find_layout(
         soft_wrap=True,
     )
     return placed
+
+
+@contextmanager
+def _watching(console: Console) -> Iterator[Callable[[Found], None]]:
+    """Shows the best so far: in place on a terminal, else a line for each."""
+    with console.status("simulating layouts") as status:
+
+        def on_best(best: Found) -> None:
+            text = f"{best.plan.variant}: best {seconds_text(best.iteration_s)} s"
+            status.update(f"simulating and placing layouts, {text}")
+            if not console.is_terminal:
+                console.print(text, soft_wrap=True)
+
+        yield on_best
+
+
+def _print_heading(console: Console, request: Request, plan: Plan) -> None:
+    scenario, workload = request.scenario, plan.workload
+    title = f": {scenario.title}" if scenario.title else ""
+    console.print(f"[bold]{scenario.name}[/bold]{title}")
+    console.print(f"{workload.name} B{workload.batch}; {counted(scenario.num_devices, 'device')}")
 
 
 def _simulated_text(found: LayoutSearch, limits: Limits) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import (
+    SCHEDULER_NAMES,
     Limits,
     Output,
     limit_options,
@@ -50,7 +51,12 @@ DEFAULT_OUTPUT = "placement.json"
 @click.command()
 @request_options
 @click.option("--layout", help="Search the plan too: auto, or degrees of it, e.g. p8 or p4t2d8.")
-@click.option("--scheduler", default=DEFAULT_SCHEDULER, show_default=True, help="Who searches.")
+@click.option(
+    "--scheduler",
+    default=DEFAULT_SCHEDULER,
+    show_default=True,
+    help=f"Who searches: {SCHEDULER_NAMES}.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(0, NUM_SEEDS - 1),

@@ -32,6 +32,10 @@ DEFAULT_SYSTEM = "dtfm-scheduled"
 DEFAULT_BUDGET = "30s"
 
 
+SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, least-cost, netbench"
+"""Of `placement.schedulers`, which a help text does not load."""
+
+
 def parse_budget(text: str) -> float:
     """Seconds, above 0."""
     try:

@@ -44,8 +44,11 @@ def test_degrees_can_be_asked_for(capsys: CaptureFixture) -> None:
     """Two stages: no other layout in the table, but for the listed system."""
     assert run([*SEARCH, "p2t1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.split() for line in lines if line.startswith(("dtfm", "megatron", "zero3"))]
+    table = next(index for index, line in enumerate(lines) if line.startswith("Plan "))
+    told = [line.split(": best ") for line in lines[:table] if ": best " in line]
+    rows = [line.split() for line in lines[table:] if line.startswith(("dtfm", "mega", "zero"))]
     assert len(rows) > 3
+    assert told[-1] == [rows[0][0], f"{rows[0][4]} s"]  # where there is no terminal, a line each
     assert {row[1] for row in rows if row[1] != "(listed)"} == {"p2d2"}
 
 

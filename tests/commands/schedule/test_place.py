@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from netbench.placement.schedulers import SCHEDULERS
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
 from netbench.simulator.placement_file import read_placed
@@ -35,6 +36,13 @@ def test_what_is_found_is_the_best_of_all_placements(
     assert float(row[1]) == pytest.approx(best_s, abs=1e-4)
     assert float(row[2].rstrip("%")) == pytest.approx(100 * (best_s / listed_s - 1), abs=0.06)
     assert lines[-1] == f"run it with: netbench run {scenario} --placement {file}"
+
+
+@pytest.mark.parametrize("command", ["place", "compare"])
+def test_help_names_all_schedulers(command: str, capsys: CaptureFixture) -> None:
+    """Though it loads none."""
+    assert run(["schedule", command, "--help"]) == 0
+    assert ", ".join(SCHEDULERS) in " ".join(capsys.readouterr().out.split()).replace("- ", "-")
 
 
 def test_no_placement_is_below_the_bound(tmp_path: Path, capsys: CaptureFixture) -> None:
