@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 COVERAGE_PERCENT := 85
 # Tests run side by side, a file at a time; a guest kernel takes a core and up to 4 GB.
 MAX_WORKERS := 4
-SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile
+SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages guest-kernel run test check bench simulate reproduce-table clean
@@ -49,20 +49,21 @@ fidelity: setup packages guest-kernel ## measure what each local testbed deliver
 simulate: setup ## simulate every published time and prediction again, then reproduce-table
 	$(BIN)/netbench reproduce --simulate
 
+define search-each-setting
+	mkdir -p $(1)
+	for case in 1 2 3 4 5; do for layers in 24 32 40; do for batch in 1024 2048 4096; do \
+	  $(BIN)/netbench schedule case$$case --layers $$layers --batch $$batch $(2) \
+	    -o $(1)/case$$case-L$$layers-B$$batch.json || exit 1; \
+	done; done; done
+endef
+
 .PHONY: placements
-placements: setup ## search a placement for each published case again, for results/placements
-	for case in 1 2 3 4 5; do \
-	  $(BIN)/netbench schedule case$$case --evaluations 2000 -o results/placements/case$$case.json \
-	    || exit 1; \
-	done
+placements: setup ## search a placement for each published setting again, for results/placements
+	$(call search-each-setting,results/placements,--evaluations 2000)
 
 .PHONY: layouts
 layouts: setup ## search a plan for each published setting again, for results/placements/layouts
-	mkdir -p results/placements/layouts
-	for case in 1 2 3 4 5; do for layers in 24 32 40; do for batch in 1024 2048 4096; do \
-	  $(BIN)/netbench schedule case$$case --layers $$layers --batch $$batch --layout auto \
-	    --evaluations 64 -o results/placements/layouts/case$$case-L$$layers-B$$batch.json || exit 1; \
-	done; done; done
+	$(call search-each-setting,results/placements/layouts,--layout auto --evaluations 64)
 
 .PHONY: check-simulated
 check-simulated: setup

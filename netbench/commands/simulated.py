@@ -29,7 +29,7 @@ from netbench.report.simulated import (
     SWEEPS,
     TIMES,
     TRANSFERS,
-    placements_folder,
+    placement_path,
 )
 from netbench.report.throughput import TESTBEDS, published_throughput
 from netbench.scenario import Scenario, load_scenario
@@ -149,18 +149,19 @@ def _published() -> list[Cell]:
 
 
 def _placed() -> list[Cell]:
-    """Every published setting, with the placement found for its case."""
+    """Every published setting that was placed."""
     cells = []
     for case in CASES:
-        path = placements_folder() / f"{case}.json"
-        if not path.exists():
-            continue
-        placed = read_placed(path, _scenario(case))
         for layers, batch in published_settings(case):
-            plan = placed.on(dataclasses.replace(placed.request, layers=layers, batch=batch)).plan()
+            path = placement_path(case, layers, batch)
+            if not path.exists():
+                continue
+            placed = read_placed(path, _scenario(case))
+            plan = placed.plan()
             plan = dataclasses.replace(plan, iterations=1, warmup_iterations=0, scale=1.0)
             key = (case, plan.variant, str(layers), str(batch), plan.scheduler, str(plan.seed))
-            cells.append(Cell(tasks=(plan,), row=_after(key)))
+            bound = "" if placed.bound_s is None else number_text(placed.bound_s)
+            cells.append(Cell(tasks=(plan,), row=_after((*key, bound))))
     return cells
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from netbench.commands.simulated import Row, number_text
 from netbench.plan import Plan, plan_memory
-from netbench.report.simulated import layouts_folder
-from netbench.report.tables import setting_name
+from netbench.report.simulated import layout_path
 from netbench.scenario import load_scenario
 from netbench.simulator.parallel import time_plans
 from netbench.simulator.placement_file import Placed, read_placed
@@ -29,8 +27,10 @@ class Setting:
 
 def layout_rows(settings: Sequence[Setting]) -> Iterator[Row]:
     """A row for each setting whose layout was searched, over all cores."""
-    found = [(setting, read_placed(_path(setting), load_scenario(setting.case)))
-             for setting in settings if _path(setting).exists()]  # fmt: skip
+    paths = {setting: layout_path(setting.case, setting.layers, setting.batch)
+             for setting in settings}  # fmt: skip
+    found = [(setting, read_placed(path, load_scenario(setting.case)))
+             for setting, path in paths.items() if path.exists()]  # fmt: skip
     plans = [plan for _, placed in found for plan in (placed.request.listed(), placed.plan())]
     seconds = [timing.iteration_s for timing in time_plans(plans)]
     for (setting, placed), listed_s, placed_s in zip(
@@ -47,11 +47,6 @@ def _row(setting: Setting, placed: Placed, plan: Plan, listed_s: float, placed_s
         str(plan.layout.pp), str(plan.layout.tp), str(plan.layout.dp), f"{need_bytes / 1e9:.1f}",
         number_text(listed_s), number_text(placed_s), number_text(setting.simulated_s / placed_s),
     )  # fmt: skip
-
-
-def _path(setting: Setting) -> Path:
-    name = setting_name(setting.layers, setting.batch).replace(" ", "-")
-    return layouts_folder() / f"{setting.case}-{name}.json"
 
 
 def best_published(times: Sequence[Row]) -> list[Setting]:

@@ -41,7 +41,7 @@ SCALING = "dp-scaling"
 LAYOUTS = "layouts"
 COLUMNS = {
     TIMES: (*KEY, "seed", "published_s", "simulated_s", "error"),
-    PLACED: (*KEY, "scheduler", "seed", "simulated_s"),
+    PLACED: (*KEY, "scheduler", "seed", "bound_s", "simulated_s"),
     TRANSFERS: (
         "delay_one_way_ms", "bandwidth_gbps", "backend", "message_mb", "published_ms",
         "simulated_ms", "error", "simulated_again_ms",
@@ -86,15 +86,15 @@ WIDTH = 100
 """Of lines of prose."""
 
 
-def placements_folder() -> Path:
-    """A file per case, as `netbench schedule` wrote it (`make placements`)."""
-    return data_folder(PLACED)
+def placement_path(case: str, layers: int, batch: int) -> Path:
+    """What `netbench schedule` wrote for a published setting (`make placements`)."""
+    return data_folder(PLACED) / f"{case}-L{layers}-B{batch}.json"
 
 
-def layouts_folder() -> Path:
-    """A file per published setting, as `netbench schedule --layout auto` wrote it (`make
-    layouts`)."""
-    return placements_folder() / "layouts"
+def layout_path(case: str, layers: int, batch: int) -> Path:
+    """What `netbench schedule --layout auto` wrote for a published setting (`make layouts`)."""
+    placed = placement_path(case, layers, batch)
+    return placed.parent / "layouts" / placed.name
 
 
 def table_path(results: Path, name: str) -> Path:
@@ -346,15 +346,25 @@ def bullet(text: str) -> str:
     )  # fmt: skip
 
 
-PLACED_NOTE = f"""
-*{PLACED_NAME}* is `{BESIDE_PLACED}` with another placement, simulated only; in brackets, against
-the simulated `{BESIDE_PLACED}`. `netbench schedule` found it for the first setting of each case;
-it is timed in all of them. The [files](placements) say how long it looked, and what the lower bound
-is ([placement](../docs/placement.md)).
-"""
-
 NOT_SIMULATED = f"""\
 Nothing has been simulated yet; do it with: `{COMMAND}` (`make simulate`).
+"""
+
+
+def placed_note(results: Path) -> str:
+    """What the last column of the tables is, and how far it may be from the best there is; empty
+    where nothing was placed."""
+    table = read_table(results, PLACED)
+    if table is None or table.empty:
+        return ""
+    gaps = (table["simulated_s"] / table["bound_s"] - 1).groupby(table["case"])
+    by_case = ", ".join(f"{gap.max():.1%} in {case}" for case, gap in gaps)
+    return f"""
+*{PLACED_NAME}* is `{BESIDE_PLACED}` where `netbench schedule` places it, with as many layers in
+each stage as it chooses, simulated only; in brackets, against the simulated `{BESIDE_PLACED}`. The
+[files](placements), one per setting, say how long was searched. No placement with those layers is
+below a lower bound ([how](../docs/placement.md#how-far-from-optimal)); above it they are by up to
+{by_case}.
 """
 
 
@@ -376,7 +386,7 @@ What `netbench.simulator` says about the published runs: all {settings["num"].su
 [{TIMES}.csv]({FOLDER}/{TIMES}.csv). A run without random placement is simulated once for all its
 seeds. Constants are fitted on cases 1 and 2, though not on every system there, and on the
 point-to-point transfers below ([how](../docs/calibration.md)). Cases 3, 4 and 5 are predictions.
-{PLACED_NOTE if placed else ""}
+{placed_note(results)}
 ### Accuracy
 
 Mean absolute error / mean error, of means over the seeds (number of settings):
