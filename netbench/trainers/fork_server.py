@@ -38,6 +38,7 @@ def serve(path: Path) -> NoReturn:
     # What exists now never becomes garbage: its pages stay shared between the ranks.
     gc.collect()
     gc.freeze()
+    gc.enable()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(BACKLOG)
