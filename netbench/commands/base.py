@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from netbench.commands.live import heading
 from netbench.plan import Plan, full_size_plan
 from netbench.plan.what_if import LINKS, changed_links, check_links, default_links
 from netbench.scenario import Scenario, load_scenario
@@ -41,9 +42,8 @@ class Base:
 
     @property
     def heading(self) -> str:
-        """Name and title, for a `rich` console."""
-        title = f": {self.scenario.title}" if self.scenario.title else ""
-        return f"[bold]{self.scenario.name}[/bold]{title}"
+        """Of the scenario."""
+        return heading(self.scenario)
 
     def plan(self, system: str, **sizes: Any) -> Plan:
         """One iteration at full size. sizes: layers, batch, micro_batch; else the setting's."""

@@ -23,6 +23,7 @@ from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.plan import Plan, placed_name
 from netbench.plan.experiment import Experiment
 from netbench.records import Record
+from netbench.scenario import Scenario
 from netbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ def wide_console(columns: int = FILE_COLUMNS) -> Console:
     """As wide as the terminal; where output goes elsewhere, so many columns."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=columns)
+
+
+def heading(scenario: Scenario) -> str:
+    """Name and title, for a `rich` console."""
+    title = f": {scenario.title}" if scenario.title else ""
+    return f"[bold]{scenario.name}[/bold]{title}"
 
 
 class Live:

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.files import check_formats, check_writable
-from netbench.commands.live import live, print_verdict, wide_console
+from netbench.commands.live import heading, live, print_verdict, wide_console
 from netbench.commands.placed import check_placements, place_plans
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.commands.script import check_script
@@ -395,7 +395,7 @@ def carry_out(
     trace: bool,
 ) -> Outcome:
     """Choose a testbed, run what is not finished, keep it."""
-    console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
+    console.print(heading(scenario))
     _warn(console, scenario, plans, emulated=testbed != SIMULATOR)
     finished = _finished(resumed)
     if resumed is not None and not _is_left(console, resumed, plans, finished):

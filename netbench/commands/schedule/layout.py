@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from netbench.commands.live import heading
 from netbench.commands.schedule.request import DEFAULT_SYSTEM, Limits
 from netbench.commands.schedule.search import count_text, find_scheduler
 from netbench.commands.simulation import warn_of_disturbances
@@ -104,8 +105,7 @@ def _watching(console: Console) -> Iterator[Callable[[Found], None]]:
 
 def _print_heading(console: Console, request: Request, plan: Plan) -> None:
     scenario, workload = request.scenario, plan.workload
-    title = f": {scenario.title}" if scenario.title else ""
-    console.print(f"[bold]{scenario.name}[/bold]{title}")
+    console.print(heading(scenario))
     console.print(f"{workload.name} B{workload.batch}; {counted(scenario.num_devices, 'device')}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from netbench.commands.live import heading
 from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import (
@@ -125,8 +126,7 @@ def _find(
 def print_heading(console: Console, request: Request) -> None:
     """The scenario, and what of it is to be placed."""
     scenario, plan = request.scenario, request.listed()
-    title = f": {scenario.title}" if scenario.title else ""
-    console.print(f"[bold]{scenario.name}[/bold]{title}")
+    console.print(heading(scenario))
     console.print(f"{system_text(plan)}; {counted(scenario.num_devices, 'device')}", soft_wrap=True)
 
 

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.commands.live import heading
 from netbench.commands.schedule.place import keep, run_hint, system_text
 from netbench.commands.schedule.request import (
     DEFAULT_SYSTEM,
@@ -184,8 +185,7 @@ def _print(
     added: tuple[str, ...],
     moves: int,
 ) -> None:
-    scenario = before.request.scenario
-    console.print(f"[bold]{scenario.name}[/bold]: {scenario.title}")
+    console.print(heading(before.request.scenario))
     console.print(system_text(before.plan()), soft_wrap=True)
     changes = [f"lost: {', '.join(lost)}"] if lost else []
     changes += [f"added: {', '.join(added)}"] if added else []

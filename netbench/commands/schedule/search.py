@@ -97,7 +97,7 @@ def with_bounds(
     interrupted: Interrupted = never,
 ) -> tuple[Placed, ...]:
     """With the lower bounds of their problems, where they are known; of all that have as many
-    layers in each stage, one is searched. What is proved so far is shown.
+    layers in each stage, one is searched. What is proved is shown, and why.
 
     seconds: for all searches together; None = as many as `netbench.placement.bound` takes.
     """
@@ -116,6 +116,13 @@ def with_bounds(
             )
         except PlanError:  # a system without stages
             return tuple(placed)
+    least = min(bounds, key=lambda bound: bound.seconds)
+    cut = "" if least.proved else "; its search was cut short, more may be provable"
+    console.print(
+        f"lower bound {seconds_text(least.seconds)} s: {least.proof}{cut}",
+        style="dim",
+        soft_wrap=True,
+    )
     bound_s = dict(zip(kinds, (bound.seconds for bound in bounds), strict=True))
     return tuple(dataclasses.replace(one, bound_s=bound_s[one.stage_layers]) for one in placed)
 
