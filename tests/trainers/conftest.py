@@ -168,6 +168,14 @@ class RankProcesses:
             connection.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Layers of the tests are small: a second thread would only wait for the first, busily."""
+    import torch  # not for who collects these tests and runs others
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A fork server for the whole run: torch is imported once."""
