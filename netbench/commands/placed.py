@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, simulated_s, warm_up, watching
 from netbench.errors import UsageError, nearest
-from netbench.plan import Plan, unplaced_name
+from netbench.plan import Plan, placed_name, unplaced_name
 from netbench.report.tables import seconds_text
 from netbench.scenario import Scenario
 
@@ -55,14 +55,16 @@ def place_plans(
     system and setting, or with `every_setting` for the settings of `plans`.
     seeds: of searches. scale: None = as `build_plans`.
     """
-    found: list[Plan] = []
-    for name in placements:
+    by_name: dict[str, list[Plan]] = {}
+    for name in sorted(placements, key=_is_file, reverse=True):  # searches last: they take long
         if name == OWN:
-            found += plans
+            by_name[name] = list(plans)
         elif _is_file(name):
-            found += _from_file(Path(name), scenario, plans, every_setting)
+            by_name[name] = _from_file(Path(name), scenario, plans, every_setting)
         else:
-            found += _searched(console, scenario, plans, name, seeds, limits)
+            by_name[name] = _searched(console, scenario, plans, name, seeds, limits)
+        _check_rows(by_name)
+    found = [plan for name in placements for plan in by_name[name]]
     first = plans[0]
     common = max(plan.scale for plan in found) if scale is None else scale
     return tuple(
@@ -76,6 +78,26 @@ def place_plans(
             for plan in found
         )
     )
+
+
+def _check_rows(by_name: Mapping[str, Sequence[Plan]]) -> None:
+    """Raises UsageError where the last of these names would share a row of a table with another,
+    which would have the mean of both."""
+    *others, last = by_name
+    for name in others:
+        same = {(_row(plan), plan.placement) for plan in by_name[name]}
+        rows = {row for row, _ in same}
+        for plan in by_name[last]:
+            if _row(plan) in rows and (_row(plan), plan.placement) not in same:
+                raise UsageError(
+                    f'--placement: {name} and {last} are both "{_row(plan)[0]}", of which a table '
+                    "has one row; run them one after the other, or write another name as "
+                    '"scheduler" in a file'
+                )
+
+
+def _row(plan: Plan) -> tuple[object, ...]:
+    return placed_name(plan.variant, plan.scheduler), *_setting(plan)
 
 
 def _is_file(name: str) -> bool:

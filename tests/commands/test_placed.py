@@ -60,6 +60,28 @@ def test_a_file_is_run_as_it_was_found(tmp_path: Path, capsys: CaptureFixture) -
     assert float(larger[row["row"]]["mean_s"]) > float(row["mean_s"])
 
 
+def test_two_placements_of_one_name_are_not_averaged(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Two files of a scheduler are refused, for a table has one row of it; with another name in
+    one of them there are two. The same placement twice is one."""
+    scenario = four_nodes.write(tmp_path)
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    for seed, file in (("1", one), ("2", other)):
+        search = ("--scheduler", "random", "--seed", seed, "-o", str(file))
+        assert run(["schedule", scenario, *search]) == 0
+    assert one.read_text().split("pipelines")[1] != other.read_text().split("pipelines")[1]
+    command = ["run", scenario, "--testbed", "sim", "--results", str(tmp_path / "results")]
+    assert run([*command, "--placement", f"{one},{other}"]) == 2
+    printed = capsys.readouterr().err
+    assert f'{one} and {other} are both "dtfm, random placement"' in printed
+    assert not (tmp_path / "results").exists()
+    other.write_text(other.read_text().replace('"random"', '"by hand"'))
+    found = rows(tmp_path, "--placement", f"{one},{other}", capsys=capsys)
+    assert set(found) == {"dtfm, random placement", "dtfm, by hand placement"}
+    assert all(row["n"] == "1" for row in found.values())
+
+
 def test_a_run_with_placements_is_resumed(tmp_path: Path, capsys: CaptureFixture) -> None:
     """Plans are in its records: nothing is searched again, and --placement not repeated."""
     scenario, results = four_nodes.write(tmp_path), tmp_path / "results"
