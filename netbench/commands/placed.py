@@ -30,7 +30,7 @@ def check_placements(text: str) -> tuple[str, ...]:
 
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in (OWN, *SCHEDULERS) and not _is_file(name):
+        if name not in (OWN, *SCHEDULERS) and not is_file(name):
             raise UsageError(
                 f'--placement "{name}": there is neither a file nor a scheduler called so; '
                 f"{nearest(name, (OWN, *SCHEDULERS))}, or give a file of netbench schedule -o"
@@ -56,10 +56,10 @@ def place_plans(
     seeds: of searches. scale: None = as `build_plans`.
     """
     by_name: dict[str, list[Plan]] = {}
-    for name in sorted(placements, key=_is_file, reverse=True):  # searches last: they take long
+    for name in sorted(placements, key=is_file, reverse=True):  # searches last: they take long
         if name == OWN:
             by_name[name] = list(plans)
-        elif _is_file(name):
+        elif is_file(name):
             by_name[name] = _from_file(Path(name), scenario, plans, every_setting)
         else:
             by_name[name] = _searched(console, scenario, plans, name, seeds, limits)
@@ -100,7 +100,8 @@ def _row(plan: Plan) -> tuple[object, ...]:
     return placed_name(plan.variant, plan.scheduler), *_setting(plan)
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
+    """Whether a placement is read from a file."""
     return Path(name).suffix != "" or Path(name).is_file()
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import heading, live, print_verdict, wide_console
-from netbench.commands.placed import check_placements, place_plans
+from netbench.commands.placed import check_placements, is_file, place_plans
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.commands.script import check_script
 from netbench.commands.simulation import predictions, simulate_plans, write_pictures
@@ -339,6 +339,11 @@ def _placed(
         raise UsageError(
             "--placement is of pipelines of virtual layers; leave it out with --compute, --command "
             "and models by name"
+        )
+    if asked.systems and all(map(is_file, placements)):
+        raise UsageError(
+            "--systems is of what own and schedulers place, and a file says which system it is "
+            f"for; leave it out, or write --placement own,{','.join(placements)}"
         )
     sizes = (asked.layers, asked.batch, asked.micro_batch, asked.networks)
     return place_plans(

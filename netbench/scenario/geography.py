@@ -86,10 +86,11 @@ def generate_scenario(
     regions than there are cities, or devices.
     """
     names, places_deg = read_cities()
-    if not 0 < num_regions <= min(len(names), num_devices):
+    most = min(len(names), num_devices)
+    if not 0 < num_regions <= most:
         raise ScenarioError(
             f"{counted(num_regions, 'region')} for {counted(num_devices, 'device')}: expected 1 to "
-            f"{len(names)} regions, each with a device"
+            f"{most}: there are {len(names)} cities, and each has a device"
         )
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(names), num_regions, replace=False)

@@ -105,6 +105,7 @@ def test_a_run_with_placements_is_resumed(tmp_path: Path, capsys: CaptureFixture
         (("--placement", "random-100"), "did you mean random-1000"),
         (("--placement", "nothing.json"), "nothing.json: no such file"),
         (("--placement", "identity", "--compute", "cpu"), "virtual layers"),
+        (("--placement", "a.json", "--systems", "zero3"), "a file says which system it is for"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(

@@ -212,4 +212,4 @@ def test_what_cannot_be_generated_is_said(capsys: pytest.CaptureFixture[str]) ->
     """In one line."""
     code, _, err = typed(capsys, "generate", "--regions", "8", "--devices", "4")
     assert code == 2
-    assert err.startswith("error: 8 regions for 4 devices: expected 1 to 71 regions")
+    assert err.startswith("error: 8 regions for 4 devices: expected 1 to 4: there are 71 cities")

@@ -185,9 +185,11 @@ def test_regions_differ_in_size(tmp_path: Path) -> None:
     assert 0.4 < counts.std() / counts.mean() < 1.0
 
 
-@pytest.mark.parametrize(("regions", "devices"), [(5, 4), (72, 1000)])
-def test_more_regions_than_devices_or_cities_are_refused(regions: int, devices: int) -> None:
+@pytest.mark.parametrize(("regions", "devices", "most"), [(5, 4, 4), (72, 1000, 71)])
+def test_more_regions_than_devices_or_cities_are_refused(
+    regions: int, devices: int, most: int
+) -> None:
     """With what there is."""
-    message = f"{regions} regions for {devices} devices: expected 1 to 71"
+    message = f"{regions} regions for {devices} devices: expected 1 to {most}: "
     with pytest.raises(ScenarioError, match=message):
         text_of(regions, devices)
