@@ -75,7 +75,8 @@ def check_token_file(path: Path, workload: Workload, num_sequences: int) -> None
     """Raises PlanError unless a model can train on the first so many sequences of a file, which
     begins again after its last."""
     tokens = map_tokens(path, workload.sequence)
-    read = tokens[: num_sequences * workload.sequence + 1]
+    num_read = min(num_sequences, (len(tokens) - 1) // workload.sequence)
+    read = tokens[: num_read * workload.sequence + 1]
     if read[::2].any() and not read[1::2].any():
         raise PlanError(
             f"{path}: every second 16-bit number is 0, as if they were of 32 or 64 bits; {EXPECTED}"

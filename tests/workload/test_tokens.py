@@ -38,11 +38,14 @@ def test_the_vocabulary_is_what_positions_leave_of_the_embeddings() -> None:
 
 
 def test_only_what_is_read_must_be_in_the_vocabulary(tmp_path: Path) -> None:
-    """A sequence and the target of its last token; the file may have more, or fewer sequences."""
-    path = write(tmp_path, *range(1, SEQUENCE + 2), VOCABULARY)
+    """A sequence and the target of its last token; the file may have more, or fewer sequences. What
+    is left behind its last whole one is never read."""
+    first, unknown = [*range(1, SEQUENCE + 2)], [VOCABULARY] * SEQUENCE
+    path = write(tmp_path, *first, *unknown)
     check_token_file(path, MODEL, 1)
     with pytest.raises(PlanError, match=r"tokens\.bin: token 9 is 100; the model knows 0 to 99"):
         check_token_file(path, MODEL, 1000)
+    check_token_file(write(tmp_path, *first, *unknown[:-1]), MODEL, 1000)
 
 
 @pytest.mark.parametrize(
