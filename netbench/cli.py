@@ -73,7 +73,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
-    except SystemError as error:  # what a signal raises on the way into compiled code is its cause
+    except (ImportError, SystemError) as error:  # compiled code's, of what a signal raises in it
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _interrupted()
         if isinstance(error.__cause__, SystemExit):
