@@ -74,15 +74,23 @@ def run(args: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
     except (ImportError, SystemError) as error:  # compiled code's, of what a signal raises in it
-        if isinstance(error.__cause__, KeyboardInterrupt):
+        cause = _first_cause(error)
+        if isinstance(cause, KeyboardInterrupt):
             return _interrupted()
-        if isinstance(error.__cause__, SystemExit):
-            raise error.__cause__ from None
+        if isinstance(cause, SystemExit):
+            raise cause from None
         raise
     except NetbenchError as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Compiled code that calls compiled code makes several of one, each from the one before."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _interrupted() -> int:

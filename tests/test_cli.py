@@ -127,12 +127,14 @@ def test_an_interrupt_exits_130(
 def test_a_signal_on_the_way_into_compiled_code_is_no_crash(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There the interpreter makes a SystemError of what the handler raises; while such a module is
-    imported, pybind11 an ImportError."""
+    """There the interpreter makes a SystemError of what the handler raises, and another of that
+    where one calls the other; while such a module is imported, pybind11 makes an ImportError."""
 
     def ends(cause: BaseException) -> None:
         def end() -> None:
-            raise kind("returned a result with an exception set") from cause
+            inner = SystemError("returned a result with an exception set")
+            inner.__cause__ = cause
+            raise kind("returned a result with an exception set") from inner
 
         add_command(monkeypatch, end)
 
