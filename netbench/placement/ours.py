@@ -153,7 +153,6 @@ class _Search:
                 some = some[placed.compute_s(some) < self.incumbent.value]
                 if len(some):
                     self.incumbent.offer(placed, some[: self.incumbent.room(LISTED_AT_ONCE)])
-        self._all_known = bool(grids)
 
     def round(self) -> None:
         """Anneal from somewhere, simulate what comes of it, learn, and descend if it is good."""
