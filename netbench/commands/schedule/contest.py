@@ -66,8 +66,8 @@ def run_entries(
     pool = ProcessPoolExecutor(
         len(cores), context, initializer=_start, initargs=(free, said, ended)
     )
-    # Nothing is raised inside of the pool, whose threads would wait for each other.
     with interruptible() as interrupted:
+        interrupted()  # now nothing is raised inside of the pool: its threads would wait for ever
         try:
             left: set[Future[tuple[int, Ended]]] = {
                 pool.submit(_run, index, request, entry, limits)

@@ -17,20 +17,31 @@ def never() -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupted]:
-    """Whether Ctrl-C has been pressed since; pressed again, it interrupts as ever.
+    """Whether Ctrl-C has been pressed since this was first asked; pressed before that, while there
+    is nothing to keep, or again, it interrupts as ever. A process that ignores it still does.
 
     Nothing is raised the first time: in compiled code, KeyboardInterrupt becomes a SystemError.
     """
-    pressed = False
     before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        yield never
+        return
+    asked = pressed = False
 
     def press(signum: int, frame: FrameType | None) -> None:
         nonlocal pressed
-        pressed = True
         signal.signal(signal.SIGINT, before)
+        pressed = asked
+        if not asked:
+            signal.raise_signal(signum)
+
+    def interrupted() -> bool:
+        nonlocal asked
+        asked = True
+        return pressed
 
     signal.signal(signal.SIGINT, press)
     try:
-        yield lambda: pressed
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,31 @@ from netbench.scenario import load_scenario
 from netbench.simulator import simulate
 from netbench.simulator.placement_file import read_placed
 
-HOUR = Limits(seconds=3600.0)
+LONG = Limits(seconds=300.0)
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """What a shell starts in the background ignores Ctrl-C, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_before_anybody_looks_it_interrupts_as_ever() -> None:
+    """While something is compiled, say: there is nothing to keep."""
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_it_is_ignored_it_stays_so() -> None:
+    """In the background of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interruptible() as interrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert not interrupted()
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_pressed_once_it_is_told_pressed_twice_it_interrupts() -> None:
@@ -39,7 +64,7 @@ def test_the_best_so_far_is_the_answer(tmp_path: Path) -> None:
     file = tmp_path / "placement.json"
     command = [sys.executable, "-m", "netbench.cli", "schedule", "uneven-regions"]
     with subprocess.Popen(
-        [*command, "--budget", "1h", "-o", str(file)],
+        [*command, "--budget", "5min", "-o", str(file)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,7 +77,7 @@ def test_the_best_so_far_is_the_answer(tmp_path: Path) -> None:
                 break
         printed = process.stdout.read()
     assert process.returncode == 130, printed
-    assert "budget 1h, interrupted)" in printed
+    assert "budget 5min, interrupted)" in printed
     assert "Traceback" not in printed
     assert "lower bound" not in printed
     placed = read_placed(file, load_scenario("uneven-regions"))
@@ -61,8 +86,8 @@ def test_the_best_so_far_is_the_answer(tmp_path: Path) -> None:
 
 
 def test_many_searches_end_soon_when_they_are_interrupted() -> None:
-    """Two of an hour each, interrupted when the first has found something: nothing waits for the
-    rest of the hour."""
+    """Two of five minutes, interrupted when the first has found something: nothing waits for the
+    rest of them."""
     request = make_request("uneven-regions")
     entries = [Entry(scheduler="dtfm", seed=seed) for seed in (0, 1)]
     said: list[str] = []
@@ -74,6 +99,6 @@ def test_many_searches_end_soon_when_they_are_interrupted() -> None:
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        list(run_entries(request, entries, HOUR, press))
+        list(run_entries(request, entries, LONG, press))
     assert said
     assert signal.getsignal(signal.SIGINT) is before
