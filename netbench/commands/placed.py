@@ -62,6 +62,7 @@ def place_plans(
         elif is_file(name):
             by_name[name] = _from_file(Path(name), scenario, plans, every_setting)
         else:
+            _check_files(by_name, plans, name)
             by_name[name] = _searched(console, scenario, plans, name, seeds, limits)
         _check_rows(by_name)
     found = [plan for name in placements for plan in by_name[name]]
@@ -80,6 +81,15 @@ def place_plans(
     )
 
 
+def _check_files(by_name: Mapping[str, Sequence[Plan]], plans: Sequence[Plan], name: str) -> None:
+    """As `_check_rows`, before scheduler `name` has searched: a file's row is a file's."""
+    searched = {_row(dataclasses.replace(plan, scheduler=name)) for plan in plans}
+    for other in filter(is_file, by_name):
+        for plan in by_name[other]:
+            if _row(plan) in searched:
+                raise _one_row(other, name, plan)
+
+
 def _check_rows(by_name: Mapping[str, Sequence[Plan]]) -> None:
     """Raises UsageError where the last of these names would share a row of a table with another,
     which would have the mean of both."""
@@ -89,11 +99,14 @@ def _check_rows(by_name: Mapping[str, Sequence[Plan]]) -> None:
         rows = {row for row, _ in same}
         for plan in by_name[last]:
             if _row(plan) in rows and (_row(plan), plan.placement) not in same:
-                raise UsageError(
-                    f'--placement: {name} and {last} are both "{_row(plan)[0]}", of which a table '
-                    "has one row; run them one after the other, or write another name as "
-                    '"scheduler" in a file'
-                )
+                raise _one_row(name, last, plan)
+
+
+def _one_row(name: str, other: str, plan: Plan) -> UsageError:
+    return UsageError(
+        f'--placement: {name} and {other} are both "{_row(plan)[0]}", of which a table has one '
+        'row; run them one after the other, or write another name as "scheduler" in a file'
+    )
 
 
 def _row(plan: Plan) -> tuple[object, ...]:

@@ -75,6 +75,8 @@ def test_two_placements_of_one_name_are_not_averaged(
     assert run([*command, "--placement", f"{one},{other}"]) == 2
     printed = capsys.readouterr().err
     assert f'{one} and {other} are both "dtfm, random placement"' in printed
+    assert run([*command, "--placement", f"random,{one}"]) == 2
+    assert f'{one} and random are both "dtfm, random placement"' in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
     other.write_text(other.read_text().replace('"random"', '"by hand"'))
     found = rows(tmp_path, "--placement", f"{one},{other}", capsys=capsys)
