@@ -96,7 +96,7 @@ class _Search:
         self._elite: list[tuple[float, Grid, Grid]] = []  # seconds, blocks, layers
         self._seen: dict[bytes, float] = {}
         self._num_rounds = self._num_idle_rounds = 0
-        self._all_known = False
+        self._listed = self._all_known = False
         self._patience = LONG_PATIENCE if budget.seconds < np.inf else PATIENCE
 
     @property
@@ -124,7 +124,7 @@ class _Search:
 
     def list_all(self, max_grids: int) -> None:
         """Simulate every placement where they are no more, with the layers as they are given."""
-        if self.incumbent.over or self._all_known:
+        if self.incumbent.over or self._listed:
             return
         grids = few_grids(self._problem, max_grids)
         fitting = [grid for grid in grids if self._problem.fits(grid).all()]
@@ -133,7 +133,8 @@ class _Search:
                 return
             some = np.stack(fitting[begin : begin + LISTED_AT_ONCE])
             self.incumbent.offer(self._problem, some[: self.incumbent.room(LISTED_AT_ONCE)])
-        self._all_known = bool(fitting) and not self._layers.free
+        self._listed = bool(fitting)
+        self._all_known = self._listed and not self._layers.free
 
     def list_layers(self, max_grids: int) -> None:
         """Simulate every placement with all layers that stages can have, where they are no more;
@@ -144,7 +145,8 @@ class _Search:
         grids = few_grids(self._problem, max_grids // num_choices) if num_choices else []
         for choice in self._layers.choices(self._elite[0][2]) if grids else ():
             placed = self._layers.problem(choice)
-            if placed is None:
+            known = self._listed and np.array_equal(choice, self._layers.start)
+            if placed is None or known:
                 continue
             for begin in range(0, len(grids), LISTED_AT_ONCE):
                 if self.incumbent.over:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from netbench.records import Run, find_run, read_run
+from netbench.units import counted
 from tests.testbed.processes import guests_of, left_after_a_while
 
 pytestmark = pytest.mark.guest
@@ -145,7 +146,7 @@ def test_after_sigkill_nothing_is_left_and_resume_completes(moment: str, tmp_pat
     assert (host_network(), sysctls()) == before
     kept = [(r.plan_hash, r.iteration) for r in recorded(tmp_path).records]
     output = run(tmp_path, "--resume")
-    assert f"{len(kept)} iterations are there already" in output
+    assert f"{counted(len(kept), 'iteration')} there already" in output
     found = [(r.plan_hash, r.iteration) for r in recorded(tmp_path).records]
     assert found[: len(kept)] == kept
     assert len(found) == len(set(found)) == 6
