@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.commands.base import SETTING_OPTIONS
 from netbench.commands.files import check_formats, check_writable
 from netbench.commands.live import wide_console
 from netbench.commands.quantity import Quantity
@@ -57,10 +58,11 @@ class Limits:
     interrupted: Interrupted = never
 
     def budget(self) -> Budget:
-        """As schedulers take it, without progress. A number of candidates alone decides, where
-        there is one: the same then comes out on every machine."""
+        """As schedulers take it, without progress, of a search that begins now. A number of
+        candidates alone decides, where there is one: the same then comes out on every machine."""
         from netbench.placement.problem import Budget
 
+        self.interrupted()  # from here on, before any candidate, Ctrl-C ends the search
         if self.evaluations is None:
             return Budget(seconds=self.seconds, interrupted=self.interrupted)
         return Budget(evaluations=self.evaluations, interrupted=self.interrupted)
@@ -115,20 +117,7 @@ def request_options(function: Command) -> Command:
     options = (
         click.argument("scenario"),
         click.option("--system", default=DEFAULT_SYSTEM, show_default=True, help="What to place."),
-        click.option("--layers", type=int, help="Model depth.  [default: the scenario's first]"),
-        click.option(
-            "--batch",
-            type=int,
-            help="Global batch size, in sequences.  [default: the scenario's first]",
-        ),
-        click.option(
-            "--micro-batch",
-            type=int,
-            help="Micro-batch size, in sequences.  [default: the scenario's first]",
-        ),
-        click.option(
-            "--network", help="One of the scenario's networks.  [default: the scenario's first]"
-        ),
+        *SETTING_OPTIONS,
     )
 
     @functools.wraps(function)

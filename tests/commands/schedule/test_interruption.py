@@ -37,6 +37,14 @@ def test_before_anybody_looks_it_interrupts_as_ever() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_from_the_first_candidate_on_it_ends_the_search() -> None:
+    """A search that has begun, and has not looked yet, is not interrupted in the middle."""
+    with interruptible() as interrupted:
+        budget = Limits(seconds=300.0, interrupted=interrupted).budget()
+        signal.raise_signal(signal.SIGINT)
+        assert budget.interrupted()
+
+
 def test_where_it_is_ignored_it_stays_so() -> None:
     """In the background of a script."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
