@@ -75,25 +75,31 @@ class Base:
         return f"{WHERE[self.links]}{': ' if now else ''}{', '.join(now)}"
 
 
+SETTING_OPTIONS = (
+    click.option("--layers", type=int, help="Model depth.  [default: the scenario's first]"),
+    click.option(
+        "--batch",
+        type=int,
+        help="Global batch size, in sequences.  [default: the scenario's first]",
+    ),
+    click.option(
+        "--micro-batch",
+        type=int,
+        help="Micro-batch size, in sequences.  [default: the scenario's first]",
+    ),
+    click.option(
+        "--network", help="One of the scenario's networks.  [default: the scenario's first]"
+    ),
+)
+"""Of one setting of a scenario's slice."""
+
+
 def base_options(function: Command) -> Command:
     """Options of a command that is given a `Base` first."""
     options = (
         click.argument("scenario"),
         click.option("--systems", "--system", help="Comma-separated.  [default: the scenario's]"),
-        click.option("--layers", type=int, help="Model depth.  [default: the scenario's first]"),
-        click.option(
-            "--batch",
-            type=int,
-            help="Global batch size, in sequences.  [default: the scenario's first]",
-        ),
-        click.option(
-            "--micro-batch",
-            type=int,
-            help="Micro-batch size, in sequences.  [default: the scenario's first]",
-        ),
-        click.option(
-            "--network", help="One of the scenario's networks.  [default: the scenario's first]"
-        ),
+        *SETTING_OPTIONS,
         click.option(
             "--seed", type=int, help="Of random placements.  [default: the scenario's first]"
         ),

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.commands.files import results_option
 from netbench.commands.live import live, print_verdict
 from netbench.commands.quantity import RATE, TIME, Quantity
 from netbench.commands.simulation import simulator_environment, warn_of_disturbances
@@ -102,13 +103,7 @@ SIZES = Quantity("SIZE,...", parse_sizes)
     "among equals, is pair.  [default: pair]",
 )
 @click.option("--mtu", type=click.IntRange(*MTU_RANGE), help="Bytes.  [default: 1500]")
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 def command(
     ops: tuple[str, ...],
     nodes: int,

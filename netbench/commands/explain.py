@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from netbench.commands.files import check_formats, check_writable
+from netbench.commands.files import check_formats, check_writable, results_option
 from netbench.commands.simulation import plot_simulation, warn_of_disturbances
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan import Plan, describe_plan, full_size_plan, memory_warnings, plan_from_json
@@ -74,13 +74,7 @@ ROWS = (
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a trace (.json, .json.gz).")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write a picture (PNG, SVG, PDF).")
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 def command(
     what: str,
     system: str | None,

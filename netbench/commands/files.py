@@ -1,4 +1,5 @@
-"""Files that commands write: refused before any work where they cannot be written."""
+"""Files that commands write: refused before any work where they cannot be written; and the folder
+of runs."""
 
 from __future__ import annotations
 
@@ -9,6 +10,14 @@ from pathlib import Path
 import click
 
 from netbench.errors import UsageError
+
+results_option = click.option(
+    "--results",
+    default="results",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of runs.",
+)
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from netbench.commands.files import results_option
 from netbench.errors import RecordError, UsageError
 from netbench.units import counted
 
@@ -24,13 +25,7 @@ OUT_OF_DATE = "is out of date; write it with: make"
     help="First simulate every published time and every prediction, for results/simulated/.",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is out of date.")
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 def command(simulate: bool, check: bool, results: Path) -> int:
     """Regenerate results/README.md from the published figures, results/simulated/ and the recorded
     runs.

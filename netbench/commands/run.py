@@ -15,7 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from netbench.commands.files import check_formats, check_writable
+from netbench.commands.files import check_formats, check_writable, results_option
 from netbench.commands.live import heading, live, print_verdict, wide_console
 from netbench.commands.placed import check_placements, is_file, place_plans
 from netbench.commands.schedule.request import Limits, limit_options
@@ -112,13 +112,7 @@ class NumberList(click.ParamType[tuple[int, ...]]):
 @limit_options
 @click.option("--testbed", default="local", show_default=True, help=" | ".join(REQUESTS))
 @click.option("--ssh", is_flag=True, help="Reach nodes through a real sshd each.")
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 @click.option(
     "--resume",
     is_flag=False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from netbench.commands.files import results_option
 from netbench.errors import RecordError, UsageError
 from netbench.records import FILE_NAME, find_run, read_run
 
@@ -22,13 +23,7 @@ COLLECTIVE = "collective"
 @click.option(
     "--run", "run_path", type=click.Path(path_type=Path), help="A run's folder.  [default: newest]"
 )
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 @click.option(
     "--format",
     "form",

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from netbench.commands.files import check_formats, check_writable
+from netbench.commands.files import check_formats, check_writable, results_option
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.commands.live import wide_console
 from netbench.errors import UsageError
@@ -50,13 +50,7 @@ def trace() -> None:
     type=click.Path(path_type=Path),
     help="Write one trace of both (.json, .json.gz).",
 )
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 def diff(
     run: str, digits: str | None, plot: Path | None, output: Path | None, results: Path
 ) -> None:

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from netbench.commands.files import check_formats, check_writable
+from netbench.commands.files import check_formats, check_writable, results_option
 from netbench.commands.live import print_verdict, wide_console
 from netbench.commands.schedule.contest import Ended, Entry, OnSaid, run_entries
 from netbench.commands.schedule.place import keep, print_heading, system_text
@@ -66,13 +66,7 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the best so far over time.")
 @click.option("--map", "map_path", type=click.Path(path_type=Path), help="Draw the best placement.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the best placement.")
-@click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of runs.",
-)
+@results_option
 def command(
     request: Request,
     schedulers: str,
