@@ -6,7 +6,8 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-COVERAGE_PERCENT := 85
+# Of the tests that boot no guest. What guests run is not counted: tracing it doubles their time.
+COVERAGE_PERCENT := 90
 # Tests run side by side, a file at a time; a guest kernel takes a core and up to 4 GB.
 MAX_WORKERS := 4
 SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
@@ -22,11 +23,11 @@ setup: $(STAMP) ## the Python environment, in .venv
 run: setup packages guest-kernel ## train GPT-XL on 64 virtual V100s in two universities; prints the table
 	$(BIN)/netbench run case3
 
-test: setup packages ssh-packages guest-kernel ## everything CI runs: lint, types, layers, all tests, coverage
-	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -m "not guest" $(SIDE_BY_SIDE) --cov --cov-report=
-	$(BIN)/python -m pytest -m guest $(SIDE_BY_SIDE) \
-	  --cov --cov-append --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
+test: setup packages ssh-packages ## everything CI runs: lint, types, layers, all tests, coverage
+	@$(MAKE) --no-print-directory -j2 lint guest-kernel
+	$(BIN)/python -m pytest -m "not guest" $(SIDE_BY_SIDE) \
+	  --cov --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
+	$(BIN)/python -m pytest -m guest $(SIDE_BY_SIDE)
 
 check: setup ## the quick ones: lint, types, layers, tests that need no guest kernel
 	@$(MAKE) --no-print-directory lint
@@ -69,7 +70,7 @@ layouts: setup ## search a plan for each published setting again, for results/pl
 check-simulated: setup
 	$(BIN)/netbench reproduce --simulate --check
 
-reproduce-table: setup ## regenerate results/README.md from published, simulated and recorded times
+reproduce-table: setup ## regenerate the pages of results/ from published, simulated and recorded times
 	$(BIN)/netbench reproduce
 
 packages: setup ## the Debian packages that runs need (ip, tc, ping); as root, installs them

@@ -1,21 +1,21 @@
-"""Derives the transport profiles from the published point-to-point transfers.
+"""Derive the transport profiles from the published point-to-point transfers.
 
     python -m benchmarks.calibrate_transport            print constants and residuals
     python -m benchmarks.calibrate_transport --write    and write the profiles
 
-Input: results/published/p2p_under_tc.csv, and nothing else. Least squares of the relative error of
-the simulator's p2p over the network of each row. Free are, for gloo, what a connection moves at
-most and the largest window of a socket; for NCCL, what a connection moves at most (its sockets
-have gloo's window). All other figures have sources of their own, given in the profiles.
+The only input is results/published/p2p_under_tc.csv. The fit is a least-squares fit of the relative
+error of the simulator's p2p over the network of each row. Two constants are fitted for gloo, the
+limit of a connection and the largest window of a socket, and one for NCCL, the limit of a
+connection (its sockets have gloo's window). The profiles give the sources of all other constants.
 
-The rows are the receiver's times, of a transfer that follows a barrier and a second of sleep
-(`udp_hole_punching_test/pytorch_send_recv_test.py` of the public DT-FM code). So connections were
-idle and start slowly. The sender, which is done first, waits for the receiver at the barrier, and
-leaves it one one-way delay earlier: the receiver's clock starts that much after the sender.
+The rows are the receiver's times of a transfer that follows a barrier and a second of sleep
+(`udp_hole_punching_test/pytorch_send_recv_test.py` of the public DT-FM code), so connections were
+idle and start slowly. The sender finishes first, waits for the receiver at the barrier, and leaves
+it one one-way delay earlier: the receiver's clock starts that much after the sender.
 
-One row is out by more than 5%: NCCL, 64 MiB, 10 ms, not limited (+5.8%). There half of the
-time is slow start. Probably it began with more than the first window: in a second Linux halves a
-window four times (`tcp_cwnd_restart`, RTO 0.22 s), the model goes back to the first at once.
+One row differs by more than 5%: NCCL, 64 MiB, 10 ms, not limited (+5.8%). Half of its time is slow
+start, which probably began with more than the first window: within a second Linux halves a window
+four times (`tcp_cwnd_restart`, RTO 0.22 s), while the model returns to the first at once.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from benchmarks.fit_v100 import TRANSFERS, gauss_newton
 from netbench.scenario.model import Link, Network
 from netbench.simulator.collectives import COLLECTIVES
 from netbench.simulator.fabric import Fabric
-from netbench.simulator.graph import Graph, Kind
-from netbench.simulator.profile import PROFILES, TransportProfile, load_transport
+from netbench.simulator.graph import Graph, TaskKind
+from netbench.transport.profile import PROFILES, TransportProfile, load_transport
 
 BASE_DELAY_S = 50e-6
-"""One way between the two machines without `tc`, seconds. Source: results/published/README.md."""
+"""One-way delay between the machines without `tc`, seconds. Source: results/published/README.md."""
 
 NIC_BPS = 10e9
-"""Of each machine, bit/s. Source: results/published/README.md."""
+"""NIC rate of each machine, bit/s. Source: results/published/README.md."""
 
 MTU_BYTES = 9001
-"""Of an AWS interface inside a VPC. Source: AWS EC2 User Guide, network MTU. The rows agree: at a
-limited rate the goodput is 0.993 of it, (9001 - 52) / (9001 + 14)."""
+"""MTU of an AWS interface inside a VPC. Source: AWS EC2 User Guide, network MTU. The rows agree:
+the goodput is 0.993 of a limited rate, (9001 - 52) / (9001 + 14)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """One published row. delay_s: what `tc` adds, one way, on both machines."""
+    """One published row. delay_s: one-way delay that `tc` adds on both machines."""
 
     backend: str
     delay_s: float
@@ -60,7 +60,7 @@ class Transfer:
 
 
 def read_transfers(path: Path = TRANSFERS) -> list[Transfer]:
-    """All rows."""
+    """Read all rows."""
     with path.open(newline="", encoding="utf-8") as lines:
         return [
             Transfer(
@@ -75,7 +75,7 @@ def read_transfers(path: Path = TRANSFERS) -> list[Transfer]:
 
 
 def simulate_transfer(transfer: Transfer, transport: TransportProfile) -> float:
-    """Seconds on the receiver's clock."""
+    """Simulate a transfer; return seconds on the receiver's clock."""
     delay_s = BASE_DELAY_S + transfer.delay_s
     network = Network(
         regions=("AWS",),
@@ -87,7 +87,7 @@ def simulate_transfer(transfer: Transfer, transport: TransportProfile) -> float:
     )
     graph = Graph(Fabric(network, [0, 1], transport))
     members = np.array([[0, 1]])
-    gate = graph.work(Kind.MARK, members)
+    gate = graph.work(TaskKind.MARK, members)
     graph.edge(gate[0, 0], gate[0, 1], delay_s)
     done = COLLECTIVES[transfer.backend]["p2p"](graph, members, transfer.size_bytes, gate)
     timeline = graph.run()
@@ -95,14 +95,14 @@ def simulate_transfer(transfer: Transfer, transport: TransportProfile) -> float:
 
 
 def errors(transfers: Sequence[Transfer], transport: TransportProfile) -> NDArray[np.float64]:
-    """Simulated over published - 1, per transfer."""
+    """Return simulated over published - 1, per transfer."""
     return np.array([simulate_transfer(t, transport) / t.published_s - 1 for t in transfers])
 
 
 def fit(
     transfers: Sequence[Transfer], transport: TransportProfile, names: Sequence[str]
 ) -> TransportProfile:
-    """`transport` with the fields `names` fitted on `transfers`."""
+    """Return `transport` with the fields `names` fitted to `transfers`."""
     start = np.array([getattr(transport, name) for name in names])
 
     def fitted(factors: NDArray[np.float64]) -> TransportProfile:
@@ -114,7 +114,7 @@ def fit(
 
 
 def fit_all(transfers: Sequence[Transfer]) -> dict[str, TransportProfile]:
-    """Backend -> profile."""
+    """Fit the profile of every backend."""
     rows = {name: [t for t in transfers if t.backend == name] for name in ("gloo", "nccl")}
     gloo = fit(rows["gloo"], load_transport("gloo"), ("host_bps", "max_window_bytes"))
     nccl = dataclasses.replace(load_transport("nccl"), max_window_bytes=gloo.max_window_bytes)
@@ -122,7 +122,7 @@ def fit_all(transfers: Sequence[Transfer]) -> dict[str, TransportProfile]:
 
 
 def residual_table(transfers: Sequence[Transfer], profiles: dict[str, TransportProfile]) -> str:
-    """A markdown table, a row per transfer."""
+    """Return a markdown table with a row per transfer."""
     lines = [
         "| delay, ms | rate, Gbit/s | backend | MiB | published, ms | simulated, ms | error |",
         "|---|---|---|---|---|---|---|",
@@ -139,7 +139,7 @@ def residual_table(transfers: Sequence[Transfer], profiles: dict[str, TransportP
 
 
 def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
-    """The YAML file of a profile. worst: largest relative error of its rows."""
+    """Return the YAML file of a profile. worst: largest relative error of its rows."""
     return PROFILE.format(
         **{"gloo": GLOO_NOTES, "nccl": NCCL_NOTES}[name],
         worst=f"{worst:.1%}",
@@ -150,6 +150,7 @@ def render_profile(name: str, profile: TransportProfile, worst: float) -> str:
         fifo=f"{profile.fifo_bytes}B",
         window=f"{profile.window_bytes}B",
         window_factor=f"{profile.window_factor:g}",
+        messages=MESSAGES[name],
     )
 
 
@@ -169,6 +170,23 @@ NCCL_NOTES = {
     "fifo_note": "point to point: NCCL_STEPS (8) x NCCL_P2P_NET_CHUNKSIZE (128 KiB)",
     "window_note": "half of tcp_rmem's default, 128 KiB, of each socket",
 }
+MESSAGES = {
+    "gloo": """\
+segment: 1MiB # longest message of its ring all-reduce and reduce: kMaxSegmentSize
+overhead: 96B # per message: two preambles of 48 bytes (Pair::sendNotifySendReady)
+""",
+    "nccl": """\
+slice: 1MiB # of a chain or tree: 1 of 8 parts of 4 MiB (NCCL_STEPS, NCCL_BUFFSIZE), 2 channels
+max_slices: 64 # simulated per chain or tree; of a longer message, some stand for several
+ring_chunk: 4MiB # per step of a ring: 4 of these parts (ALLREDUCE_CHUNKSTEPS), 2 channels
+ring_slices: 2 # of a ring chunk: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS
+emulation: # other values than the simulator's: recorded emulations, and plan hashes, depend on them
+  window: 0B # only `fifo` and the round trip's bytes run ahead of a receiver
+  slice: 4MiB # of chains and rings; those of trees are as simulated, of `slice` each
+  max_slices: 32 # enough to fill a chain of 8, few enough to emulate quickly
+""",
+}
+"""Sizes into which each library splits messages; not fitted."""
 PROFILE = """\
 # {title}
 # Written by `python -m benchmarks.calibrate_transport --write`. Fitted on
@@ -185,6 +203,7 @@ retransmission: 200ms # Linux, TCP_RTO_MIN
 fifo: {fifo} # {fifo_note}
 window: {window} # {window_note}
 window_factor: {window_factor} # Linux grows buffers to twice what a round trip carries (DRS)
+{messages}\
 source: >-
   least squares on results/published/p2p_under_tc.csv; benchmarks/calibrate_transport.py
 """

@@ -1,10 +1,10 @@
-"""Writes the V100 device profile, and says how it was made.
+"""Write the V100 device profile, and the page that documents its fit.
 
     python -m benchmarks.calibrate_v100            print constants, residuals and predictions
     python -m benchmarks.calibrate_v100 --write    and write the profile, those derived from it
                                                    (A40, T4), and docs/calibration.md
 
-What is fitted on what: `benchmarks/fit_v100.py`.
+`benchmarks/fit_v100.py` has the fits.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from benchmarks.fit_v100 import (
     read_published,
     sequence_flops,
 )
-from netbench.plan.zero3 import ZERO3_MICRO_BATCH
 from netbench.scenario.load import load_scenario
 from netbench.simulator import load_transport
+from netbench.systems.sharded import MICRO_BATCH as ZERO3_MICRO_BATCH
 
 PROFILE = ROOT / "netbench" / "workload" / "profiles" / "V100.yaml"
 PAGE = ROOT / "docs" / "calibration.md"
@@ -50,12 +50,12 @@ DERIVED = {PROFILE.with_name("A40.yaml"): A40_SPEED, PROFILE.with_name("T4.yaml"
 
 
 def mean_error(rows: Iterable[Residual]) -> float:
-    """Mean absolute relative error."""
+    """Return the mean absolute relative error."""
     return float(np.mean([abs(row.error) for row in rows]))
 
 
 def summary_table(rows: Sequence[Residual]) -> str:
-    """Mean absolute error, and the mean error, per variant (rows) and case (columns)."""
+    """Return a table of mean absolute and mean errors per variant (rows) and case (columns)."""
     cases = list(dict.fromkeys(row.case for row in rows))
     lines = [
         f"| variant | {' | '.join(cases)} | all |",
@@ -73,7 +73,7 @@ def summary_table(rows: Sequence[Residual]) -> str:
 
 
 def slot_table(rows: Sequence[Residual]) -> str:
-    """What one more micro-batch adds, and what an iteration takes beside its micro-batches."""
+    """Return a table of the time per additional micro-batch and of the rest of an iteration."""
     lines = [
         "| case | variant | layers | per micro-batch, ms | beside, s |",
         "|---|---|---|---|---|",
@@ -98,7 +98,7 @@ def slot_table(rows: Sequence[Residual]) -> str:
 
 
 def residual_table(rows: Iterable[Residual]) -> str:
-    """One line per case, variant and layers; published -> simulated (error) per batch."""
+    """Return a table by case, variant and layers: published -> simulated (error) per batch."""
     cells: dict[tuple[str, str, int], list[str]] = defaultdict(list)
     for row in rows:
         cell = f"{row.published_s:.2f} → {row.simulated_s:.2f} ({row.error:+.1%})"
@@ -111,12 +111,12 @@ def residual_table(rows: Iterable[Residual]) -> str:
 
 
 def render_profile(constants: Constants) -> str:
-    """The text of the built-in profile."""
+    """Return the text of the built-in profile."""
     return PROFILE_TEXT.format(speeds=_speeds(constants, ""))
 
 
 def _speeds(constants: Constants, indent: str, factor: float = 1.0) -> str:
-    """The per-system lines of a device profile, `factor` times as fast."""
+    """Return the per-system lines of a device profile, `factor` times as fast."""
     flops = profile_of(constants, load_scenario(FITTED_ON[0]).workload).flops
     lines = ["flops: # achieved, from seconds per GPT-XL layer and sequence, forward + backward"]
     for system, seconds in constants.layer_s.items():
@@ -127,7 +127,7 @@ def _speeds(constants: Constants, indent: str, factor: float = 1.0) -> str:
         "optimizer_per_parameter:",
         f"  dtfm: {constants.optimizer_s * 1e9:.2f}ns # SGD on a CPU copy of fp32 weights",
         "  default: 0ns # on the GPU: below the noise of the published times",
-        "collective: # what it costs the host beside its bytes",
+        "collective: # host overhead per collective",
         f"  zero3: {constants.collective_s * 1e3:.1f}ms # hooks, launches, bookkeeping",
         "  default: 0ms",
     ]
@@ -135,7 +135,7 @@ def _speeds(constants: Constants, indent: str, factor: float = 1.0) -> str:
 
 
 def rewrite_a40(text: str, constants: Constants) -> str:
-    """A scenario's text with its A40 as fast as the V100 times the ratio of their peaks."""
+    """Return a scenario's text with its A40 as fast as the V100 times the ratio of their peaks."""
     speeds = _speeds(constants, "    ", A40_SPEED) + "\n"
     found, count = re.subn(r"(?<=\n  A40:\n).*?(?=    memory:)", speeds, text, flags=re.DOTALL)
     if count != 1:
@@ -144,7 +144,7 @@ def rewrite_a40(text: str, constants: Constants) -> str:
 
 
 def rewrite_derived(text: str, constants: Constants, factor: float) -> str:
-    """A built-in profile's text, `factor` times as fast as the V100."""
+    """Return a built-in profile's text, `factor` times as fast as the V100."""
     speeds = _speeds(constants, "", factor) + "\n"
     found, count = re.subn(r"(?<=\n)flops:.*?(?=memory:)", speeds, text, flags=re.DOTALL)
     if count != 1:
@@ -164,7 +164,7 @@ source: >-
 
 
 def render_page(found: Calibration) -> str:
-    """docs/calibration.md."""
+    """Return the text of docs/calibration.md."""
     constants, transport = found.constants, found.transport
 
     def of(cases: Collection[str]) -> list[Residual]:
@@ -201,64 +201,69 @@ def render_page(found: Calibration) -> str:
     )
 
 
-PAGE_TEXT = """# How the V100 profile was made
+PAGE_TEXT = """# How the V100 profile was fitted
 
-Profiles of one's own devices: [devices.md](devices.md).
+To measure your own device, see [devices.md](devices.md).
 
-Written by `python -m benchmarks.calibrate_v100 --write`. Constants of compute are fitted on the
-published iteration times of cases 1 and 2, simulated (`netbench.simulator`). Those of the transport
+`python -m benchmarks.calibrate_v100 --write` writes this page. The constants of compute are \
+fitted on the
+published iteration times of cases 1 and 2, simulated (`netbench.simulator`). The constants of \
+the transport
 are fitted on point-to-point transfers (`python -m benchmarks.calibrate_transport`). No row of cases
-3-5 takes part: what is said of them is a prediction.
+3-5 takes part, so their simulated times are predictions.
 
 ## Constants
 
 | constant | value | fitted on |
 |---|---|---|
-| dtfm, per layer and sequence, forward + backward | {ms[dtfm]:.2f} ms | what a larger batch adds, \
+| dtfm, per layer and sequence, forward + backward | {ms[dtfm]:.2f} ms | the slope over the batch, \
 dtfm-scheduled of cases 1 and 2 |
 | dtfm, optimizer, per parameter | {update_ns:.2f} ns | dtfm-scheduled of cases 1 and 2: SGD on \
-the CPU of the member that reduces and broadcasts, alone on its node; updates of a node share it |
+the CPU of the rank that reduces and broadcasts, alone on its node; updates on one node share the \
+CPU |
 | megatron, per layer and sequence | {ms[megatron]:.2f} ms | tensor-parallel layouts of cases 1 \
 and 2 |
-| zero3, per layer and sequence | {ms[zero3]:.2f} ms | none: Megatron's, the kernels are the same |
+| zero3, per layer and sequence | {ms[zero3]:.2f} ms | none: Megatron's value, because the \
+kernels are the same |
 | zero3, host time per collective | {collective_ms:.1f} ms | zero3 of cases 1 and 2 |
 
-The least squares are of the relative error, by Gauss-Newton. Updates of megatron and zero3 are
-taken as 0: on the GPU, or split 64 ways, they are lost in the noise of the published times.
+The fit minimises the squared relative error, by Gauss-Newton. The updates of megatron and zero3 are
+taken as 0: on the GPU, or split 64 ways, they are below the noise of the published times.
 
-**Megatron.** The tensor-parallel layouts are left {tensor_error:.1%} off on average, with a rate
+**Megatron.** The mean residual of the tensor-parallel layouts is {tensor_error:.1%}, with a rate
 of {inside_gbps:.0f} Gbit/s between the GPUs of a node. (The transport profile has \
-{stored_gbps:.0f} Gbit/s; the published notes say 100, which leaves all-reduces inside a node too
-slow.) With a language-model head, {head_ms:.0f} ms more in the last stage, they are \
-{head_error:.1%} off. megatron-p8 cannot tell: its last stage has one exchange where others have
+{stored_gbps:.0f} Gbit/s; the published notes say 100, which makes all-reduces inside a node too
+slow.) With a language-model head, {head_ms:.0f} ms more in the last stage, it is \
+{head_error:.1%}. megatron-p8 does not help to decide: its last stage has one exchange where \
+others have
 two, and is never the slowest. So no head is assumed.
 
 **zero3.** DeepSpeed's defaults are assumed: parameters within 1e9 stay gathered from the forward to
-the backward pass of a micro-step. The micro-batch is not documented. Cases 1 and 2 alone:
+the backward pass of a micro-step. The micro-batch is not documented. Fits on cases 1 and 2 alone:
 
 | sequences per micro-step | host time per collective, ms | mean absolute error |
 |---|---|---|
 {micro_batches}
 
-{micro_batch} is what netbench assumes. The host time is large for a launch: it stands for
-all that DeepSpeed does for a collective (hooks, flattening, waiting for the allocator), and
-for what is not explained below.
+netbench assumes {micro_batch}. The host time is too large for a kernel launch. It includes
+everything that DeepSpeed does for a collective (hooks, flattening, waiting for the allocator), and
+the unexplained effects below.
 
 ## Transport
 
-What a transfer takes on NCCL over TCP, in short (`netbench/simulator/pipeline.py`, `kernel.py`):
+Summary of the rules for NCCL over TCP (`netbench/simulator/pipeline.py`, `kernel.py`):
 
 - Operations of one communicator follow one another. Each copies its message through the host's
-  sockets at {host_gbps:.2f} Gbit/s, at either end.
-- Either end buffers {fifo_mib:g} MiB (NCCL's FIFO) + {window_mib:g} MiB (sockets) + \
-{window_factor:g} x rate x round trip. On a long path that is several messages, and nobody waits for
-  anybody. On a short one it is a part of one: the sender waits for its receiver.
-- A blocking exchange (Megatron's) is over when its messages have arrived.
-- A connection starts slowly, and again after idleness.
+  sockets at {host_gbps:.2f} Gbit/s, at each end.
+- Each end buffers {fifo_mib:g} MiB (NCCL's FIFO) + {window_mib:g} MiB (sockets) + \
+{window_factor:g} x rate x round trip. On a long path the buffers hold several messages, and no rank
+  waits. On a short path they hold part of a message, and the sender waits for its receiver.
+- A blocking exchange (Megatron's) ends when its messages have arrived.
+- A connection starts slowly, initially and after idleness.
 - Flows share NICs, links and classes by max-min fairness.
-- dtfm's ranks meet at gloo's barrier between forward and backward and at the end of an iteration
+- dtfm's ranks wait at gloo's barrier between forward and backward and at the end of an iteration
   (`sgd_iter` of DT-FM's release).
-- Gradients go round a ring in NCCL's passes of 4 MiB per rank.
+- A ring all-reduces gradients in NCCL's passes of 4 MiB per rank.
 
 ## Cases 1 and 2
 
@@ -266,45 +271,55 @@ Mean absolute error (mean error):
 
 {fitted}
 
-What is not explained, and was not fitted away:
+These effects are not explained. No constant was added to fit them:
 - **Eight GPUs behind one NIC.** megatron-p8 and dtfm-random of case 1 took far longer than the NIC
-  asks for, and so did megatron-p8 of case 2, with four. megatron-p4t2 of case 1 sends messages of
+  requires, and so did megatron-p8 of case 2, with four GPUs. megatron-p4t2 of case 1 sends \
+messages of
   half the size through the same NICs and agrees: its eight GPUs exchange 4 MiB each in 12 ms, those
-  of megatron-p8 8 MiB in 64 to 74 ms. It is not compute: from 24 to 40 layers,
+  of megatron-p8 8 MiB in 64 to 74 ms. Compute is not the cause: from 24 to 40 layers,
   megatron-p8 of case 1 takes 7 ms more per layer and micro-batch of a stage, less than half of a
-  layer. Fitted on megatron-p8 instead, a layer would take {pipelines_ms:.1f} ms. So something that
-  goes on beside compute is busy most of the time. Yet no capacity is: a node of megatron-p8 carries
-  10.6 Gbit/s, in and out together, one of dtfm-random 13.8 and of megatron-p4t2 11.4 without being
-  full. Lost packets where several nodes send to one would do that, but nothing says how many.
-- **Updates of dtfm.** In case 1 eight stages update on one node and take about 9 ns per parameter,
-  in case 2, on single GPUs and nodes of four, much less. That they share their node's CPU explains
-  both with one constant; whether it is cores, memory or PCIe that they share is not known.
-- **Gradients of megatron** are taken as fp32. What megatron does once per iteration (published:
-  0.4 to 0.7 s for p4t2 in case 1, 7 to 8 s for p8-random in case 3) is half of what is simulated.
-  fp16, the default of Megatron-LM with --fp16, would agree. But a further micro-batch of
+  layer. Fitted on megatron-p8 instead, a layer would take {pipelines_ms:.1f} ms. So a resource \
+other than
+  compute is busy most of the time. Yet no capacity is exhausted: a node of megatron-p8 carries
+  10.6 Gbit/s, in and out together, while a node of dtfm-random carries 13.8 and one of \
+megatron-p4t2 11.4 without
+  being full. Packet loss under incast would have this effect, but no data say how much was lost.
+- **Updates of dtfm.** In case 1 eight stages update on one node and take about 9 ns per parameter.
+  In case 2, on single GPUs and nodes of four, they take much less. Sharing the node's CPU explains
+  both with one constant. Whether they share cores, memory or PCIe is not known.
+- **Gradients of megatron** are assumed to be fp32. The published time per iteration outside the \
+micro-batches
+  (0.4 to 0.7 s for p4t2 in case 1, 7 to 8 s for p8-random in case 3) is half of the simulated time.
+  fp16, the default of Megatron-LM with --fp16, would agree. But each additional micro-batch of
   megatron-p8 takes 15 ms longer in case 3 and 45 ms in case 4 than simulated, for any number of
-  layers. The two hide each other: with fp16 alone, megatron-p8 of cases 3-5 would be 9.6% off.
-- **All-reduces across nodes** (megatron-t8, p2t4, p4t2 of case 2) take about 15% longer than
-  10 Gbit/s would, and zero3 of case 2 too. All four would agree if a host of 8 vCPUs (a p3.2xlarge)
+  layers. The two errors cancel: with fp16 alone, the error of megatron-p8 in cases 3-5 would be \
+9.6%.
+- **All-reduces across nodes** (megatron-t8, p2t4, p4t2 of case 2) take about 15% longer than at
+  10 Gbit/s, and zero3 of case 2 too. All four would agree if a host of 8 vCPUs (a p3.2xlarge)
   moved 17.3 Gbit/s through its sockets, in and out together; see below.
 - **A round of dtfm-scheduled in cases 4 and 5** takes 1 to 2 s longer than simulated. The links
-  inside a region, 2 Gbit/s and 10 ms, are alike there. Excluded are: netem's limit (the release
-  sets 22.5 packets per Mbit/s and ms, far above what is under way), smaller buffers and words of
-  receivers that queue behind data of their class (either makes random placements of case 3 at least
-  30% too slow), and a slow start that ends early (it would hold up the long links of case 4).
-- **zero3** of 40 layers takes more per layer than that of 24, in both cases. No rule that is
-  linear in the layers follows that; the memory of 16 GB may have run short.
+  inside a region, 2 Gbit/s and 10 ms, are the same in both. Three causes are excluded: netem's \
+limit (the release
+  sets 22.5 packets per Mbit/s and ms, far above the bandwidth-delay product); smaller buffers, \
+or receivers' credit
+  that queues behind data of its class (either makes random placements of case 3 at least
+  30% too slow); and a slow start that ends early (it would slow down the long links of case 4).
+- **zero3** of 40 layers takes more time per layer than that of 24, in both cases. No rule that is
+  linear in the layers reproduces that. The memory of 16 GB may have run short.
 
 ### What was tried
 
-Each with all constants fitted anew, the rate inside a node too: mean absolute errors in %, of cases
-1 and 2, then of what it would predict of cases 3 to 5 (dtfm: scheduled, random; p8: default,
-random). Last, Megatron's layer in ms. Worked out once, on 2026-11-22, with the constants above; the
-script does not repeat it.
+For each hypothesis all constants were fitted again, including the rate inside a node. The table \
+gives mean absolute
+errors in %: of cases 1 and 2, then of the predictions for cases 3 to 5 (dtfm: scheduled, random; \
+p8: default,
+random). The last column is the time of Megatron's layer in ms. These fits were made once, on \
+2026-11-22, with the
+constants above; the script does not repeat them.
 
 | | p8 | t8 | p2t4 | p4t2 | scheduled | random | zero3 | dtfm | p8 | zero3 | layer |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|
-| as it is | 30.8 | 6.8 | 7.9 | 2.5 | 2.6 | 14.7 | 11.4 | 5.1, 5.7 | 7.3, 9.2 | 7.9 | 17.6 |
+| adopted | 30.8 | 6.8 | 7.9 | 2.5 | 2.6 | 14.7 | 11.4 | 5.1, 5.7 | 7.3, 9.2 | 7.9 | 17.6 |
 | NIC: 96% | 30.2 | 5.8 | 7.0 | 2.3 | 2.9 | 14.8 | 10.3 | 5.1, 5.7 | 7.6, 9.0 | 7.9 | 17.3 |
 | NIC: 87% | 28.3 | 3.1 | 5.1 | 2.3 | 3.8 | 16.0 | 7.1 | 5.2, 5.7 | 8.5, 8.6 | 7.9 | 16.4 |
 | NIC: 1.72 | 29.2 | 2.9 | 5.6 | 2.5 | 3.4 | 15.3 | 6.9 | 5.1, 5.7 | 8.3, 8.7 | 7.9 | 16.6 |
@@ -312,7 +327,7 @@ script does not repeat it.
 | process: 17.2 | 31.0 | 3.3 | 5.5 | 2.1 | 2.4 | 14.8 | 9.0 | 5.1, 5.7 | 7.5, 9.1 | 8.0 | 17.4 |
 | host: 17.2 | 31.0 | 3.3 | 5.5 | 2.1 | 2.6 | 14.5 | 7.3 | 5.1, 5.7 | 7.5, 9.1 | 8.0 | 17.4 |
 | no limit | 30.8 | 6.8 | 7.9 | 2.5 | 2.7 | 14.7 | 7.8 | 5.0, 5.7 | 7.3, 9.2 | 8.0 | 17.6 |
-| these two | 31.0 | 3.3 | 5.5 | 2.1 | 2.7 | 14.5 | 4.6 | 5.0, 5.7 | 7.5, 9.1 | 7.9 | 17.4 |
+| both of these | 31.0 | 3.3 | 5.5 | 2.1 | 2.7 | 14.5 | 4.6 | 5.0, 5.7 | 7.5, 9.1 | 7.9 | 17.4 |
 | node: 26 | 31.7 | 6.3 | 7.1 | 4.9 | 1.6 | 7.4 | 19.1 | 5.3, 5.6 | 11.7, 7.5 | 7.9 | 13.1 |
 | messages: 20 | 34.4 | 1.4 | 1.4 | 5.6 | 2.4 | 4.5 | 8.0 | 5.1, 5.7 | 15.8, 7.8 | 7.9 | 8.9 |
 | messages: 12 | 23.6 | 8.5 | 3.9 | 10.1 | 2.9 | 25.6 | 7.3 | 5.3, 5.7 | 25.9, 13.4 | 7.8 | < 0 |
@@ -322,24 +337,35 @@ script does not repeat it.
 | uneven | 36.2 | 5.2 | 8.9 | 3.6 | 2.6 | 14.6 | 11.7 | 5.1, 5.7 | 6.3, 9.9 | 8.0 | 18.9 |
 | FIFO: 4 MiB | 29.7 | 6.8 | 7.9 | 2.5 | 1.9 | 18.3 | 11.4 | 5.1, 6.6 | 7.3, 9.2 | 7.9 | 17.6 |
 
-NIC: carries so much of its rate each way; 1.72 and 1 times it, in and out together. Process, host,
-node: so many Gbit/s through the sockets of a process, a host per GPU, a node (and 17.2 of a
-process), in and out together; messages: the same, but of point-to-point messages alone. No limit:
-the connections of a collective have none but NIC and host. Pair: Gbit/s from a node to another.
-Late: so many messages of 8 MiB, in proportion to their bytes, come 200 ms late where GPUs share a
-node (Linux's least retransmission timeout). Uneven: pipelines compute up to 0.5% faster or slower.
+- *NIC*: each direction carries that percentage of the NIC's rate; *1.72* and *1*: both \
+directions together carry that
+  multiple of it.
+- *process*, *host*, *node*: limit in Gbit/s, in and out together, of the sockets of a process, \
+of a host per GPU, of a
+  node (with 17.2 per process). *messages*: the same limit for point-to-point messages only.
+- *no limit*: the connections of a collective are limited by NIC and host only.
+- *pair*: limit in Gbit/s from one node to another.
+- *late*: that percentage of messages of 8 MiB, scaled by their size, arrives 200 ms late where \
+GPUs share a
+  node (200 ms is Linux's minimum retransmission timeout).
+- *uneven*: pipelines compute up to 0.5% faster or slower.
 
-- A host of 17.2 Gbit/s per GPU, each with the 8 vCPUs of a p3, and no limit of connections
-  ({host_gbps:.2f} Gbit/s were measured on NICs of 10) come closest. They were not adopted: 17.2 is
-  of a host, not of a GPU. In dp-scaling, whose nodes have 100 Gbit/s, BERT on 12 replicas would do,
-  with both, 13,400 words/s; 20,480 were published, 22,560 are simulated. Scenarios would have to
-  tell the cores of hosts.
-- What slows down megatron-p8 slows down megatron-p4t2 as well, and its fit takes that out of
-  Megatron's layer.
+Conclusions:
+
+- A host limit of 17.2 Gbit/s per GPU, each with the 8 vCPUs of a p3, without a limit of connections
+  ({host_gbps:.2f} Gbit/s were measured on NICs of 10), comes closest. It was not adopted, \
+because 17.2 is
+  the limit of a host, not of a GPU. In dp-scaling, whose nodes have 100 Gbit/s, it would give \
+BERT on 12 replicas
+  13,400 words/s; 20,480 were published, and 22,560 are simulated. Scenarios would have to
+  state the cores of hosts.
+- A mechanism that slows down megatron-p8 also slows down megatron-p4t2, and the fit then makes \
+Megatron's layer
+  faster to compensate.
 - A part of each layer that tensor parallelism does not divide (1.2 ms, with 200 Gbit/s inside a
-  node; 2.6 ms, with 300) leaves the layouts as they are: 5.9, 7.9 and 2.5%, and 5.6, 7.5 and 2.4%.
+  node; 2.6 ms, with 300) hardly changes the layouts: 5.9, 7.9 and 2.5%, and 5.6, 7.5 and 2.4%.
 
-### A further micro-batch
+### The cost of one more micro-batch
 
 Published → simulated:
 

@@ -1,7 +1,7 @@
-"""The comparisons of `make bench`; runs inside a guest, prints one JSON list per row.
+"""Testbed comparisons of `make bench`; runs inside a guest and prints one JSON list per row.
 
-[what, how netbench does it, seconds, the other way, seconds]. Where the other way would take
-minutes it is timed on a part and the seconds are of that part for both.
+A row is [what, method of netbench, seconds, alternative, seconds]. Where the alternative would take
+minutes, both are timed on a part.
 """
 
 from __future__ import annotations
@@ -14,65 +14,72 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from netbench.network.apply import apply, clear
-from netbench.network.program import Program, compile_programs
+from netbench.network.shaping.apply import apply, clear
+from netbench.network.shaping.program import Program, compile_programs
 from netbench.scenario import load_scenario
-from netbench.testbed.namespaces import NamespaceTransport, build, namespace_path, node_addresses
+from netbench.testbed.local import ForkServer, RankSetup
+from netbench.testbed.namespaces import (
+    build,
+    kill_all,
+    namespace_nodes,
+    namespace_path,
+    node_addresses,
+)
 
 NUM_FOR_PROCESSES = 4
-"""Nodes shaped, and ranks started, where the other way takes a process each."""
+"""Number of nodes shaped and ranks started where the alternative starts a process for each."""
 
 
 def main() -> None:
-    """All rows, in order of a run."""
+    """Print all rows."""
     network = load_scenario("case3").network
     names = [f"node{i}" for i in range(network.num_nodes)]
     nodes = node_addresses(names)
     build(nodes, network.mtu_bytes)
     programs = compile_programs(network, [(n.address,) for n in nodes], nodes[0].interface, 1000.0)
-    with fork_server() as transport:
+    with fork_server() as server:
         row(
             f"{NUM_FOR_PROCESSES} ranks ready",
-            ("forked from one parent", seconds(lambda: fork_ranks(transport))),
+            ("forked from one parent", seconds(lambda: fork_ranks(server))),
             ("one Python each", seconds(start_ranks)),
         )
-        few = programs[:NUM_FOR_PROCESSES]
-        batch_s = seconds(lambda: apply(few, transport.run))
-        clear(few, transport.run)
-        row(
-            f"shaping {len(few)} nodes for {len(nodes) - 1} peers",
-            ("one `tc -batch` per node", batch_s),
-            ("one `tc` per rule", seconds(lambda: apply_one_by_one(few))),
-        )
+    few, reached = programs[:NUM_FOR_PROCESSES], namespace_nodes(nodes)
+    batch_s = seconds(lambda: apply(few, reached))
+    clear(few, reached)
+    row(
+        f"shaping {len(few)} nodes for {len(nodes) - 1} peers",
+        ("one `tc -batch` per node", batch_s),
+        ("one `tc` per rule", seconds(lambda: apply_one_by_one(few))),
+    )
 
 
-def row(what: str, ours: tuple[str, float], other: tuple[str, float]) -> None:
-    """Print one. ours, other: how, and how many seconds it took."""
-    print(json.dumps([what, *ours, *other]), flush=True)
+def row(what: str, own: tuple[str, float], other: tuple[str, float]) -> None:
+    """Print a row. own, other: method and seconds."""
+    print(json.dumps([what, *own, *other]), flush=True)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
+    """Return the wall time of one call."""
     started_s = time.monotonic()
     work()
     return time.monotonic() - started_s
 
 
 @contextlib.contextmanager
-def fork_server() -> Iterator[NamespaceTransport]:
-    """A transport whose server has imported torch, as it has when a run starts its second rank."""
+def fork_server() -> Iterator[ForkServer]:
+    """A server that has imported torch, as it has when a run starts its second rank."""
     scratch = Path("/run/bench")
     scratch.mkdir()
-    transport = NamespaceTransport(scratch, {})
-    fork_ranks(transport, count=1)
+    server = ForkServer(RankSetup(environment={}), scratch)
+    fork_ranks(server, count=1)
     try:
-        yield transport
+        yield server
     finally:
-        transport.close()
+        kill_all([server.process])
 
 
-def fork_ranks(transport: NamespaceTransport, count: int = NUM_FOR_PROCESSES) -> None:
-    channels = [transport.start_rank(rank, rank) for rank in range(count)]
+def fork_ranks(server: ForkServer, count: int = NUM_FOR_PROCESSES) -> None:
+    channels = [server.fork(rank, rank) for rank in range(count)]
     for channel in channels:
         assert "started" in (channel.receive() or "")
         channel.close()

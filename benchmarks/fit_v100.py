@@ -1,12 +1,12 @@
-"""Fits the V100's constants to the published iteration times of cases 1 and 2.
+"""Fit the V100's constants to the published iteration times of cases 1 and 2.
 
-Least squares of the relative error of `netbench.simulator.simulate`. What is fitted on what:
-- dtfm, seconds per layer: what a larger batch adds to dtfm-scheduled, of both cases; what an
-  iteration does once cancels. Then optimiser seconds per parameter: its rows of both cases;
-- megatron, seconds per layer: the tensor-parallel layouts of both cases. They also ask for a rate
-  inside a node, which is printed beside what the transport profile has;
-- zero3, host seconds per collective: all its rows. Its layers are Megatron's.
-Everything else is a check, and cases 3 to 5 are predictions: no constant is fitted on them.
+Every fit is a least-squares fit of the relative error of `netbench.simulator.iteration`:
+- dtfm, seconds per layer: to the time that a larger batch adds to dtfm-scheduled, so that one-time
+  costs of an iteration cancel; then optimiser seconds per parameter, to all its rows;
+- megatron, seconds per layer and the rate inside a node: to the tensor-parallel layouts. The rate
+  is only compared with the transport profile;
+- zero3, host seconds per collective: to all its rows. Its layers take Megatron's time.
+All else is a check. No constant is fitted to cases 3 to 5, which are predictions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.plan.build import build_plan
-from netbench.plan.model import Plan
-from netbench.plan.variants import find_variant
-from netbench.plan.zero3 import ZERO3_MICRO_BATCH
+from netbench.plan.model import Execution, Plan
 from netbench.scenario.load import load_scenario
-from netbench.scenario.model import DeviceProfile, Scenario, Workload
+from netbench.scenario.model import DeviceProfile, Scenario, Setting, Workload
 from netbench.simulator import TransportProfile, simulate
+from netbench.systems import find_variant
+from netbench.systems.sharded import MICRO_BATCH as ZERO3_MICRO_BATCH
 from netbench.workload.costs import backward_factor, layer_forward_flops
 
 ROOT = Path(__file__).parent.parent
@@ -40,11 +40,11 @@ PREDICTED = ("case3", "case4", "case5")
 TENSOR = ("megatron-t8", "megatron-p2t4", "megatron-p4t2")
 SEEDS = (2022, 2023, 2024)
 PIPELINES = 8
-"""Side by side, in all published layouts with pipelines of 8 stages."""
+"""Number of pipelines in all published layouts with 8 stages."""
 
 HEAD_FLOPS = 6 * 2048 * 2048 * 51200
-"""Of a language-model head, forward + backward, per sequence: 2 s h V forward, twice that backward,
-with the vocabulary of GPT-2 padded as Megatron-LM does."""
+"""FLOPs of a language-model head per sequence: 2 s h V forward and twice that backward, with the
+vocabulary of GPT-2 padded as in Megatron-LM."""
 
 Times = Mapping[tuple[str, str, int, int], float]
 """(case, variant, layers, batch) -> published seconds per iteration, mean of the seeds."""
@@ -54,11 +54,12 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Constants:
-    """layer_s: seconds per layer and sequence, forward + backward, per system. optimizer_s: of
-    dtfm, seconds per parameter, alone on its node. collective_s: of zero3, seconds per collective.
+    """Fitted constants.
 
-    Megatron's updates run on the GPU and ZeRO-3's are split 64 ways: both are lost in the published
-    noise, and taken as 0."""
+    layer_s: seconds per layer and sequence, forward + backward, per system. optimizer_s: seconds
+    per parameter of a dtfm rank alone on its node. collective_s: seconds per collective of zero3.
+    Updates of Megatron (on the GPU) and ZeRO-3 (split 64 ways) are below the published noise: 0.
+    """
 
     layer_s: Mapping[str, float]
     optimizer_s: float = 0.0
@@ -82,7 +83,7 @@ class Residual:
 
 
 def read_published(path: Path = PUBLISHED) -> Times:
-    """The mean over seeds of every published setting."""
+    """Return the mean over seeds of every published setting."""
     runs: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -92,7 +93,7 @@ def read_published(path: Path = PUBLISHED) -> Times:
 
 
 def profile_of(constants: Constants, workload: Workload) -> DeviceProfile:
-    """The device profile that gives these seconds for `workload`'s layers."""
+    """Return the device profile that gives these seconds for `workload`'s layers."""
     work = sequence_flops(workload)
     return DeviceProfile(
         name="V100",
@@ -103,8 +104,7 @@ def profile_of(constants: Constants, workload: Workload) -> DeviceProfile:
 
 
 def as_written(constants: Constants) -> Constants:
-    """The constants to the digits that a profile is written with, so that what is said of them is
-    said of the profile: 0.1 TFLOPS, 0.01 ns and 0.1 ms."""
+    """Round the constants to the digits of a written profile: 0.1 TFLOPS, 0.01 ns and 0.1 ms."""
     work = sequence_flops(load_scenario(FITTED_ON[0]).workload)
     return Constants(
         layer_s={
@@ -117,16 +117,16 @@ def as_written(constants: Constants) -> Constants:
 
 
 def sequence_flops(workload: Workload) -> float:
-    """Of one layer and one sequence, forward + backward."""
+    """Return the FLOPs of one layer and one sequence, forward + backward."""
     one = dataclasses.replace(workload, micro_batch=1)
     return layer_forward_flops(one) * (1 + backward_factor(one))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Simulator:
-    """How a published setting is simulated: with which constants, over which transport.
+    """Simulates published settings with given constants and transport.
 
-    change: made to every plan before it is simulated.
+    change: applied to every plan before it is simulated.
     """
 
     constants: Constants
@@ -134,13 +134,19 @@ class Simulator:
     change: Callable[[Plan], Plan] | None = None
 
     def seconds(self, job: tuple[str, str, int, int, tuple[int, ...]]) -> list[float]:
-        """Of (case, variant, layers, seed, batches): of an iteration with each batch."""
+        """Simulate (case, variant, layers, seed, batches); return the iteration of each batch."""
         case, variant, layers, seed, batches = job
         scenario = _scenario(case)
         device = profile_of(self.constants, scenario.workload)
         scenario = dataclasses.replace(scenario, devices={"V100": device})
         plans = [
-            build_plan(scenario, variant, layers, batch, seed, 2, 1, scale=1.0) for batch in batches
+            build_plan(
+                scenario,
+                variant,
+                Setting(layers=layers, batch=batch, seed=seed),
+                Execution(iterations=2, warmup_iterations=1, scale=1.0),
+            )
+            for batch in batches
         ]
         change = self.change or (lambda plan: plan)
         return [simulate(change(plan), self.transport).iteration_s for plan in plans]
@@ -156,7 +162,7 @@ class Bench:
     def residuals(
         self, simulator: Simulator, cases: Collection[str], variants: Collection[str]
     ) -> list[Residual]:
-        """Every published setting of `variants` in `cases`; random placements averaged."""
+        """Simulate every published setting of `variants` in `cases`; average random placements."""
         keys = [key for key in self.times if key[0] in cases and key[1] in variants]
         batches: dict[tuple[str, str, int], list[int]] = defaultdict(list)
         for key in keys:
@@ -198,7 +204,7 @@ def _seeds(variant: str) -> tuple[int, ...]:
 
 
 def gauss_newton(residuals: Callable[[Floats], Floats], start: Floats, steps: int = 2) -> Floats:
-    """Least squares by Gauss-Newton with forward differences of 2%."""
+    """Minimise squares by Gauss-Newton with forward differences of 2%."""
     x = start
     for _ in range(steps):
         here = residuals(x)
@@ -212,7 +218,7 @@ def gauss_newton(residuals: Callable[[Floats], Floats], start: Floats, steps: in
 
 
 def fit_dtfm(bench: Bench, transport: TransportProfile) -> Constants:
-    """Seconds per layer, then optimiser seconds per parameter."""
+    """Fit seconds per layer, then optimiser seconds per parameter."""
 
     def rows(layer_s: float, optimizer_s: float, cases: Collection[str]) -> list[Residual]:
         constants = Constants(layer_s={"dtfm": layer_s}, optimizer_s=optimizer_s)
@@ -232,9 +238,8 @@ def fit_dtfm(bench: Bench, transport: TransportProfile) -> Constants:
 
 
 def per_slot(rows: Iterable[Residual]) -> list[Residual]:
-    """What one more micro-batch in every pipeline adds, from the smallest to the largest batch of
-    each setting; a slot of the full pipeline where the rest of an iteration does not depend on
-    it. Settings with one batch say nothing."""
+    """Return the time per additional micro-batch in every pipeline, from the smallest to the
+    largest batch of each setting. Settings with a single batch are skipped."""
     found: dict[tuple[str, str, int], list[Residual]] = defaultdict(list)
     for row in rows:
         found[row.case, row.variant, row.layers].append(row)
@@ -254,7 +259,7 @@ def per_slot(rows: Iterable[Residual]) -> list[Residual]:
 
 
 def fit_megatron(bench: Bench, transport: TransportProfile) -> tuple[Constants, float]:
-    """Seconds per layer, and the rate inside a node that tensor parallelism finds, bit/s."""
+    """Fit seconds per layer, and the rate inside a node, bit/s."""
 
     def errors(x: Floats) -> Floats:
         constants = Constants(layer_s={"megatron": float(x[0])})
@@ -271,7 +276,7 @@ def fit_zero3(
     layer_s: float,
     micro_batch: int = ZERO3_MICRO_BATCH,
 ) -> Simulator:
-    """Host seconds per collective, at `layer_s` seconds per layer and sequence."""
+    """Fit host seconds per collective, with `layer_s` seconds per layer and sequence."""
 
     def simulator(x: Floats) -> Simulator:
         constants = Constants(layer_s={"zero3": layer_s}, collective_s=max(0.0, float(x[0])))
@@ -285,7 +290,7 @@ def fit_zero3(
 
 
 def with_micro_batch(plan: Plan, size: int) -> Plan:
-    """A zero3 plan with micro-steps of `size` sequences per rank."""
+    """Return a zero3 plan with micro-steps of `size` sequences per rank."""
     factor = size / plan.workload.micro_batch
     stages = tuple(
         dataclasses.replace(
@@ -303,7 +308,7 @@ def with_micro_batch(plan: Plan, size: int) -> Plan:
 
 
 def with_head(plan: Plan, flops: float) -> Plan:
-    """The plan with a language-model head in its last stage; a device sustains `flops`."""
+    """Return the plan with a language-model head in its last stage, at `flops` per second."""
     head_s = HEAD_FLOPS * plan.workload.micro_batch / plan.layout.tp / flops
     last = plan.stages[-1]
     last = dataclasses.replace(
@@ -314,12 +319,12 @@ def with_head(plan: Plan, flops: float) -> Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """All constants, what else the data of cases 1 and 2 say, and every residual.
+    """All constants, further findings from cases 1 and 2, and every residual.
 
-    inside_bps: the rate inside a node that Megatron's tensor-parallel layouts ask for. head: mean
-    absolute error of those layouts with a language-model head. pipelines_s: Megatron's layer if
-    it were fitted on megatron-p8 instead. micro_batches: per assumed micro-batch of zero3, its
-    host seconds per collective and its mean absolute error.
+    inside_bps: rate inside a node fitted to Megatron's tensor-parallel layouts. tensor_error,
+    head_error: mean absolute error of these layouts, without and with a language-model head.
+    pipelines_s: Megatron's seconds per layer if fitted to megatron-p8 instead. micro_batches: by
+    assumed micro-batch of zero3, host seconds per collective and mean absolute error.
     """
 
     constants: Constants
@@ -333,7 +338,7 @@ class Calibration:
 
 
 def calibrate(times: Times, pool: Executor, transport: TransportProfile) -> Calibration:
-    """Every fit and every residual."""
+    """Run every fit and compute every residual."""
     bench = Bench(times, pool)
     dtfm = fit_dtfm(bench, transport)
     megatron, inside_bps = fit_megatron(bench, transport)

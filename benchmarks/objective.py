@@ -1,11 +1,11 @@
-"""What a search pays for a placement: rows of `make bench`, and how near its parts come to it.
+"""Cost of simulating a placement in a search: rows of `make bench`, and the error of composition.
 
     python -m benchmarks.objective                     the rows, JSON lists
     python -m benchmarks.objective near                [scenario, variant, least, median, most] of
                                                        composed over simulated seconds
 
-Rows are as in `benchmarks.simulator`, in processor time. Placements differ in two devices that were
-exchanged, as a local search meets them: most of their parts it knows.
+Rows are as in `benchmarks.simulator`, in processor time. Placements differ by an exchange of two
+devices, as in a local search, so most of their parts are known.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.simulator import BATCH, LAYERS, Row, stretch
+from netbench.placement.objective import PlanObjective
+from netbench.placement.plan_problem import Request, placement_of
 from netbench.placement.problem import Floats, Grid, Problem
 from netbench.scenario.load import load_scenario
-from netbench.simulator.objective import PlanObjective
-from netbench.simulator.scheduling import Request, placement_of
-from netbench.simulator.simulate import simulate
+from netbench.scenario.model import Setting
+from netbench.simulator.iteration import simulate
 
 VARIANTS = ("dtfm-random", "megatron-p8")
 WAYS = (("composed", "composed_s"), ("put together", "times_s"))
@@ -55,9 +56,11 @@ def rows() -> Iterator[Row]:
 
 
 def search_rows(variant: str) -> Iterator[Row]:
-    """Per placement, of the next ones of a search on uneven-regions."""
+    """Time the next placements of a search on uneven-regions, per placement."""
     request = Request(
-        scenario=load_scenario("uneven-regions"), variant=variant, layers=LAYERS, batch=BATCH
+        scenario=load_scenario("uneven-regions"),
+        variant=variant,
+        setting=Setting(layers=LAYERS, batch=BATCH),
     )
     problem, random = request.problem(), np.random.default_rng(SEED)
     base = random.permutation(problem.num_devices)[: problem.ranks.size].reshape(problem.shape)
@@ -76,12 +79,11 @@ def search_rows(variant: str) -> Iterator[Row]:
 
 
 def large_rows(variant: str, num_gpus: int, num_regions: int) -> Iterator[Row]:
-    """Of a placement whose parts are known."""
+    """Time a placement whose parts are known."""
     request = Request(
         scenario=stretch(load_scenario("case5"), num_gpus, num_regions),
         variant=variant,
-        layers=LAYERS,
-        batch=BATCH * num_gpus // 64,
+        setting=Setting(layers=LAYERS, batch=BATCH * num_gpus // 64),
     )
     problem = request.problem()
     grid = np.random.default_rng(SEED).permutation(num_gpus).reshape(problem.shape)
@@ -94,7 +96,7 @@ def large_rows(variant: str, num_gpus: int, num_regions: int) -> Iterator[Row]:
 
 
 def whole_seconds(request: Request, grids: Grid) -> float:
-    """Of simulating a plan; the least of a few."""
+    """Return the least time of a few simulations of a plan."""
     plan, seconds = request.plan(), []
     for grid in grids[:REPEATS]:
         placed = dataclasses.replace(plan, placement=placement_of(plan, grid))
@@ -111,7 +113,7 @@ def seconds_of(timed: Callable[[Grid], Floats], grids: Grid) -> float:
 
 
 def exchanged(grid: Grid, region: Grid, random: np.random.Generator) -> Grid:
-    """The grid with two of its devices, of two regions, in each other's place."""
+    """Return the grid with two devices of different regions exchanged."""
     devices = grid.ravel().copy()
     pair = random.choice(devices.size, 2, replace=False)
     while len(set(region[devices[pair]])) == 1:
@@ -121,7 +123,7 @@ def exchanged(grid: Grid, region: Grid, random: np.random.Generator) -> Grid:
 
 
 def nearness(problem: Problem) -> list[float]:
-    """Composed over simulated seconds of random placements: least, median, most."""
+    """Return composed over simulated seconds of random placements: least, median, most."""
     random, size = np.random.default_rng(SEED), problem.ranks.size
     grids = np.array(
         [
@@ -139,7 +141,9 @@ def main() -> None:
     if sys.argv[1:] == ["near"]:
         for name, variant, layers, batch in NEAR:
             scenario = load_scenario(name)
-            request = Request(scenario=scenario, variant=variant, layers=layers, batch=batch)
+            request = Request(
+                scenario=scenario, variant=variant, setting=Setting(layers=layers, batch=batch)
+            )
             print(json.dumps([name, variant, *nearness(request.problem())]), flush=True)
     else:
         for row in rows():

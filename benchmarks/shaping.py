@@ -1,8 +1,8 @@
-"""Shaping 64 nodes, a link of its own for every pair, against `tc` and pyroute2 rule by rule.
+"""Compare shaping 64 nodes with a link per pair against `tc` and pyroute2 rule by rule.
 
-Runs inside a guest. Prints one JSON list per row, as `benchmarks.compare` does. What takes minutes
-is timed on a few nodes and multiplied; the row says so. Of what takes seconds the best of `TRIES`
-counts: the machine may be busy with other things.
+Runs inside a guest and prints one JSON list per row, like `benchmarks.compare`. Methods that take
+minutes are timed on a few nodes and multiplied, as the row says. Methods that take seconds are
+timed `TRIES` times, and the best counts, since the machine may be busy.
 """
 
 from __future__ import annotations
@@ -15,85 +15,88 @@ from functools import partial
 from pyroute2 import IPRoute, netns
 
 from benchmarks.compare import row, seconds
-from netbench.network.apply import apply, clear, read_back
-from netbench.network.command import Run
-from netbench.network.program import Program, compile_programs
-from netbench.network.tc import HANDLE, HtbClass, Leaf
+from netbench.network.nodes import Node
+from netbench.network.shaping.apply import apply, clear, read_back
+from netbench.network.shaping.batch import HANDLE
+from netbench.network.shaping.program import Program, compile_programs
+from netbench.network.shaping.tc import HtbClass, Leaf
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Network
-from netbench.testbed.namespaces import build, namespace_path, node_addresses, run
-from netbench.testbed.shaping import read
+from netbench.testbed.namespaces import build, namespace_nodes, namespace_path, node_addresses
+from netbench.testbed.runs.shaping import read
 
 TRIES = 3
 NUM_TIMED_TC = 2
 NUM_TIMED_PYROUTE2 = 4
-"""Nodes timed rule by rule; their time is multiplied to that of all."""
+"""Nodes timed rule by rule; their time is scaled to all nodes."""
 
 
 def main() -> None:
-    """All rows. The delays and rates are those of case 3."""
+    """Print all rows, with the delays and rates of case 3."""
     network = replace(load_scenario("case3").network, sharing="pair")
-    programs = full_matrix(network)
+    nodes, programs = full_matrix(network)
     num = len(programs)
-    first_s, second_s = first_and_second(programs, run)
+    first_s, second_s = first_and_second(programs, nodes)
     matrix = f"shaping {num} nodes, {num * (num - 1)} links"
-    apply(programs, run, read=read)
-    assert not [d for d in read_back(programs, run, read=read) if d.problems]
+    apply(programs, nodes, read=read)
+    assert not [d for d in read_back(programs, nodes, read=read) if d.problems]
     row(
         f"{matrix}, again with nothing to do",
         ("the kernel is read, nothing sent", second_s),
         ("`netbench`, the first time", first_s),
     )
-    clear(programs, run)
-    ours = ("`tc -batch`, one a node", first_s)
+    clear(programs, nodes)
+    own = ("`tc -batch`, one a node", first_s)
     few = programs[:NUM_TIMED_TC]
-    row(matrix, ours, (
+    row(matrix, own, (
         f"one `tc` per rule ({len(few)} nodes timed, x {num // len(few)})",
-        num / len(few) * seconds(lambda: rule_by_rule(few)),
+        num / len(few) * seconds(lambda: rule_by_rule(few, nodes)),
     ))  # fmt: skip
-    clear(few, run)
+    clear(few, nodes)
     few = programs[:NUM_TIMED_PYROUTE2]
-    row(matrix, ours, (
+    row(matrix, own, (
         f"pyroute2, a call per rule (delay only: it cannot send a rate; {len(few)} nodes timed, "
         f"x {num // len(few)})",
-        num / len(few) * min(calls_and_clear_s(few) for _ in range(TRIES)),
+        num / len(few) * min(calls_and_clear_s(few, nodes) for _ in range(TRIES)),
     ))  # fmt: skip
 
 
-def full_matrix(network: Network) -> tuple[Program, ...]:
-    """Namespaces for every node, and their programs."""
+def full_matrix(network: Network) -> tuple[Sequence[Node], tuple[Program, ...]]:
+    """Build namespaces for every node; return them and their programs."""
     nodes = node_addresses([f"node{i}" for i in range(network.num_nodes)])
     build(nodes, network.mtu_bytes)
-    return compile_programs(network, [(n.address,) for n in nodes], nodes[0].interface, 1000.0)
+    addresses = [(node.address,) for node in nodes]
+    programs = compile_programs(network, addresses, nodes[0].interface, 1000.0)
+    return namespace_nodes(nodes), programs
 
 
-def first_and_second(programs: Sequence[Program], run: Run) -> tuple[float, float]:
-    """Best seconds of an apply to bare interfaces, and of one that finds nothing to do."""
+def first_and_second(programs: Sequence[Program], nodes: Sequence[Node]) -> tuple[float, float]:
+    """Return the best seconds of an apply to bare interfaces, and of one with nothing to do."""
     firsts, seconds_ = [], []
     for _ in range(TRIES):
-        again = partial(apply, programs, run, read=read)
+        again = partial(apply, programs, nodes, read=read)
         firsts.append(seconds(again))
         seconds_ += [seconds(again) for _ in range(TRIES)]
-        clear(programs, run)
+        clear(programs, nodes)
     return min(firsts), min(seconds_)
 
 
-def rule_by_rule(programs: Sequence[Program]) -> None:
+def rule_by_rule(programs: Sequence[Program], nodes: Sequence[Node]) -> None:
     for program in programs:
         for rule in program.text.splitlines():
-            status, _, words = run(program.node, ("tc", *rule.split()), "")
-            assert status == 0, f"{rule}: {words}"
+            status, _, stderr = nodes[program.node].run(("tc", *rule.split()), "")
+            assert status == 0, f"{rule}: {stderr}"
 
 
-def calls_and_clear_s(programs: Sequence[Program]) -> float:
-    """Seconds of the calls alone."""
+def calls_and_clear_s(programs: Sequence[Program], nodes: Sequence[Node]) -> float:
+    """Return the seconds of the calls alone."""
     took_s = seconds(lambda: calls_rule_by_rule(programs))
-    clear(programs, run)
+    clear(programs, nodes)
     return took_s
 
 
 def calls_rule_by_rule(programs: Sequence[Program]) -> None:
-    """The same classes, leaves and filters; the leaves without rate and loss."""
+    """Make the same classes, leaves and filters; leaves have no rate and loss."""
     for program in programs:
         netns.pushns(namespace_path(program.node).name)
         try:

@@ -1,9 +1,9 @@
-"""The graph of a simulated iteration as a plain SimPy model: what most people would write.
+"""Simulate the graph of an iteration with a plain SimPy model, as a peer of the simulator.
 
-One process per task, which waits for the tasks before it, then works for its time or sends its
-bytes. A link is shared evenly by its flows, and a flow gets the least of its links' shares: not
-max-min fairness, but the same wherever a flow has only one busy link. Connections never start
-slowly; `never_slow` takes that from the simulator, too.
+Each task is a process that waits for its predecessors, then works for its time or sends its bytes.
+The flows of a link share it evenly, and a flow gets the least rate of its links. That is not
+max-min fairness, but equal to it where a flow has only one busy link. Connections have no slow
+start; `never_slow` removes it from the simulator too.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import simpy
 
 from netbench.simulator import TransportProfile
 from netbench.simulator.fabric import Fabric
-from netbench.simulator.graph import Timeline
+from netbench.simulator.graph import TaskTimeline
 
 Process = Generator[simpy.Event, object, None]
 
 
 def never_slow(transport: TransportProfile) -> TransportProfile:
-    """The transport without slow start: its first window holds everything."""
+    """Return the transport without slow start: its first window holds everything."""
     return dataclasses.replace(transport, first_window_segments=10**12)
 
 
 class Flow:
-    """Bytes on their way across links, at `rate` bytes/s since `since_s`."""
+    """Bytes in flight across links, at `rate` bytes/s since `since_s`."""
 
     def __init__(self, env: simpy.Environment, size: float, links: list[Link]) -> None:
         self.env, self.left, self.links = env, size, links
@@ -35,7 +35,7 @@ class Flow:
         self.done = env.event()
 
     def update(self) -> None:
-        """Settle what has been sent, and predict the end at the rate that it has now."""
+        """Subtract the bytes sent so far, and predict the end at the present rate."""
         rate = min(link.capacity / len(link.flows) for link in self.links)
         if rate == self.rate:
             return
@@ -56,15 +56,15 @@ class Flow:
 
 
 class Link:
-    """Capacity in bytes/s, and the flows that share it (a dict, for its order)."""
+    """A capacity in bytes/s and the flows that share it (an ordered dict)."""
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
         self.flows: dict[Flow, None] = {}
 
 
-def end_times(timeline: Timeline, fabric: Fabric) -> list[float]:
-    """When every task of the graph ends, seconds."""
+def end_times(timeline: TaskTimeline, fabric: Fabric) -> list[float]:
+    """Return when every task of the graph ends, seconds."""
     env = simpy.Environment()
     network = fabric.network()
     links = [Link(float(capacity)) for capacity in network.capacity]
@@ -104,6 +104,6 @@ def end_times(timeline: Timeline, fabric: Fabric) -> list[float]:
     return ends
 
 
-def last_end(timeline: Timeline, fabric: Fabric) -> float:
-    """When the whole graph has ended, seconds."""
+def last_end(timeline: TaskTimeline, fabric: Fabric) -> float:
+    """Return when the whole graph ends, seconds."""
     return float(np.max(end_times(timeline, fabric)))

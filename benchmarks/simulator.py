@@ -1,11 +1,11 @@
-"""The simulator's rows of `make bench`: time per iteration, all published cells, growth.
+"""Rows of `make bench` for the simulator: time per iteration, all published cells, growth.
 
     python -m benchmarks.simulator                     the rows, JSON lists
     python -m benchmarks.simulator cells               every published cell, for a cold start
     python -m benchmarks.simulator grow VARIANT GPUS REGIONS    [seconds, peak bytes]
 
-A row is [what, how netbench does it, seconds, the other way, seconds], the last two null where
-there is no other way. The other way is a plain SimPy model of the same graph (`simpy_model`).
+A row is [what, method of netbench, seconds, alternative, seconds]; the last two are null without an
+alternative, which is a plain SimPy model of the same graph (`simpy_model`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collections.abc import Iterator
 from benchmarks.fit_v100 import PUBLISHED, SEEDS, read_published
 from benchmarks.simpy_model import last_end, never_slow
 from netbench.errors import PlanError
-from netbench.placement import SEEDED
 from netbench.plan.build import build_plan
-from netbench.plan.model import Plan
-from netbench.plan.variants import find_variant
+from netbench.plan.maps import SEEDED
+from netbench.plan.model import Execution, Plan
 from netbench.scenario.load import load_scenario
-from netbench.scenario.model import Scenario
+from netbench.scenario.model import Scenario, Setting
 from netbench.simulator import load_transport, simulate
-from netbench.simulator.simulate import forget
+from netbench.simulator.iteration import forget
+from netbench.systems import find_variant
 
 LAYERS, BATCH, SEED = 24, 4096, 2022
 CASES = ("case3", "case5")
@@ -39,13 +39,13 @@ GROWTH = ((64, 8), (256, 8), (1024, 16), (4096, 32))
 """(GPUs, regions)."""
 REPEATS = 20
 TOLERANCE = 0.02
-"""Between the simulator and the SimPy model, relative: one shares by max-min fairness."""
+"""Relative difference from the SimPy model, which lacks max-min fairness."""
 
 Row = tuple[str, str, float, str | None, float | None]
 
 
 def rows() -> Iterator[Row]:
-    """All rows, in order of a run."""
+    """Yield all rows."""
     for case in CASES:
         scenario = load_scenario(case)
         for variant in PIPELINES:
@@ -69,7 +69,7 @@ def rows() -> Iterator[Row]:
 
 
 def against_simpy(plan: Plan) -> Row:
-    """The simulator, warm, from plan to result; SimPy on the graphs that it made."""
+    """Time the warm simulator from plan to result, and SimPy on the same graphs."""
     simulation = simulate(plan, never_slow(load_transport(plan.backend)))
     timelines = {id(part.timeline): part.timeline for part in simulation.parts}
     simpy_s = 0.0
@@ -88,12 +88,17 @@ def title(plan: Plan) -> str:
 
 
 def plan_of(scenario: Scenario, variant: str, batch: int = BATCH, seed: int = SEED) -> Plan:
-    return build_plan(scenario, variant, LAYERS, batch, seed, 2, 1, scale=1.0)
+    return build_plan(
+        scenario,
+        variant,
+        Setting(layers=LAYERS, batch=batch, seed=seed),
+        Execution(iterations=2, warmup_iterations=1, scale=1.0),
+    )
 
 
 def warm_seconds(plan: Plan) -> float:
-    """Of a simulation in a process that has compiled code and the schedule's wiring, but no part of
-    the plan; the least of a few."""
+    """Return the least time of a few simulations, with compiled code and the schedule's wiring
+    loaded but no part of the plan known."""
     simulate(plan)
     seconds = []
     for _ in range(REPEATS):
@@ -105,7 +110,7 @@ def warm_seconds(plan: Plan) -> float:
 
 
 def next_batch_seconds(before: Plan, plan: Plan) -> float:
-    """Of a simulation when one of another batch went before: its parts are the same."""
+    """Return the time of a simulation after one of another batch, whose parts are the same."""
     simulate(before)
     started = time.perf_counter()
     simulate(plan)
@@ -113,10 +118,10 @@ def next_batch_seconds(before: Plan, plan: Plan) -> float:
 
 
 def stretch(scenario: Scenario, num_gpus: int, num_regions: int) -> Scenario:
-    """`scenario` with more regions, evenly filled with single-GPU nodes.
+    """Return `scenario` with more regions, evenly filled with single-GPU nodes.
 
-    Region i is a copy of region i modulo the scenario's; between two copies of one region the link
-    is the one to the next region.
+    Region i is a copy of region i modulo their number. Two copies of one region are joined by its
+    link to the next region.
     """
     if num_gpus % num_regions:
         raise PlanError(f"{num_gpus} GPUs do not divide into {num_regions} regions")
@@ -147,9 +152,9 @@ def stretch(scenario: Scenario, num_gpus: int, num_regions: int) -> Scenario:
 
 
 def simulate_cells() -> tuple[int, int]:
-    """Simulate what every published cell is a run of: how many cells, how many simulations.
+    """Simulate every published cell; return the numbers of cells and of simulations.
 
-    Cells that differ in a seed that their placement ignores are one simulation.
+    Cells that differ only by a seed that their placement ignores are one simulation.
     """
     with PUBLISHED.open(newline="", encoding="utf-8") as lines:
         cells = sum(1 for _ in csv.DictReader(lines))
@@ -158,18 +163,26 @@ def simulate_cells() -> tuple[int, int]:
     for case, variant, layers, batch in read_published():
         scenario = scenarios.setdefault(case, load_scenario(case))
         for seed in SEEDS if find_variant(variant).scheduler in SEEDED else SEEDS[:1]:
-            simulate(build_plan(scenario, variant, layers, batch, seed, 2, 1, scale=1.0))
+            simulate(
+                build_plan(
+                    scenario,
+                    variant,
+                    Setting(layers=layers, batch=batch, seed=seed),
+                    Execution(iterations=2, warmup_iterations=1, scale=1.0),
+                )
+            )
             simulations += 1
     return cells, simulations
 
 
 def grow(variant: str, num_gpus: int, num_regions: int) -> tuple[float, int]:
-    """Seconds from scenario to result, and the most memory the process had, bytes."""
+    """Return seconds of processor time from scenario to result, and the process's peak memory,
+    bytes."""
     simulate(plan_of(load_scenario("case5"), variant))  # compiled code is loaded
-    started = time.perf_counter()
+    started = time.process_time()
     scenario = stretch(load_scenario("case5"), num_gpus, num_regions)
     simulate(plan_of(scenario, variant, BATCH * num_gpus // 64))
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

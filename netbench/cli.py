@@ -1,4 +1,4 @@
-"""The `netbench` command: finds the subcommand, loads only that one, turns errors into exit codes.
+"""The `netbench` command: import only the subcommand that is called, turn errors into exit codes.
 
 Exit codes: 0 good, 1 failure, 2 usage, 3 finished but not trustworthy, 130 interrupted.
 A command returns its exit code, or None for 0.
@@ -20,20 +20,20 @@ from netbench.commands.lazy import Commands, LazyGroup
 from netbench.errors import EXIT_INTERRUPTED, NetbenchError
 
 LAZY: Commands = {
-    "run": ("netbench.commands.run", "command", "Run a scenario and print its table."),
-    "collective": ("netbench.commands.collective", "command", "Time a collective on a network."),
-    "sweep": ("netbench.commands.sweep", "command", "Simulate a scenario on a grid of networks."),
-    "require": ("netbench.commands.require", "command", "Find how poor a network may be."),
-    "schedule": ("netbench.commands.schedule", "schedule", "Search where the ranks go."),
-    "explain": ("netbench.commands.explain", "command", "Say where an iteration's time goes."),
-    "trace": ("netbench.commands.trace", "trace", "Compare what ranks did with their simulation."),
-    "table": ("netbench.commands.table", "command", "Print a run's table again."),
-    "scenario": ("netbench.commands.scenario", "scenario", "List, show and check scenarios."),
-    "reproduce": ("netbench.commands.reproduce", "command", "Regenerate results/README.md."),
-    "calibrate": ("netbench.commands.calibrate", "command", "Measure a device of this machine."),
-    "net": ("netbench.commands.net", "net", "Shape a network, prove it, get the old one back."),
-    "kernel": ("netbench.commands.kernel", "kernel", "Build the guest kernel, or say how it is."),
-    "doctor": ("netbench.commands.doctor", "doctor", "Say what this machine can run, and why not."),
+    "run": ("netbench.commands.run.command", "Run a scenario and print its table."),
+    "collective": ("netbench.commands.collective", "Time a collective on a network."),
+    "sweep": ("netbench.commands.explore.sweep", "Simulate a scenario on a grid of networks."),
+    "require": ("netbench.commands.explore.require", "Find the worst network that is good enough."),
+    "schedule": ("netbench.commands.schedule", "Search where to put the ranks."),
+    "explain": ("netbench.commands.explore.explain", "Show where an iteration's time goes."),
+    "trace": ("netbench.commands.trace", "Compare what ranks did with their simulation."),
+    "table": ("netbench.commands.table", "Print the table of a run."),
+    "scenario": ("netbench.commands.scenario", "List, show and check scenarios."),
+    "reproduce": ("netbench.commands.reproduce.command", "Regenerate the pages of results/."),
+    "calibrate": ("netbench.commands.calibrate", "Measure a device of this machine."),
+    "net": ("netbench.commands.net", "Shape, verify and restore a network."),
+    "kernel": ("netbench.commands.kernel", "Build the guest kernel, or show its state."),
+    "doctor": ("netbench.commands.doctor", "Show what this machine can run."),
 }
 
 EXIT_BROKEN_PIPE = 141
@@ -42,7 +42,7 @@ EXIT_TERMINATED = 143
 
 
 class Netbench(LazyGroup):
-    """The top of the command line."""
+    """Root of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         # click would turn a closed pipe (`netbench table | head`) into exit code 1.
@@ -58,9 +58,9 @@ class Netbench(LazyGroup):
 @click.group(cls=Netbench, commands=LAZY, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="netbench %(version)s")
 def netbench() -> None:
-    """How fast does distributed training run on a network you do not have?
+    """Predict and measure distributed training on a network you do not have.
 
-    `netbench run case3` is the place to start.
+    Start with `netbench run case3`.
     """
 
 
@@ -73,7 +73,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
-    except (ImportError, SystemError) as error:  # compiled code's, of what a signal raises in it
+    except (ImportError, SystemError) as error:  # compiled code wraps what a signal raises
         cause = _first_cause(error)
         if isinstance(cause, KeyboardInterrupt):
             return _interrupted()
@@ -87,7 +87,7 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Compiled code that calls compiled code makes several of one, each from the one before."""
+    """Return the original exception: nested compiled code wraps it several times."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -99,20 +99,16 @@ def _interrupted() -> int:
 
 
 def _silence_stdout() -> None:
-    """Let the interpreter flush on exit into nothing: the reader has gone."""
+    """Send the interpreter's final flush to the null device: the reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line of this process and exit."""
     signal.signal(signal.SIGTERM, _terminate)
     sys.exit(run())
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    """Leave by an exception, so that what cleans up after itself does."""
+    """Exit by an exception, so that context managers clean up."""
     sys.exit(EXIT_TERMINATED)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The errors netbench raises on purpose. `cli` catches `NetbenchError` once, prints it and exits.
+"""Errors that netbench raises on purpose; `cli` catches `NetbenchError`, prints it and exits.
 
 A message says where, what was found, what was expected and what to do, e.g.
 `scenarios/wan.yaml:14: links[2].rate "1.1" has no unit; write e.g. "1.1Gbit"`.
@@ -10,14 +10,14 @@ import difflib
 from collections.abc import Iterable
 
 EXIT_NOT_TRUSTWORTHY = 3
-"""What a command returns that finished, with the network or the machine outside tolerance."""
+"""Exit code of a command that finished with the network or the machine outside tolerance."""
 
 EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as a shell reports it; of a command that kept what it had by then, too."""
+"""128 + SIGINT, as a shell reports it; also if the command kept its result so far."""
 
 
 class NetbenchError(Exception):
-    """Base of every expected failure. `exit_code` is what the process returns."""
+    """Base of every expected failure. `exit_code` is the exit code of the process."""
 
     exit_code = 1
 
@@ -37,11 +37,11 @@ class PlanError(UsageError):
 
 
 class NetworkError(NetbenchError):
-    """The kernel refused a shaping program, or holds something other than what was asked for."""
+    """The kernel rejected a tc configuration, or has another one than requested."""
 
 
 class TestbedError(NetbenchError):
-    """The place to run (kernel, guest, node, rank) failed."""
+    """A kernel, guest, node or rank failed."""
 
     __test__ = False  # pytest: the name starts with "Test"
 
@@ -51,7 +51,7 @@ class RecordError(NetbenchError):
 
 
 def nearest(found: str, known: Iterable[str]) -> str:
-    """What to write instead of an unknown name: the nearest known ones, or all of them."""
+    """Suggest the nearest known names for an unknown one, or list all."""
     names = list(known)
     near = difflib.get_close_matches(found, names, n=3)
     return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"

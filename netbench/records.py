@@ -1,16 +1,18 @@
-"""What a run leaves behind: `results/<run-id>/records.jsonl`, one JSON object per line.
+"""Records of a run: `results/<run-id>/records.jsonl`, with one JSON object per line.
 
-Kinds of line, in the order a run writes them:
+Kinds of lines, in the order in which a run writes them:
 
-- `run`: one session of a controller. The first line; a resumed run has one more per resumption.
+- `run`: one session of a controller. It is the first line; every resumption adds one.
 - `plan`: a plan and its hash, before its first iteration.
 - `prediction`: seconds per iteration of a plan, simulated before it ran.
-- `probe`: what verification of the shaped network measured.
+- `probe`: measurements that verify the shaped network.
+- `doubt`: a reason not to trust a plan, on disk before the iteration it is about.
 - `iteration`: one `Record`, on disk before the next iteration starts.
-- `verdict`: whether a plan (or the whole run) can be trusted, and why not.
+- `verdict`: the end of the run: whether it can be trusted, and why not.
 
-The file is only ever appended to. A line counts once its newline is on disk: a last line without
-one is what a killed controller left, and is dropped when the run is resumed.
+The file is append-only. A line counts once its newline is on disk. A killed controller may leave
+a last line without one, which is dropped when the run is resumed. Every line ends with a `check`
+of itself and all lines above, so a file that was changed later is not trusted.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import logging
-import math
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -35,12 +38,19 @@ from netbench import __version__
 from netbench.errors import RecordError
 from netbench.units import counted
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+FIRST_CHECKED_VERSION = 3
+"""Lines of earlier versions have no `check`."""
+
+HASH_DIGITS = 12
+"""Hexadecimal digits of a plan's hash: 48 bits, plenty for the plans of one project."""
+
 FILE_NAME = "records.jsonl"
 SOURCES = ("published", "simulated", "emulated", "measured")
-MODES = ("native", "guest-virtual", "guest-real", "sim")
+TESTBEDS = ("native", "guest-virtual", "guest-real", "sim")
 
 _RUN_ID = re.compile(r"(?P<scenario>.+)-(?P<created>\d{8}-\d{6})-[0-9a-f]{4}")
+_CHECK = re.compile(rb',"check":"([0-9a-f]{16})"}$')
 _NUMBER = (int, float)
 _OPTIONAL_TEXT = (str, type(None))
 _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -55,6 +65,7 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "plan": {"plan_hash": str, "plan": dict},
     "prediction": {"plan_hash": str, "iteration_s": _NUMBER},
     "probe": {"plan_hash": _OPTIONAL_TEXT, "result": dict},
+    "doubt": {"plan_hash": str, "reason": str},
     "iteration": {
         "run_id": str,
         "plan_hash": str,
@@ -75,18 +86,18 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 _LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int}
 }
-"""Fields that came after runs were recorded: written only where they have a value."""
+"""Fields that older records lack; written only if they have a value."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """Where a session ran.
+    """Environment of a session.
 
-    kernel: release of the kernel that shaped the network, `none` in a simulation. mode: one of
-    `MODES`. scale: bytes and bandwidths were divided by it. versions: of `python`, `torch`,
-    `iproute2`. machine: the host.
+    kernel: release of the kernel that shaped the network, `none` in a simulation. mode: testbed,
+    one of `TESTBEDS` (the field has its old name on disk). scale: divisor of bytes and bandwidths.
+    versions: those of `python`, `torch` and `iproute2`. machine: description of the host.
     """
 
     kernel: str
@@ -96,8 +107,8 @@ class Environment:
     machine: str
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise RecordError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+        if self.mode not in TESTBEDS:
+            raise RecordError(f"mode {self.mode!r} is not one of {', '.join(TESTBEDS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,9 +117,9 @@ class Record:
 
     iteration: index from 0, warm-ups included. iteration_s: seconds from the common start to the
     last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`. loss: mean
-    over the batch, where layers compute. sent_bytes: by node, as the kernel counts them at its
-    interface, so with headers and divided by the scale; empty where nothing was sent. peers: ranks
-    that took part, where they may go and come; else None.
+    over the batch, if layers compute. sent_bytes: bytes by node that its interface counted, with
+    headers and divided by the scale; empty if nothing was sent. peers: number of ranks that took
+    part, if peers can join and leave.
     """
 
     run_id: str
@@ -129,17 +140,17 @@ class Record:
     peers: int | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.iteration_s) and self.iteration_s > 0):
+        if not 0 < self.iteration_s <= sys.float_info.max:
             raise RecordError(f"iteration_s is {self.iteration_s}, expected seconds above 0")
         if self.iteration < 0:
             raise RecordError(f"iteration is {self.iteration}, expected an index from 0")
         if self.source not in SOURCES:
-            raise RecordError(f"source {self.source!r} is none of {', '.join(SOURCES)}")
+            raise RecordError(f"source {self.source!r} is not one of {', '.join(SOURCES)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """One controller's share of a run. created: ISO 8601, local time. command: its arguments."""
+    """Session of a controller. created: ISO 8601, local time. command: its arguments."""
 
     netbench_version: str
     created: str
@@ -149,7 +160,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """What verification of the network measured for a plan (`None`: for the whole run)."""
+    """Result of a verification of the network. plan_hash: None = for the whole run."""
 
     plan_hash: str | None
     result: dict[str, Any]
@@ -157,7 +168,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Whether a plan's records (`None`: the whole run's) can be trusted. reasons: why not."""
+    """Verdict at the end of a run. plan_hash: None = on the whole run. reasons: why not."""
 
     plan_hash: str | None
     trustworthy: bool
@@ -166,9 +177,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Everything a record file says. plans: hash -> the plan's JSON, in the order recorded.
+    """Content of a record file. plans: hash -> the plan's JSON, in the order recorded.
 
-    predictions: hash -> simulated seconds per iteration, where the simulator knows the plan.
+    predictions: hash -> simulated seconds per iteration, if the plan can be simulated. reasons: why
+    the run is not trustworthy, of all its sessions; empty if it is.
     """
 
     path: Path
@@ -179,12 +191,13 @@ class Run:
     probes: tuple[Probe, ...]
     records: tuple[Record, ...]
     verdicts: tuple[Verdict, ...]
+    reasons: tuple[str, ...]
 
 
 def read_run(path: Path) -> Run:
-    """Read a run (its folder, or its record file). A last line cut short is left out.
+    """Read a run from its folder or its record file, without an incomplete last line.
 
-    Takes no lock, so a run that is still being written can be read.
+    No lock is taken, so a run that is still being written can be read.
     Raises RecordError for a file that is missing, damaged or from a newer netbench.
     """
     path = _record_file(path)
@@ -193,12 +206,14 @@ def read_run(path: Path) -> Run:
 
 
 def find_run(results: Path, scenario: str) -> Path | None:
-    """The newest run of a scenario: from `results` itself, else from `results/recorded`."""
+    """Find the newest run of a scenario in `results`, else in `results/recorded`."""
     for folder in (results, results / "recorded"):
         runs = [
             (match["created"], path)
             for path in folder.glob(f"*/{FILE_NAME}")
-            if (match := _RUN_ID.fullmatch(path.parent.name)) and match["scenario"] == scenario
+            if (match := _RUN_ID.fullmatch(path.parent.name))
+            and match["scenario"] == scenario
+            and path.stat().st_size  # empty if the controller was killed at once
         ]
         if runs:
             return max(runs)[1]
@@ -206,9 +221,9 @@ def find_run(results: Path, scenario: str) -> Path | None:
 
 
 class RunStore(AbstractContextManager["RunStore"]):
-    """The one writer of a run. Every `append_*` is on disk, or has raised, when it returns.
+    """Only writer of a run. When an `append_*` returns, its line is on disk.
 
-    Use as a context manager, or `close` it: it holds an exclusive lock on the record file.
+    It holds an exclusive lock on the record file: use it as a context manager, or `close` it.
     """
 
     def __init__(self, path: Path, descriptor: int, run: Run | None, run_id: str) -> None:
@@ -216,6 +231,8 @@ class RunStore(AbstractContextManager["RunStore"]):
         self.path = path
         self.run_id = run_id
         self._descriptor = descriptor
+        self._check = _last_check(path)
+        self._reasons = dict.fromkeys(run.reasons if run else ())
         self._plans: dict[str, dict[str, Any]] = dict(run.plans) if run else {}
         self._predicted = set(run.predictions) if run else set()
         self._iterations: dict[str, set[int]] = {}
@@ -234,7 +251,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     ) -> Self:
         """Start a run in a new folder of `results`, named `<scenario>-<YYYYmmdd-HHMMSS>-<4 hex>`.
 
-        created: now, as the caller's clock has it. Raises RecordError if it cannot be written.
+        created: the caller's current time. Raises RecordError if the folder cannot be written.
         """
         run_id = f"{scenario}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         path = results / run_id / FILE_NAME
@@ -254,10 +271,10 @@ class RunStore(AbstractContextManager["RunStore"]):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Continue a run (its folder, or its record file): lock it and drop a last partial line.
+        """Lock an existing run, given by its folder or record file, and drop a partial last line.
 
-        Then call `append_session`. Raises RecordError if another controller is writing the run,
-        and as `read_run` does.
+        Call `append_session` next. Raises RecordError if another controller is writing the run,
+        and for the same files as `read_run`.
         """
         path = _record_file(path)
         try:
@@ -275,7 +292,7 @@ class RunStore(AbstractContextManager["RunStore"]):
     def append_session(
         self, *, created: datetime, command: Sequence[str], environment: Environment
     ) -> None:
-        """Record who continues the run, and where."""
+        """Record the session that continues the run."""
         self._append(
             "run",
             schema_version=SCHEMA_VERSION,
@@ -287,26 +304,35 @@ class RunStore(AbstractContextManager["RunStore"]):
         )
 
     def append_plan(self, plan_hash: str, plan: Mapping[str, Any]) -> None:
-        """Record a plan. One that the run already has is not written again."""
+        """Record a plan, unless the run already has it."""
         if plan_hash not in self._plans:
             self._append("plan", plan_hash=plan_hash, plan=dict(plan))
             self._plans[plan_hash] = dict(plan)
 
     def append_prediction(self, plan_hash: str, iteration_s: float) -> None:
-        """Record what was simulated for a plan recorded before. The first one stays."""
+        """Record the simulated time of a recorded plan, unless the run already has one."""
         if plan_hash not in self._predicted:
             self._append("prediction", plan_hash=plan_hash, iteration_s=iteration_s)
             self._predicted.add(plan_hash)
 
     def append_probe(self, result: Mapping[str, Any], *, plan_hash: str | None = None) -> None:
-        """Record what verification of the network measured."""
+        """Record the result of a verification of the network. Its `reasons` are doubts."""
         self._append("probe", plan_hash=plan_hash, result=dict(result))
+        self._reasons.update(dict.fromkeys(result.get("reasons", ())))
+
+    def append_doubt(self, plan_hash: str, reason: str) -> None:
+        """Record a reason not to trust a plan, unless the run already has it."""
+        if reason not in self._reasons:
+            self._append("doubt", plan_hash=plan_hash, reason=reason)
+            self._reasons[reason] = None
 
     def append_iteration(self, record: Record) -> None:
-        """Record an iteration of a plan recorded before; each index once."""
+        """Record an iteration of a recorded plan. Raises RecordError for a repeated index."""
         done = self._iterations.get(record.plan_hash, set())
         if record.plan_hash not in self._plans:
-            raise RecordError(f"{self.path}: plan {record.plan_hash} is not in the run; record it")
+            raise RecordError(
+                f"{self.path}: plan {record.plan_hash} is not in the run; record it first"
+            )
         if record.iteration in done:
             raise RecordError(
                 f"{self.path}: iteration {record.iteration} of plan {record.plan_hash} is already "
@@ -317,24 +343,13 @@ class RunStore(AbstractContextManager["RunStore"]):
         self._append("iteration", **values)
         self._iterations.setdefault(record.plan_hash, set()).add(record.iteration)
 
-    def append_verdict(
-        self, *, trustworthy: bool, reasons: Sequence[str] = (), plan_hash: str | None = None
-    ) -> None:
-        """Record whether a plan, or the whole run, can be trusted."""
-        self._append("verdict", plan_hash=plan_hash, trustworthy=trustworthy, reasons=list(reasons))
-
-    def missing_iterations(self, plan_hash: str, wanted: int) -> tuple[int, ...]:
-        """Of iterations 0 .. wanted - 1 of a plan, those not recorded yet."""
-        done = self._iterations.get(plan_hash, set())
-        return tuple(index for index in range(wanted) if index not in done)
-
-    def finished(self, plan_hash: str) -> bool:
-        """Whether the run has the plan and all of the iterations it asks for."""
-        plan = self._plans.get(plan_hash)
-        return plan is not None and not self.missing_iterations(plan_hash, plan["iterations"])
+    def append_verdict(self) -> None:
+        """Record the end of the run, with the reasons of all its sessions not to trust it."""
+        reasons = list(self._reasons)
+        self._append("verdict", plan_hash=None, trustworthy=not reasons, reasons=reasons)
 
     def close(self) -> None:
-        """Give the lock back. Closing twice is harmless."""
+        """Release the lock. Closing twice is harmless."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -343,33 +358,61 @@ class RunStore(AbstractContextManager["RunStore"]):
         self.close()
 
     def _append(self, kind: str, **values: object) -> None:
-        """One line, one write, one fsync: a reader never sees half of two lines."""
+        """Append a line with one write and one fsync, so that readers never see mixed lines."""
         try:
             text = json.dumps({"kind": kind, **values}, allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError) as error:
             raise RecordError(f"{self.path}: a {kind} line is not JSON: {error}") from error
-        data = text.encode() + b"\n"
+        check = _check(self._check, text.encode())
+        data = f'{text[:-1]},"check":"{check}"}}\n'.encode()
         size_bytes = os.fstat(self._descriptor).st_size
         try:
             written = os.write(self._descriptor, data)
             if written < len(data):
-                found = f"disk full: only {written} of {len(data)} bytes fitted"
+                found = f"disk full after {written} of {len(data)} bytes"
                 raise OSError(errno.ENOSPC, found)
             os.fsync(self._descriptor)
         except OSError as error:
-            # What was written of the line goes; if even that fails, `open` drops it later.
+            # Remove the partial line; if that fails too, `open` drops it later.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, size_bytes)
             num_kept = sum(map(len, self._iterations.values()))
             raise RecordError(
-                f"{self.path}: cannot record the {kind}: {error.strerror}. All that was recorded "
-                f"before is kept ({counted(num_kept, 'iteration')}). Make room, then continue with "
+                f"{self.path}: cannot record the {kind}: {error.strerror}. Earlier records are "
+                f"kept ({counted(num_kept, 'iteration')}). Free some space, then continue with "
                 f"--resume {self.path.parent}"
             ) from error
+        self._check = check
+
+
+def canonical_text(data: object) -> str:
+    """Return JSON data as one line: equal data give equal text."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def content_hash(text: str) -> str:
+    """Return the first `HASH_DIGITS` hexadecimal digits of the SHA-256 of `text`."""
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def _check(above: str, line: bytes) -> str:
+    """Return the check of a line without its own. above: that of the line above, or ""."""
+    return hashlib.sha256(above.encode() + line).hexdigest()[:16]
+
+
+def _split_check(line: bytes) -> tuple[bytes, str]:
+    """Split the text of a line into the line without its check, and its check or ""."""
+    found = _CHECK.search(line)
+    return (line[: found.start()] + b"}", found[1].decode()) if found else (line, "")
+
+
+def _last_check(path: Path) -> str:
+    """Return the check of the last line of a file, "" for an empty file."""
+    return _split_check(_read_bytes(path).rstrip(b"\n").rpartition(b"\n")[2])[1]
 
 
 def _record_file(path: Path) -> Path:
-    """The record file of a run given by its folder or by the file itself."""
+    """Return the record file of a run given by its folder or by the file."""
     return path / FILE_NAME if path.is_dir() else path
 
 
@@ -394,16 +437,12 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _recover(path: Path, descriptor: int) -> Run:
-    """Read the run and cut its file back to the last complete line."""
+    """Read the run and truncate its file after the last complete line."""
     data = _read_bytes(path)
     complete = data.rfind(b"\n") + 1
     run = _parse(path, data[:complete])
     if complete < len(data):
-        log.warning(
-            "%s: dropped the last line: its writer was stopped %d bytes into it",
-            path,
-            len(data) - complete,
-        )
+        log.warning("%s: dropped an incomplete last line of %d bytes", path, len(data) - complete)
         os.ftruncate(descriptor, complete)
         os.fsync(descriptor)
     return run
@@ -416,23 +455,41 @@ def _parse(path: Path, data: bytes) -> Run:
     probes: list[Probe] = []
     records: dict[tuple[str, int], Record] = {}
     verdicts: list[Verdict] = []
-    run_id = ""
-    for where, kind, line in _lines(path, data):
+    doubts: list[str] = []
+    changed: list[str] = []
+    run_id, above, version = "", "", 0
+    for where, kind, line, text in _lines(path, data):
+        version = line.get("schema_version", version)
+        line_name = where.removeprefix(f"{path.parent}{os.sep}")  # the same wherever it is read
+        body, check = _split_check(text)
+        if version >= FIRST_CHECKED_VERSION and check != _check(above, body):
+            changed.append(f"{line_name} was changed after it was written, or a line above it was")
+        above = check
         if kind == "run":
             run_id = line["run_id"]
             sessions.append(_session(where, line))
         elif kind == "plan":
             plans[line["plan_hash"]] = line["plan"]
+            if _hash_of(where, line["plan"]) != line["plan_hash"]:
+                doubts.append(
+                    f"plan {line['plan_hash']} ({line_name}) is not the plan of that hash"
+                )
         elif kind == "prediction":
-            predictions[line["plan_hash"]] = line["iteration_s"]
+            predictions[line["plan_hash"]] = _prediction_s(where, line["iteration_s"])
         elif kind == "probe":
             probes.append(Probe(**line))
+            doubts += _reasons(where, line["result"].get("reasons", []))
+        elif kind == "doubt":
+            doubts.append(line["reason"])
         elif kind == "iteration":
             record = _record(where, line, plans)
             if records.setdefault((record.plan_hash, record.iteration), record) is not record:
                 raise _damaged(where, "repeats an iteration recorded above")
         else:
             verdicts.append(Verdict(**line | {"reasons": tuple(line["reasons"])}))
+            doubts += _reasons(where, line["reasons"])
+            if not (line["trustworthy"] or doubts):
+                doubts.append("no reason was recorded")
     return Run(
         path=path,
         run_id=run_id,
@@ -442,14 +499,15 @@ def _parse(path: Path, data: bytes) -> Run:
         probes=tuple(probes),
         records=tuple(records.values()),
         verdicts=tuple(verdicts),
+        reasons=tuple(dict.fromkeys([*doubts, *changed[:1]])),
     )
 
 
-def _lines(path: Path, data: bytes) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(file:line, kind, values) of every line; the first one opens the run."""
+def _lines(path: Path, data: bytes) -> Iterator[tuple[str, str, dict[str, Any], bytes]]:
+    """Yield (file:line, kind, values, text) of every line; the first one must be a `run`."""
     if not data:
         raise RecordError(
-            f"{path}: holds no complete line, so there is no run to read; "
+            f"{path}: has no complete line, so it contains no run; "
             f"delete {path.parent} and start a new run"
         )
     for number, text in enumerate(data.split(b"\n")[:-1], start=1):
@@ -459,13 +517,15 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[str, str, dict[str, Any]]]
         except ValueError as error:
             raise _damaged(where, f"is not JSON ({error})") from error
         kind = line.pop("kind", None) if isinstance(line, dict) else None
-        if kind not in _LINE_FIELDS or (number == 1 and kind != "run"):
+        if kind is not None:
+            line.pop("check", None)  # compared in `_parse`
+        if not isinstance(kind, str) or kind not in _LINE_FIELDS or (number == 1 and kind != "run"):
             expected = "run" if number == 1 else ", ".join(_LINE_FIELDS)
             raise _damaged(where, f"has kind {kind!r}, expected {expected}")
         if kind == "run":
             _check_version(where, line)
         _check_fields(where, kind, line)
-        yield where, kind, line
+        yield where, kind, line, text
 
 
 def _check_version(where: str, line: dict[str, Any]) -> None:
@@ -474,7 +534,7 @@ def _check_version(where: str, line: dict[str, Any]) -> None:
         raise RecordError(
             f"{where}: schema version {version}, written by netbench "
             f"{line.get('netbench_version', 'unknown')}; this is netbench {__version__}, which "
-            f"reads up to {SCHEMA_VERSION}: upgrade netbench"
+            f"reads versions up to {SCHEMA_VERSION}; upgrade netbench"
         )
 
 
@@ -491,19 +551,16 @@ def _check_fields(where: str, kind: str, line: dict[str, Any]) -> None:
         expected = fields.get(key) or later[key]
         # bool is an int in Python, and never one here.
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise _damaged(where, f"has {key} {value!r}, expected {_type_name(expected)}")
-
-
-def _type_name(expected: type | tuple[type, ...]) -> str:
-    types = expected if isinstance(expected, tuple) else (expected,)
-    return " or ".join(kind.__name__ for kind in types)
+            types = expected if isinstance(expected, tuple) else (expected,)
+            names = " or ".join(kind.__name__ for kind in types)
+            raise _damaged(where, f"has {key} {value!r}, expected {names}")
 
 
 def _session(where: str, line: dict[str, Any]) -> Session:
     try:
         environment = Environment(**line["environment"])
     except (TypeError, RecordError) as error:
-        raise _damaged(where, f"has an environment that is wrong ({error})") from error
+        raise _damaged(where, f"has an invalid environment ({error})") from error
     return Session(
         netbench_version=line["netbench_version"],
         created=line["created"],
@@ -512,9 +569,28 @@ def _session(where: str, line: dict[str, Any]) -> Session:
     )
 
 
+def _hash_of(where: str, plan: Mapping[str, Any]) -> str:
+    try:
+        return content_hash(canonical_text(plan))
+    except ValueError:
+        raise _damaged(where, "has a plan with a number that is not finite") from None
+
+
+def _reasons(where: str, reasons: object) -> list[str]:
+    if isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons):
+        return reasons
+    raise _damaged(where, f"has reasons {reasons!r}, expected a list of texts")
+
+
+def _prediction_s(where: str, iteration_s: float) -> float:
+    if not 0 < iteration_s <= sys.float_info.max:
+        raise _damaged(where, f"has iteration_s {iteration_s}, expected seconds above 0")
+    return iteration_s
+
+
 def _record(where: str, line: dict[str, Any], plans: Mapping[str, object]) -> Record:
     if line["plan_hash"] not in plans:
-        raise _damaged(where, f"belongs to plan {line['plan_hash']}, which no line above holds")
+        raise _damaged(where, f"belongs to plan {line['plan_hash']}, which no line above records")
     try:
         return Record(**line | {"sent_bytes": tuple(line.get("sent_bytes", ()))})
     except RecordError as error:
@@ -523,5 +599,6 @@ def _record(where: str, line: dict[str, Any], plans: Mapping[str, object]) -> Re
 
 def _damaged(where: str, found: str) -> RecordError:
     return RecordError(
-        f"{where}: this line {found}. Delete the line to keep the rest, or restore the file"
+        f"{where}: this line {found}. Restore the file, or delete the line: the rest can then be "
+        "read, but is not trusted"
     )

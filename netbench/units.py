@@ -1,14 +1,14 @@
-"""Quantities as people write them, `1.12Gbit`, `11ms`, `8MiB`, `64M`, `0.1%`, as SI numbers.
+"""Parse and format quantities such as `1.12Gbit`, `11ms`, `8MiB`, `64M` and `0.1%`.
 
-Parsers take text and raise ValueError saying what was found and what to write; formatters give
-text that parses back to the very same number. Bandwidth is decimal and in bits, as `tc` has it.
+Parsers return SI numbers; they raise ValueError with the text found and an example. Formatted text
+parses back to the same number. Bandwidth is decimal and in bits, as in `tc`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 UNLIMITED = ("inf", "unlimited")
@@ -18,26 +18,75 @@ _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)", re.D
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quantity:
-    """A kind of value: its units (name -> factor, ascending) and what is accepted.
+    """Kind of value: its units (name -> factor, ascending) and the values it accepts.
 
-    aliases: other spellings of a unit. zero: 0 is a value. unlimited: `inf` is a value.
-    bare: the number alone is a value, in the base unit. families: the last so many units that do
-    not exceed a value are tried when formatting, and the shortest is taken (bytes have two
-    families, of 1000 and 1024; 65 s is not 1.08333 min).
+    aliases: other spellings of a unit. zero: accept 0. unlimited: accept `inf`. bare: accept a
+    number without a unit. families: number of largest fitting units that formatting tries, to take
+    the shortest text (bytes have units of 1000 and of 1024; 65 s is not 1.08333 min).
     """
 
     name: str
     example: str
     units: Mapping[str, Decimal]
-    aliases: Mapping[str, str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
     zero: bool = True
     unlimited: bool = False
     bare: bool = False
     families: int = 1
 
+    def parse(self, text: str) -> float:
+        """Return the value in the base unit; `inf` and `unlimited` are inf where accepted."""
+        return float(self._exact(text))
+
+    def parse_whole(self, text: str) -> int:
+        """Return a whole number of the base unit."""
+        value = self._exact(text)
+        if value != value.to_integral_value():
+            raise ValueError(f'"{text}" is not a whole number; write e.g. "{self.example}"')
+        return int(value)
+
+    def format(self, value: float, digits: int | None = None) -> str:
+        """Return the shortest text of a value. digits: significant digits; None = all."""
+        if value == float("inf"):
+            return "unlimited"
+        exact = Decimal(repr(value))
+        if digits is not None and exact:
+            exact = round(exact, digits - 1 - exact.adjusted())
+        units = [(unit, factor) for unit, factor in self.units.items() if factor <= exact]
+        if not exact:
+            units = [(unit, factor) for unit, factor in self.units.items() if factor == 1]
+        units = units[-self.families :] or list(self.units.items())[:1]
+        written = [_written(exact / factor) + unit for unit, factor in reversed(units)]
+        return min(written, key=len)
+
+    def _exact(self, text: str) -> Decimal:
+        """Return the value in the base unit, as a Decimal: 11ms must become the float 0.011."""
+        stripped = text.strip()
+        if self.unlimited and stripped in UNLIMITED:
+            return Decimal("inf")
+        match = _NUMBER.fullmatch(stripped)
+        hint = f'write e.g. "{self.example}"' + (' or "unlimited"' if self.unlimited else "")
+        if match is None:
+            raise ValueError(f'"{text}" is not a {self.name}; {hint}')
+        number, unit = Decimal(match[1]), self.aliases.get(match[2], match[2])
+        if not unit and not self.bare:
+            unit = re.sub(r"^[\d.]+", "", self.example)
+            raise ValueError(f'"{text}" has no unit; write e.g. "{match[1].lstrip("+-")}{unit}"')
+        if unit not in self.units:
+            known = ", ".join(name for name in self.units if name)
+            raise ValueError(f'"{text}" has an unknown unit "{match[2]}"; expected one of {known}')
+        if number < 0:
+            raise ValueError(f'"{text}" is negative; {hint}')
+        if number == 0 and not self.zero:
+            raise ValueError(f'"{text}" is zero; a {self.name} must be positive, {hint}')
+        value = number * self.units[unit]
+        if float(value) == float("inf"):
+            raise ValueError(f'"{text}" is too large; {hint}')
+        return value
+
 
 def _decimal(suffix: str, prefixes: str) -> dict[str, Decimal]:
-    """Units of powers of 1000: `prefixes` is one letter per power, the first for 1000."""
+    """Units in powers of 1000; `prefixes` has one letter per power, the first for 1000."""
     return {suffix: Decimal(1)} | {
         prefix + suffix: Decimal(1000) ** power for power, prefix in enumerate(prefixes, 1)
     }
@@ -94,134 +143,42 @@ COUNT = Quantity(
     aliases={"k": "K", "B": "G"},
     bare=True,
 )
-PERCENT = Quantity(
-    name="share",
-    example="0.1%",
-    units={"%": Decimal("0.01")},
-    aliases={},
-)
+PERCENT = Quantity(name="percentage", example="0.1%", units={"%": Decimal("0.01")})
 
 
-def parse_bandwidth(text: str) -> float:
-    """bit/s; `inf` and `unlimited` are inf. Zero is refused: a link that carries nothing."""
-    return _parse(text, BANDWIDTH)
+parse_bandwidth, format_bandwidth = BANDWIDTH.parse, BANDWIDTH.format
+"""Bit/s, e.g. 1.12Gbit."""
 
+parse_time, format_time = TIME.parse, TIME.format
+"""Seconds, e.g. 11ms."""
 
-def parse_time(text: str) -> float:
-    """Seconds."""
-    return _parse(text, TIME)
+parse_bytes, format_bytes = BYTES.parse_whole, BYTES.format
+"""Bytes, e.g. 8MiB; formatted in the shorter of units of 1000 and of 1024."""
 
+parse_count, format_count = COUNT.parse_whole, COUNT.format
+"""A whole number, e.g. 64M or 24."""
 
-def parse_bytes(text: str) -> int:
-    """Bytes, a whole number."""
-    return _whole(text, BYTES)
+parse_flops, format_flops = FLOPS.parse, FLOPS.format
+"""FLOP/s, e.g. 55TFLOPS."""
 
-
-def parse_count(text: str) -> int:
-    """A whole number; a unit is not needed."""
-    return _whole(text, COUNT)
-
-
-def parse_flops(text: str) -> float:
-    """FLOP/s."""
-    return _parse(text, FLOPS)
+format_percent = PERCENT.format
+"""A fraction as a percentage, e.g. 0.1% for 0.001."""
 
 
 def parse_percent(text: str) -> float:
-    """A share of 0..1, written in percent."""
-    value = _parse(text, PERCENT)
+    """Parse a percentage as a fraction from 0 to 1."""
+    value = PERCENT.parse(text)
     if value > 1:
         raise ValueError(f'"{text}" is more than 100%')
     return value
 
 
-def format_bandwidth(bandwidth_bps: float, digits: int | None = None) -> str:
-    """E.g. 1.12Gbit. digits: significant ones to keep; None = all, so that it parses back."""
-    return _format(bandwidth_bps, BANDWIDTH, digits)
-
-
-def format_time(seconds: float, digits: int | None = None) -> str:
-    """E.g. 11ms."""
-    return _format(seconds, TIME, digits)
-
-
-def format_bytes(size_bytes: float, digits: int | None = None) -> str:
-    """E.g. 8MiB: the unit, of 1000 or 1024, that is shorter to write."""
-    return _format(size_bytes, BYTES, digits)
-
-
-def format_count(count: float, digits: int | None = None) -> str:
-    """E.g. 64M."""
-    return _format(count, COUNT, digits)
-
-
-def format_flops(flops: float, digits: int | None = None) -> str:
-    """E.g. 55TFLOPS."""
-    return _format(flops, FLOPS, digits)
-
-
-def format_percent(share: float, digits: int | None = None) -> str:
-    """E.g. 0.1% for 0.001."""
-    return _format(share, PERCENT, digits)
-
-
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """E.g. 1 device, 4 devices. plural: where it is not the noun with an s."""
+    """Number with its noun, e.g. 1 device, 4 devices. plural: if it is not the noun with an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def _parse(text: str, quantity: Quantity) -> float:
-    return float(_exact(text, quantity))
-
-
-def _whole(text: str, quantity: Quantity) -> int:
-    value = _exact(text, quantity)
-    if value != value.to_integral_value():
-        raise ValueError(f'"{text}" is not a whole number; write e.g. "{quantity.example}"')
-    return int(value)
-
-
-def _exact(text: str, quantity: Quantity) -> Decimal:
-    """The value in the base unit. Decimal, so that 11ms is the float 0.011 and not a neighbour."""
-    stripped = text.strip()
-    if quantity.unlimited and stripped in UNLIMITED:
-        return Decimal("inf")
-    match = _NUMBER.fullmatch(stripped)
-    hint = f'write e.g. "{quantity.example}"' + (' or "unlimited"' if quantity.unlimited else "")
-    if match is None:
-        raise ValueError(f'"{text}" is not a {quantity.name}; {hint}')
-    number, unit = Decimal(match[1]), quantity.aliases.get(match[2], match[2])
-    if not unit and not quantity.bare:
-        unit = re.sub(r"^[\d.]+", "", quantity.example)
-        raise ValueError(f'"{text}" has no unit; write e.g. "{match[1].lstrip("+-")}{unit}"')
-    if unit not in quantity.units:
-        known = ", ".join(name for name in quantity.units if name)
-        raise ValueError(f'"{text}" has an unknown unit "{match[2]}"; expected one of {known}')
-    if number < 0:
-        raise ValueError(f'"{text}" is negative; {hint}')
-    if number == 0 and not quantity.zero:
-        raise ValueError(f'"{text}" is zero; a {quantity.name} must be positive, {hint}')
-    value = number * quantity.units[unit]
-    if float(value) == float("inf"):
-        raise ValueError(f'"{text}" is too large; {hint}')
-    return value
-
-
-def _format(value: float, quantity: Quantity, digits: int | None) -> str:
-    if value == float("inf"):
-        return "unlimited"
-    exact = Decimal(repr(value))
-    if digits is not None and exact:
-        exact = round(exact, digits - 1 - exact.adjusted())
-    units = [(unit, factor) for unit, factor in quantity.units.items() if factor <= exact]
-    if not exact:
-        units = [(unit, factor) for unit, factor in quantity.units.items() if factor == 1]
-    units = units[-quantity.families :] or list(quantity.units.items())[:1]
-    written = [_written(exact / factor) + unit for unit, factor in reversed(units)]
-    return min(written, key=len)
-
-
 def _written(number: Decimal) -> str:
-    """Plain decimals, no exponent, no trailing zeros."""
+    """Write a number without exponent and trailing zeros."""
     text = format(number, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

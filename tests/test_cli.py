@@ -1,4 +1,4 @@
-"""The command line: what it loads, what it suggests, how it ends."""
+"""The command line: imports, suggestions and exit codes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
-from netbench import cli
+from netbench import __version__, cli
 from netbench.errors import NetbenchError, UsageError
 
 HEAVY = ("matplotlib", "netbench.trainers", "pandas", "paramiko", "pydantic", "rich", "torch")
@@ -31,12 +31,12 @@ def loaded_by(args: list[str]) -> set[str]:
     return set(result.stdout.splitlines()[-1].split())
 
 
-def add_command(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
+def add_command(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> None:
     """Make `netbench boom` call `function`."""
     module = types.ModuleType("netbench_test_boom")
-    module.command = click.command("boom")(function)  # type: ignore[attr-defined, call-overload]
+    module.command = click.command("boom")(function)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(cli.LAZY, "boom", (module.__name__, "command", "Fails."))
+    monkeypatch.setitem(cli.LAZY, "boom", (module.__name__, "Fails."))
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
@@ -54,7 +54,7 @@ def test_help_of_a_command_imports_neither_torch_nor_paramiko(name: str) -> None
 
 
 def commands_below(command: click.Command, context: click.Context) -> Iterator[click.Context]:
-    """The contexts of a command and of all beneath it."""
+    """Yield the contexts of a command and of all its subcommands."""
     yield context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -64,10 +64,10 @@ def commands_below(command: click.Command, context: click.Context) -> Iterator[c
             yield from commands_below(found, below)
 
 
-def test_every_option_is_explained_and_no_line_of_help_is_cut() -> None:
-    """In 80 columns, which is where click cuts what a command is about."""
-    top = click.Context(cli.netbench, None, "netbench", terminal_width=80)
-    found = list(commands_below(cli.netbench, top))
+def test_every_option_has_help_and_no_line_of_help_is_cut() -> None:
+    """click shortens the descriptions of commands in an 80-column terminal."""
+    root = click.Context(cli.netbench, None, "netbench", terminal_width=80)
+    found = list(commands_below(cli.netbench, root))
     assert len(found) > 40
     for context in found:
         options = [each for each in context.command.params if isinstance(each, click.Option)]
@@ -88,7 +88,7 @@ def test_an_unknown_command_is_a_usage_error_with_the_nearest_name(
 
 
 def test_an_unknown_command_near_nothing_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no name is near, all are given."""
+    """If no name is near, the message lists all."""
     assert cli.run(["xyzzy"]) == 2
     assert f"One of: {', '.join(cli.LAZY)}." in capsys.readouterr().err
 
@@ -124,11 +124,13 @@ def test_an_interrupt_exits_130(
 
 
 @pytest.mark.parametrize("kind", [ImportError, SystemError])
-def test_a_signal_on_the_way_into_compiled_code_is_no_crash(
+def test_a_signal_during_compiled_code_is_not_a_crash(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There the interpreter makes a SystemError of what the handler raises, and another of that
-    where one calls the other; while such a module is imported, pybind11 makes an ImportError."""
+    """Compiled code turns what a signal handler raises into nested SystemErrors.
+
+    While a compiled module is imported, pybind11 turns it into an ImportError.
+    """
 
     def ends(cause: BaseException) -> None:
         def end() -> None:
@@ -150,7 +152,7 @@ def test_a_signal_on_the_way_into_compiled_code_is_no_crash(
 
 
 def test_a_command_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An integer a command returns is the exit code; a finished untrustworthy run returns 3."""
+    """The integer that a command returns is the exit code."""
     add_command(monkeypatch, lambda: 3)
     assert cli.run(["boom"]) == 3
 
@@ -160,7 +162,7 @@ def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     process = subprocess.run(
-        [sys.executable, "-m", "netbench.cli", "kernel", "status"],
+        [sys.executable, "-m", "netbench", "kernel", "status"],
         stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,
@@ -168,3 +170,41 @@ def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     )
     os.close(write_end)
     assert (process.returncode, process.stderr) == (141, "")
+
+
+def test_the_package_is_a_program() -> None:
+    """`python -m netbench` is the `netbench` command."""
+    process = subprocess.run(
+        [sys.executable, "-m", "netbench", "--version"], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == f"netbench {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "singular", "plural", "value"),
+    [
+        ("run", "--system", "--systems", "zero3"),
+        ("run", "--network", "--networks", "all"),
+        ("run", "--seed", "--seeds", "7"),
+        ("sweep", "--system", "--systems", "zero3"),
+        ("sweep", "--network", "--networks", "1ms"),
+        ("explain", "--system", "--systems", "zero3"),
+        ("schedule", "--system", "--systems", "zero3"),
+    ],
+)
+def test_singular_and_plural_are_the_same_option(
+    command: str, singular: str, plural: str, value: str
+) -> None:
+    """Both spellings set the same parameter, and help lists only one of them."""
+    root = click.Context(cli.netbench, None, "netbench", terminal_width=80)
+    found = cli.netbench.get_command(root, command)
+    assert found is not None
+    if isinstance(found, click.Group):
+        found = found.get_command(root, "place")
+    assert found is not None
+    context = click.Context(found, root, command, terminal_width=80)
+    parse = found.make_parser(context).parse_args
+    values = [parse([name, value])[0] for name in (singular, plural)]
+    assert values[0] == values[1] != {}
+    words = found.get_help(context).split()
+    assert (singular in words) != (plural in words)

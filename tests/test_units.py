@@ -1,4 +1,4 @@
-"""Quantities with units: parsing, refusing, writing."""
+"""Quantities with units: parsing, errors and formatting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ positive = st.floats(min_value=1e-3, max_value=1e18, allow_nan=False)
 def test_a_value_with_its_unit_is_read_exactly(
     parse: Callable[[str], float], text: str, value: float
 ) -> None:
-    """The float nearest to what is written, not a neighbour from multiplying floats."""
+    """It is the float nearest to the text; multiplying floats could give a neighbour."""
     assert parse(text) == value
 
 
@@ -66,10 +66,10 @@ def test_a_value_with_its_unit_is_read_exactly(
         (units.parse_bandwidth, "1e400Gbit", '"1e400Gbit" is too large'),
     ],
 )
-def test_a_bad_value_is_refused_with_what_to_write(
+def test_a_bad_value_is_refused_with_an_example(
     parse: Callable[[str], float], text: str, message: str
 ) -> None:
-    """The message holds what was found and an example."""
+    """The message has the text found and an example."""
     with pytest.raises(ValueError, match=re.escape(message)):
         parse(text)
 
@@ -93,20 +93,20 @@ def test_a_bad_value_is_refused_with_what_to_write(
 def test_a_value_is_written_as_people_write_it(
     write: Callable[[float], str], value: float, text: str
 ) -> None:
-    """The unit that suits the size, no trailing zeros."""
+    """It has a suitable unit and no trailing zeros."""
     assert write(value) == text
 
 
 def test_digits_round_what_is_shown() -> None:
-    """Significant digits, also where rounding carries into the next unit."""
+    """Digits are significant ones, also if rounding carries into the next unit."""
     assert units.format_time(0.0174137, 3) == "17.4ms"
     assert units.format_bandwidth(999_960_000.0, 4) == "1Gbit"
     assert units.format_bytes(123_456_789, 2) == "120MB"
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 devices"), (1, "1 device"), (2, "2 devices")])
-def test_one_thing_is_no_plural(number: int, text: str) -> None:
-    """A plural that is not an s more is given."""
+def test_one_thing_is_singular(number: int, text: str) -> None:
+    """An irregular plural is an argument."""
     assert units.counted(number, "device") == text
     assert (
         units.counted(number, "city", "cities") == f"{number} {'city' if number == 1 else 'cities'}"
@@ -115,38 +115,38 @@ def test_one_thing_is_no_plural(number: int, text: str) -> None:
 
 @given(positive)
 def test_every_bandwidth_survives_being_written(bandwidth_bps: float) -> None:
-    """Parse inverts format, to the last bit."""
+    """Parsing inverts formatting exactly."""
     assert units.parse_bandwidth(units.format_bandwidth(bandwidth_bps)) == bandwidth_bps
 
 
 @given(st.floats(min_value=0.0, max_value=1e9, allow_nan=False))
 def test_every_time_survives_being_written(seconds: float) -> None:
-    """Zero and denormal values included."""
+    """The range includes zero and denormal values."""
     assert units.parse_time(units.format_time(seconds)) == seconds
 
 
 @given(st.integers(min_value=0, max_value=2**63))
 def test_every_size_and_count_survives_being_written(number: int) -> None:
-    """Whole numbers, powers of 1024 among them."""
+    """The range includes powers of 1024."""
     assert units.parse_bytes(units.format_bytes(number)) == number
     assert units.parse_count(units.format_count(number)) == number
 
 
 @given(positive)
 def test_every_speed_survives_being_written(flops: float) -> None:
-    """FLOP/s, from fractions to exa."""
+    """The range goes from fractions of a FLOP/s to exa."""
     assert units.parse_flops(units.format_flops(flops)) == flops
 
 
 @given(st.floats(min_value=0.0, max_value=1.0))
-def test_every_share_survives_being_written(share: float) -> None:
-    """0 and 1 included."""
-    assert units.parse_percent(units.format_percent(share)) == share
+def test_every_percentage_survives_being_written(fraction: float) -> None:
+    """The range includes 0 and 1."""
+    assert units.parse_percent(units.format_percent(fraction)) == fraction
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
-    """No other exception leaves the parsers, and what they accept is a finite share or time."""
+    """Parsers raise no other exception, and return no negative value."""
     for parse in (units.parse_bandwidth, units.parse_time, units.parse_bytes, units.parse_percent):
         try:
             value = parse(text)

@@ -1,10 +1,6 @@
 """One module per `netbench` command: parse, call, print, return the exit code; no logic.
 
-Each is loaded by `netbench.cli` only when it is the command asked for (`lazy`); `net` and
-`schedule` are groups of commands.
-
-Parts of `run`: `placed` has `--placement`, `script` `--command`, `simulation` `--testbed sim`.
-Parts of `reproduce`: `simulated` and `simulated_layouts`. `sweep` (`vary` reads its grid) and
-`require` ask about a `base`. What several share: `live` shows progress, `quantity` reads values
-with units, `files` refuses what cannot be written.
+`netbench.cli` imports a command only when it is called (`lazy`). `run/`, `reproduce/`, `explore/`
+(sweep, require, explain), `net/` and `schedule/` are commands of several modules. `options` has
+shared options and types of values, `files` checks output files, `console` shapes the output.
 """

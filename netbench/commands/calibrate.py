@@ -1,4 +1,4 @@
-"""`netbench calibrate`: this machine's device as a profile for scenarios."""
+"""`netbench calibrate`: measure a device of this machine and write its profile."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from netbench import __version__
-from netbench.commands.files import check_writable
-from netbench.commands.live import track, wide_console
-from netbench.commands.run import NumberList
+from netbench.commands.options import NUMBERS, QuantityType
+from netbench.commands.output import check_writable, wide_console
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, TestbedError, UsageError
-from netbench.plan import Layout, Plan, Transport, plan_to_json
+from netbench.plan.model import Layout, Plan, emulated_transport
+from netbench.plan.serial import plan_to_json
+from netbench.progress import track
+from netbench.report.numbers import percent_text
 from netbench.scenario.devices import read_device_profile
 from netbench.scenario.model import DeviceProfile, Link, Network, Workload
-from netbench.testbed.calibration import Bench, open_bench
-from netbench.testbed.local import machine_name
+from netbench.testbed.runs.calibration import DeviceProcess, open_bench
+from netbench.testbed.runs.controller import machine_name
+from netbench.units import counted
 from netbench.workload.calibration import (
     PASSES,
     Calibration,
@@ -39,10 +43,13 @@ from netbench.workload.costs import DTYPE_BYTES, activation_bytes, stage_costs
 
 Sizes = tuple[int, ...]
 
+LEFT_OUT = ("left out", "yellow")
+"""First words of a line on a size that was not measured."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What is measured where nothing else is asked for. parameters: of the optimizer's update."""
+    """Sizes measured by default. parameters: number of parameters of the optimizer update."""
 
     hidden: Sizes
     sequence: Sizes
@@ -69,34 +76,28 @@ DEFAULTS = {
 }
 
 BUDGET_S, QUICK_S = 120.0, 20.0
-"""Of all measurements together, seconds; the start of the process comes on top."""
+"""Time for all measurements, without the start of the process, seconds."""
 
 QUICK_VALUES = 2
-"""Of each size's defaults, that are measured then."""
+"""Number of default values per size that --quick measures."""
 
-CHECK_SHARE, OPTIMIZER_SHARE = 0.2, 0.1
-"""Of the budget, for the iteration that checks the profile, and for the updates."""
+CHECK_FRACTION, OPTIMIZER_FRACTION = 0.2, 0.1
+"""Fractions of the time for the check of the profile and for the optimizer updates."""
 
 CHECK_LAYERS, CHECK_MICRO_BATCHES = 4, 4
-"""Of the GPT that the profile is checked on."""
+"""Size of the GPT that checks the profile."""
 
-SYSTEMS = {"dtfm": "dtfm", "default": "megatron"}
-"""Keys of the optimizer's time -> a system that steps so: SGD, Adam."""
+OPTIMIZERS = {"dtfm": "sgd", "default": "adam"}
+"""Key of the optimizer time in a profile -> the optimizer (`System.optimizer`)."""
 
 
-class Words(click.ParamType[tuple[str, ...]]):
-    """Comma-separated dtypes."""
-
-    name = "DTYPE,..."
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        words = value if isinstance(value, tuple) else tuple(str(value).split(","))
-        for word in words:
-            if word not in DTYPE_BYTES:
-                self.fail(f"{word!r} is none of {', '.join(DTYPE_BYTES)}", param, ctx)
-        return words
+def parse_dtypes(text: str) -> tuple[str, ...]:
+    """Parse comma-separated data types."""
+    dtypes = tuple(text.split(","))
+    for dtype in dtypes:
+        if dtype not in DTYPE_BYTES:
+            raise ValueError(f"{dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
+    return dtypes
 
 
 @click.command()
@@ -105,32 +106,40 @@ class Words(click.ParamType[tuple[str, ...]]):
     type=click.Choice(list(DEFAULTS)),
     default="cpu",
     show_default=True,
-    help="A core, or a GPU.",
+    help="Device to measure: CPU cores or a GPU.",
 )
-@click.option("--hidden", type=NumberList(), help="Hidden sizes.  [default: by device]")
-@click.option("--sequence", type=NumberList(), help="Sequence lengths.  [default: by device]")
-@click.option("--micro-batch", type=NumberList(), help="Sequences in a pass.  [default: by device]")
+@click.option("--hidden", type=NUMBERS, help="Hidden sizes to measure.  [default: by device]")
+@click.option("--sequence", type=NUMBERS, help="Sequence lengths to measure.  [default: by device]")
 @click.option(
-    "--dtype", "dtypes", type=Words(), help="The first is the profile's own.  [default: by device]"
+    "--micro-batch", type=NUMBERS, help="Micro-batch sizes to measure.  [default: by device]"
+)
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=QuantityType("DTYPE,...", parse_dtypes),
+    help="Data types to measure; the first is the profile's default.  [default: by device]",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Of a CPU, for one rank: those of netbench run have one.",
+    help="Number of CPU threads per rank; netbench run uses 1.",
 )
 @click.option(
-    "--time", "budget_s", type=click.FloatRange(min=1), help="Seconds to measure.  [default: 120]"
+    "--time",
+    "budget_s",
+    type=click.FloatRange(min=1),
+    help="Time limit of the measurement, seconds.  [default: 120]",
 )
-@click.option("--quick", is_flag=True, help=f"Measure for {QUICK_S:g} s, less exactly.")
+@click.option("--quick", is_flag=True, help=f"Measure for {QUICK_S:g} s only, less precisely.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default="device.yaml",
     show_default=True,
-    help="Where the profile goes.",
+    help="File to write the profile to.",
 )
 def command(
     device: str,
@@ -145,7 +154,8 @@ def command(
 ) -> int:
     """Measure a device of this machine and write its profile, for `devices` of a scenario.
 
-    Exit code 3: written, but some times were unstable; end what else runs here, and measure again.
+    Exit code 3: the profile was written, but some times were unstable; stop other programs and
+    measure again.
     """
     check_writable(output)
     usual = DEFAULTS[device]
@@ -156,23 +166,22 @@ def command(
         micro_batch or usual.micro_batch[:few],
     )
     if min(map(min, sizes)) < 1:
-        raise UsageError(
-            f"a size of a layer is {min(map(min, sizes))}; expected whole numbers above 0"
-        )
+        raise UsageError(f"a layer size is {min(map(min, sizes))}; expected whole numbers above 0")
     points = grid(*sizes, dtypes or usual.dtypes)
     total_s = budget_s or (QUICK_S if quick else BUDGET_S)
     console = wide_console()
     with open_bench(device, threads) as bench:
-        where = bench.name or f"{machine_name()}, {threads} of them used"
-        console.print(f"[bold]{where}[/bold], torch {bench.versions['torch']}", soft_wrap=True)
+        where = bench.name or f"{machine_name()}, {counted(threads, 'core')} used"
+        heading = Text.assemble((where, "bold"), f", torch {bench.versions['torch']}")
+        console.print(heading, soft_wrap=True)
         measured = tuple(_measure(console, bench, points, total_s))
         if not measured:
-            raise TestbedError("nothing was measured; give a larger --time or smaller sizes")
-        optimizer = _updates(bench, points[0].dtype, usual.parameters, total_s * OPTIMIZER_SHARE)
+            raise TestbedError("nothing was measured; give a longer --time or smaller sizes")
+        optimizer = _updates(bench, points[0].dtype, usual.parameters, total_s * OPTIMIZER_FRACTION)
         calibration = _calibrate(bench, where, measured, optimizer)
         output.write_text(profile_yaml(calibration), encoding="utf-8")
         profile = read_device_profile(output.stem, output)
-        checked = _check(bench, profile, measured, total_s * CHECK_SHARE)
+        checked = _check(bench, profile, measured, total_s * CHECK_FRACTION)
     calibration = dataclasses.replace(
         calibration, provenance=(*calibration.provenance, checked.text)
     )
@@ -181,18 +190,18 @@ def command(
 
 
 def _measure(
-    console: Console, bench: Bench, points: Sequence[Point], total_s: float
+    console: Console, bench: DeviceProcess, points: Sequence[Point], total_s: float
 ) -> Iterator[LayerTimes]:
-    """Every point that there is time for, each with its share of what is left."""
-    end_s = time.monotonic() + total_s * (1 - CHECK_SHARE - OPTIMIZER_SHARE)
+    """Measure the points, each for its fraction of the time left; skip points when it is over."""
+    end_s = time.monotonic() + total_s * (1 - CHECK_FRACTION - OPTIMIZER_FRACTION)
     for done, point in enumerate(track(console, points, len(points), "layers")):
         left_s = end_s - time.monotonic()
         if left_s <= 0:
-            console.print(f"[yellow]left out[/yellow] {point.text}: the time is over")
+            console.print(Text.assemble(LEFT_OUT, f" {point.text}: no time left"))
             continue
         answer = bench.ask("layer", left_s / (len(points) - done), **dataclasses.asdict(point))
         if answer["event"] == "skipped":
-            console.print(f"[yellow]left out[/yellow] {point.text}: {answer['reason']}")
+            console.print(Text.assemble(LEFT_OUT, f" {point.text}: {answer['reason']}"))
             continue
         yield LayerTimes(
             point=point,
@@ -202,16 +211,21 @@ def _measure(
         )
 
 
-def _updates(bench: Bench, dtype: str, parameters: int, budget_s: float) -> dict[str, Time]:
-    """Seconds per parameter, by key of the profile."""
+def _updates(bench: DeviceProcess, dtype: str, parameters: int, budget_s: float) -> dict[str, Time]:
+    """Measure optimizer updates: seconds per parameter by key of the profile."""
     found = {}
-    for key, system in SYSTEMS.items():
+    for key, optimizer in OPTIMIZERS.items():
         answer = bench.ask(
-            "optimizer", budget_s / len(SYSTEMS), system=system, parameters=parameters, dtype=dtype
+            "optimizer",
+            budget_s / len(OPTIMIZERS),
+            optimizer=optimizer,
+            parameters=parameters,
+            dtype=dtype,
         )
         if answer["event"] == "skipped":
             raise TestbedError(
-                f"the optimizer cannot be measured: {answer['reason']}; give more --time, or memory"
+                f"the optimizer cannot be measured: {answer['reason']}; give a longer --time, "
+                "or free memory"
             )
         update = Time(**answer["times"]["update"])
         found[key] = dataclasses.replace(update, median_s=update.median_s / parameters)
@@ -219,7 +233,10 @@ def _updates(bench: Bench, dtype: str, parameters: int, budget_s: float) -> dict
 
 
 def _calibrate(
-    bench: Bench, where: str, measured: tuple[LayerTimes, ...], optimizer: Mapping[str, Time]
+    bench: DeviceProcess,
+    where: str,
+    measured: tuple[LayerTimes, ...],
+    optimizer: Mapping[str, Time],
 ) -> Calibration:
     dtypes = dict.fromkeys(times.point.dtype for times in measured)
     found = Calibration(
@@ -249,8 +266,8 @@ def _calibrate(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    """An iteration of a small GPT that the profile was not fitted on."""
+class ProfileCheck:
+    """Measured and predicted iteration of a small GPT that the profile was not fitted on."""
 
     workload: Workload
     measured: Time
@@ -262,21 +279,21 @@ class Check:
 
     @property
     def text(self) -> str:
-        """In a line."""
+        """Describe the check in one line."""
         model = self.workload
         return (
             f"an iteration of {model.layers} layers, hidden {model.hidden}, sequence "
             f"{model.sequence}, {CHECK_MICRO_BATCHES} micro-batches of {model.micro_batch}, "
             f"{model.dtype}, Adam: {self.measured.median_s:.4g} s measured "
             f"({self.measured.spread:.0%} interquartile range), {self.predicted_s:.4g} s predicted "
-            f"({self.error:+.1%})"
+            f"({percent_text(self.error)})"
         )
 
 
 def _check(
-    bench: Bench, profile: DeviceProfile, measured: Sequence[LayerTimes], budget_s: float
-) -> Check:
-    """Time all of an iteration, its embedding, head and loss included, between the grid's sizes."""
+    bench: DeviceProcess, profile: DeviceProfile, measured: Sequence[LayerTimes], budget_s: float
+) -> ProfileCheck:
+    """Time a whole iteration, with embedding, head and loss, at sizes between the grid's."""
     dtype = measured[0].point.dtype
     sizes = [times.point for times in measured if times.point.dtype == dtype]
     hidden = _between([point.hidden for point in sizes], 64)
@@ -291,7 +308,7 @@ def _check(
         dtype=dtype,
     )
     plan = _plan(workload, profile)
-    # The cost model counts no embeddings unless told of them; the head's are as small here.
+    # The cost model counts no embeddings by default; those of this head are small.
     (stage,) = plan.stages
     predicted_s = plan.num_micro_batches * (stage.forward_s + stage.backward_s) + stage.optimizer_s
     compute = "cpu" if bench.name == "" else "cuda"
@@ -299,21 +316,21 @@ def _check(
     answer = bench.ask("iterate", budget_s, plan=text)
     if answer["event"] == "skipped":
         raise TestbedError(
-            f"the profile cannot be checked: {answer['reason']}; give a larger --time"
+            f"the profile cannot be checked: {answer['reason']}; give a longer --time"
         )
-    return Check(
+    return ProfileCheck(
         workload=workload, measured=Time(**answer["times"]["iteration"]), predicted_s=predicted_s
     )
 
 
 def _between(values: Sequence[int], step: int) -> int:
-    """A multiple of `step` between the two smallest of several values, else the value itself."""
+    """Multiple of `step` between the two smallest values, or the only value."""
     low, *rest = sorted(set(values))
     return max(step, (low + rest[0]) // 2 // step * step) if rest else low
 
 
 def _plan(workload: Workload, profile: DeviceProfile) -> Plan:
-    """All of the model on one device."""
+    """Plan with the whole model on one device."""
     link = Link(one_way_delay_s=0.0, bandwidth_bps=float("inf"))
     return Plan(
         scenario="calibrate",
@@ -339,7 +356,7 @@ def _plan(workload: Workload, profile: DeviceProfile) -> Plan:
         num_micro_batches=workload.batch // workload.micro_batch,
         stages=stage_costs(workload, profile, system="megatron", num_stages=1),
         activation_bytes=activation_bytes(workload),
-        transport=Transport(),
+        transport=emulated_transport(),
         iterations=1,
         warmup_iterations=0,
         scale=1.0,
@@ -350,10 +367,10 @@ def _report(
     console: Console,
     calibration: Calibration,
     optimizer: Mapping[str, Time],
-    checked: Check,
+    checked: ProfileCheck,
     output: Path,
 ) -> int:
-    """Print what was measured; the exit status."""
+    """Print the measurements; return the exit code."""
     console.print(_table(calibration))
     console.print(f"check: {checked.text}", soft_wrap=True)
     console.print(
@@ -369,13 +386,16 @@ def _report(
     unstable += [f"update, {key}" for key, update in optimizer.items() if not update.is_stable]
     unstable += [] if checked.measured.is_stable else ["the check"]
     if unstable:
-        console.print(f"[bold red]unstable[/bold red]: {'; '.join(unstable)}", soft_wrap=True)
+        alarm = Text.assemble(("unstable", "bold red"), f": {'; '.join(unstable)}")
+        console.print(alarm, soft_wrap=True)
     return EXIT_NOT_TRUSTWORTHY if unstable else 0
 
 
 def _table(calibration: Calibration) -> Table:
-    """Medians with their spread, how far the profile is from them, and the activations that are
-    kept. Fits 80 columns."""
+    """Table of medians ± half their interquartile range, the profile's residuals and activations.
+
+    It fits into 80 columns.
+    """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("layer", no_wrap=True)
     for name in PASSES:
@@ -387,11 +407,10 @@ def _table(calibration: Calibration) -> Table:
         fit = calibration.fits[times.point.dtype]
         cells = []
         for name, seconds in times.passes.items():
-            style = "" if seconds.is_stable else "[red]"
-            cells.append(
-                f"{style}{seconds.median_s * 1e3:.3g}\N{NO-BREAK SPACE}±{seconds.spread / 2:.0%}"
-            )
-            cells.append(f"{fit.residual(times, name):+.0%}")
+            spread = f"±{seconds.spread / 2:.0%}"
+            time = f"{seconds.median_s * 1e3:.3g}\N{NO-BREAK SPACE}{spread}"
+            cells.append(Text(time, "" if seconds.is_stable else "red"))
+            cells.append(Text(percent_text(fit.residual(times, name))))
         table.add_row(
             times.point.text, *cells, f"{times.activation_bytes / 1e6:.3g}\N{NO-BREAK SPACE}MB"
         )

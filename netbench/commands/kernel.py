@@ -6,30 +6,35 @@ from pathlib import Path
 
 import click
 
-from netbench.testbed.kernel import GOOD, ensure_kernel, kernel_status, locate_packaged_kernel
-from netbench.testbed.kernel_build import Source
-from netbench.testbed.shim import ensure_shim
+from netbench.testbed.guest.build import KernelSource
+from netbench.testbed.guest.cache import (
+    GOOD,
+    ensure_kernel,
+    ensure_shim,
+    kernel_status,
+    locate_packaged_kernel,
+)
 
 
 @click.group()
 def kernel() -> None:
-    """Build the virtual-time guest kernel, or say how it is."""
+    """Build the virtual-time guest kernel, or show its state."""
 
 
 @kernel.command()
-@click.option("--rebuild", is_flag=True, help="Build even if a good kernel is there.")
+@click.option("--rebuild", is_flag=True, help="Build even if a good kernel exists.")
 @click.option(
     "--source",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Sources of Linux 6.12 in an archive, instead of Debian's package.",
+    help="Archive with the sources of Linux 6.12, instead of Debian's package.",
 )
 def build(rebuild: bool, source: Path | None) -> None:
-    """Build the guest kernel, unless it is there: once per user.
+    """Build the guest kernel, once per user.
 
-    It takes some minutes. As root on Debian this installs the packages it needs; otherwise it says
-    which.
+    It takes a few minutes. As root on Debian, missing packages are installed; otherwise they are
+    listed.
     """
-    given = Source(version=source.name, tarball=source.resolve()) if source else None
+    given = KernelSource(version=source.name, tarball=source.resolve()) if source else None
     path = ensure_kernel(rebuild=rebuild, source=given)
     ensure_shim()
     click.echo(f"guest kernel: {path}")
@@ -37,7 +42,7 @@ def build(rebuild: bool, source: Path | None) -> None:
 
 @kernel.command()
 def status() -> int:
-    """Say whether the guest kernel is good, corrupt or missing. Exit code 1 if not good."""
+    """Show whether the guest kernel is good, corrupt or missing. Exit code 1: not good."""
     found = kernel_status()
     click.echo(f"guest kernel:    {found.state}, {found.detail}")
     click.echo(f"                 {found.path}")

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-Commands = Mapping[str, tuple[str, str, str]]
-"""Command name -> (module, attribute, one line of help). Given apart so that help imports none."""
+Commands = Mapping[str, tuple[str, str]]
+"""Command name -> (module, one line of help), so that `--help` imports no command. A module has
+`command`, or a group with the name of the command."""
 
 
 class LazyGroup(click.Group):
-    """A group of `commands`, in their order; an unknown one is answered with the nearest."""
+    """Group of `commands` in the given order; suggests the nearest for an unknown name."""
 
     def __init__(self, *args: Any, commands: Commands, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -26,14 +27,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return None
-        module, attribute, _ = self.lazy[cmd_name]
-        command = getattr(importlib.import_module(module), attribute)
+        module = vars(importlib.import_module(self.lazy[cmd_name][0]))
+        command = module.get("command") or module[cmd_name]
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in self.lazy.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -47,9 +48,9 @@ class LazyGroup(click.Group):
 
 
 class DefaultGroup(LazyGroup):
-    """A group with a command for what begins with none: `schedule case3` is `schedule place case3`.
+    """Group with a default command: `schedule case3` means `schedule place case3`.
 
-    Its help is that command's, followed by the others.
+    Its help is that of the default command, followed by a list of the others.
     """
 
     def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
@@ -58,7 +59,7 @@ class DefaultGroup(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.lazy, *ctx.help_option_names):
-            # `comapre case3`: a default takes one argument, so the first was meant as a command.
+            # `comapre case3`: the default takes one argument, so the first is a misspelt command.
             if len(args) > 1 and not any(arg.startswith("-") for arg in args[:2]):
                 self._refuse_misspelt(ctx, args[0])
             args = [self.default, *args]
@@ -68,7 +69,7 @@ class DefaultGroup(LazyGroup):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            # The usage is that of what was typed: nobody needs the default's name.
+            # Show the usage of what was typed, without the default command's name.
             if error.ctx is not None and error.ctx.command is self._default_command(ctx):
                 error.ctx = ctx
             raise
@@ -85,7 +86,7 @@ class DefaultGroup(LazyGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self.lazy[name][2]) for name in self._others()])
+            formatter.write_dl([(name, self.lazy[name][1]) for name in self._others()])
 
     def _default_command(self, ctx: click.Context) -> click.Command:
         command = self.get_command(ctx, self.default)

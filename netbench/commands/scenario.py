@@ -1,4 +1,4 @@
-"""`netbench scenario`: list, show, validate, make up, and describe the form of scenario files."""
+"""`netbench scenario`: list, show, validate and generate scenario files; print their schema."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from netbench.commands.files import write_text
-from netbench.plan import build_plans
+from netbench.commands.options import FILE, picture_option
+from netbench.commands.output import plain_table, wide_console, write_text
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.model import Execution
+from netbench.report.pictures.style import save_picture
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import DeviceProfile, Link, Sweep
 from netbench.scenario.schema import MAX_NODES
+from netbench.scenario.sharing import SHARING
 from netbench.units import (
     counted,
     format_bandwidth,
@@ -36,43 +40,42 @@ def scenario() -> None:
 
 @scenario.command("list")
 def list_command() -> None:
-    """Name every scenario that comes with netbench."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "title", "nodes", "devices", "regions"):
-        table.add_column(column, justify="left" if column in ("name", "title") else "right")
+    """List the scenarios that come with netbench."""
+    counts = ("nodes", "devices", "regions")
+    table = plain_table("name", "title", *counts, right=counts)
     for name in list_scenarios():
         found = load_scenario(name)
-        counts = (len(found.nodes), found.num_devices, len(found.network.regions))
-        table.add_row(name, found.title, *map(str, counts))
-    _console().print(table)
+        numbers = (len(found.nodes), found.num_devices, len(found.network.regions))
+        table.add_row(name, found.title, *map(str, numbers))
+    wide_console().print(table)
 
 
 @scenario.command()
 @NAME_OR_FILE
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write a picture too (PNG, SVG, PDF)."
-)
+@picture_option
 def show(name_or_file: str, plot: Path | None) -> None:
     """Print regions, links, workload and sweep of a scenario."""
     found = load_scenario(name_or_file)
-    console = _console()
-    console.print(f"[bold]{found.name}[/bold]  {found.title}", highlight=False)
+    console = wide_console()
+    console.print(Text.assemble((found.name, "bold"), f"  {found.title}"))
     if found.notes:
-        console.print(f"[dim]{found.notes}[/dim]", highlight=False)
+        console.print(found.notes, style="dim")
     console.print()
     console.print(_region_table(found))
     console.print()
     console.print(_link_table(found))
-    console.print(f"[dim]{_link_caption(found)}[/dim]", highlight=False)
+    console.print(_link_caption(found), style="dim")
     console.print()
     console.print(_settings_table(found))
     if found.sweep.networks:
         console.print()
         console.print(_network_table(found.sweep))
     if plot is not None:
-        from netbench.report.region_map import plot_regions  # matplotlib: only when asked for
+        from netbench.report.pictures.region_map import (
+            region_figure,  # matplotlib: only when asked for
+        )
 
-        plot_regions(found, plot)
+        save_picture(region_figure(found), plot)
         console.print(f"\nwrote {plot}", highlight=False)
 
 
@@ -81,24 +84,11 @@ def show(name_or_file: str, plot: Path | None) -> None:
 def validate(files: tuple[str, ...]) -> None:
     """Check scenario files, and that all their plans can be built.
 
-    The first problem is printed with its line.
+    Prints the first problem with its line.
     """
     for file in files:
         found = load_scenario(file)
-        sweep = found.sweep
-        plans = build_plans(
-            found,
-            sweep.variants,
-            sweep.layers,
-            sweep.batch,
-            sweep.seeds,
-            1,
-            0,
-            networks=[network.name for network in sweep.networks],
-            micro_batch=sweep.micro_batch,
-            models=[model.model for model in sweep.models],
-            replicas=sweep.replicas,
-        )
+        plans = build_plans(found, Choices.of(found.sweep, whole=True), Execution())
         click.echo(
             f"{file}: good (nodes: {len(found.nodes)}, devices: {found.num_devices}, "
             f"regions: {len(found.network.regions)}, plans: {len(plans)})"
@@ -106,30 +96,40 @@ def validate(files: tuple[str, ...]) -> None:
 
 
 @scenario.command()
-@click.option("--regions", default=16, show_default=True, type=click.IntRange(1), help="Cities.")
 @click.option(
-    "--devices", default=1024, show_default=True, type=click.IntRange(1, MAX_NODES), help="In all."
+    "--regions", default=16, show_default=True, type=click.IntRange(1), help="Number of cities."
 )
 @click.option(
-    "--seed", default=1, show_default=True, type=click.IntRange(0), help="Decides it all."
+    "--devices",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1, MAX_NODES),
+    help="Total number of devices.",
 )
-@click.option("--mixed", is_flag=True, help="V100s, A40s and T4s.  [default: V100s]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Seed of all random choices.",
+)
+@click.option("--mixed", is_flag=True, help="Mix V100s, A40s and T4s.  [default: V100s only]")
+@click.option("-o", "--output", type=FILE, help="Write to a file instead of standard output.")
 def generate(regions: int, devices: int, seed: int, mixed: bool, output: Path | None) -> None:
-    """Make up a scenario: cities of the world, devices in them.
+    """Generate a scenario with devices in random cities of the world.
 
-    Delays are by distance, bandwidths by delay, as measured between AWS regions.
+    Delays follow from distances, and bandwidths from delays, as measured between AWS regions.
     """
     from netbench.scenario.geography import generate_scenario
 
-    words = f"--regions {regions} --devices {devices} --seed {seed}{' --mixed' if mixed else ''}"
+    options = f"--regions {regions} --devices {devices} --seed {seed}{' --mixed' if mixed else ''}"
     text = generate_scenario(
         num_regions=regions,
         num_devices=devices,
         seed=seed,
         mixed=mixed,
         name=output.stem if output else "random",
-        command=f"netbench scenario generate {words}",
+        command=f"netbench scenario generate {options}",
     )
     write_text(
         output, text, f"{counted(devices, 'device')} in {counted(regions, 'city', 'cities')}"
@@ -144,17 +144,9 @@ def schema() -> None:
     click.echo(json.dumps(scenario_json_schema(), indent=2))
 
 
-def _console() -> Console:
-    """As wide as the terminal, or 100 columns when output goes to a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=100)
-
-
 def _region_table(found: Scenario) -> Table:
-    """Nodes and devices per region, a row per kind of node."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("region", "nodes", "devices", "NIC"):
-        table.add_column(column, justify="right" if column == "nodes" else "left")
+    """Nodes and devices per region, with one row per kind of node."""
+    table = plain_table("region", "nodes", "devices", "NIC", right=("nodes",))
     groups: dict[tuple[str, int, str, float], int] = {}
     for node in found.nodes:
         key = (node.region, node.num_devices, node.device, node.nic_bps)
@@ -166,7 +158,7 @@ def _region_table(found: Scenario) -> Table:
 
 
 def _link_table(found: Scenario) -> Table:
-    """Region x region: delay over bandwidth, a row per source."""
+    """Delay above bandwidth between regions, with one row per source."""
     network = found.network
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("from \\ to")
@@ -184,28 +176,19 @@ def _link_table(found: Scenario) -> Table:
 
 
 def _written(link: Link) -> str:
-    """Two lines: delay and bandwidth, with jitter and loss where there are any; and one more
-    for each thing that it does beside."""
+    """Describe a link: delay and jitter, bandwidth and loss, other impairments, on a line each."""
     delay = f"{format_time(link.one_way_delay_s, 4)} {jitter_text(link)}"
     rate = f"{format_bandwidth(link.bandwidth_bps, 4)} {loss_text(link)}"
     return "\n".join((delay.strip(), rate.strip(), *rest_lines(link)))
 
 
 def _link_caption(found: Scenario) -> str:
-    meaning = {
-        "pair": "each pair of nodes has its own rate",
-        "class": "a node's destinations with equal delay and rate share the rate",
-        "nic": "a node's egress shares its NIC",
-        "trunk": "all between two regions shares one rate",
-    }[found.network.sharing]
-    return (
-        f"one-way delay, bandwidth; sharing: {found.network.sharing} ({meaning}); "
-        f"mtu {found.network.mtu_bytes}"
-    )
+    sharing, mtu = found.network.sharing, found.network.mtu_bytes
+    return f"one-way delay, bandwidth; sharing: {sharing} ({SHARING[sharing].meaning}); mtu {mtu}"
 
 
 def _settings_table(found: Scenario) -> Table:
-    """Devices, workload and sweep, a line each."""
+    """Devices, workload and sweep, with one row each."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column()
@@ -233,20 +216,20 @@ def _settings_table(found: Scenario) -> Table:
         if not whole:
             continue
         others = [value for value in whole if value not in default]
-        more = f" [dim](--all: also {_joined(others)})[/dim]" if others else ""
-        table.add_row(name, f"{_joined(default)}{more}")
+        more = f" (--all: also {_joined(others)})" if others else ""
+        table.add_row(name, Text.assemble(_joined(default), (more, "dim")))
     return table
 
 
 def _speeds(profile: DeviceProfile) -> str:
-    """FLOP/s by system, and throughput by model."""
+    """List FLOP/s by system, and throughput by model."""
     speeds = [f"{name} {format_flops(flops, 4)}" for name, flops in profile.flops.items()]
     speeds += [f"{name} {MODELS[name].rate(rate)}" for name, rate in profile.throughput.items()]
     return ", ".join(speeds)
 
 
 def _workload_text(found: Scenario) -> str:
-    """What is trained."""
+    """Describe the trained model."""
     model = found.workload
     if model.model:
         each = model.batch // found.num_devices
@@ -260,14 +243,12 @@ def _workload_text(found: Scenario) -> str:
 
 
 def _network_table(sweep: Sweep) -> Table:
-    """Networks that take the place of every link, a row each."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("network")
-    table.add_column("every link", justify="right")
-    table.add_column("")
+    """Networks that replace every link, with one row each."""
+    table = plain_table("network", "every link", "", right=("every link",))
     for network in sweep.networks:
-        used = "" if network.name in sweep.default_networks else "[dim]--all, --networks[/dim]"
-        table.add_row(network.name, _written(network.link).replace("\n", ", "), used)
+        used = "" if network.name in sweep.default_networks else "--all, --networks"
+        written = _written(network.link).replace("\n", ", ")
+        table.add_row(network.name, written, Text(used, "dim"))
     return table
 
 

@@ -1,27 +1,31 @@
-"""`netbench table SCENARIO`: the table of a run again, or what was published."""
+"""`netbench table SCENARIO`: print the table of a run, or the published figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from netbench.commands.files import results_option
+from netbench.commands.options import FILE, picture_option
+from netbench.commands.output import plain_console, results_option
 from netbench.errors import RecordError, UsageError
 from netbench.records import FILE_NAME, find_run, read_run
+from netbench.report.pictures.style import save_picture
+from netbench.report.tables.grid import Grid, csv_text, markdown, rich_table
 
 if TYPE_CHECKING:
-    from netbench.records import Record, Run
+    from netbench.records import Run
 
 COLLECTIVE = "collective"
-"""The system of a record of `netbench collective`, and how its runs are named."""
+"""System in the records of `netbench collective`, and prefix of its runs' names."""
 
 
 @click.command()
 @click.argument("scenario")
 @click.option(
-    "--run", "run_path", type=click.Path(path_type=Path), help="A run's folder.  [default: newest]"
+    "--run", "run_path", type=FILE, help="Folder of the run to print.  [default: the newest]"
 )
 @results_option
 @click.option(
@@ -30,18 +34,16 @@ COLLECTIVE = "collective"
     type=click.Choice(["rich", "markdown", "csv"]),
     default="rich",
     show_default=True,
-    help="rich: for a terminal.",
+    help="Format of the table; rich is for terminals.",
 )
-@click.option(
-    "--plot", type=click.Path(path_type=Path), help="Write a picture too (PNG, SVG, PDF)."
-)
+@picture_option
 def command(
     scenario: str, run_path: Path | None, results: Path, form: str, plot: Path | None
 ) -> None:
-    """Print the table of SCENARIO's newest run, beside the published figures where there are any.
+    """Print the table of SCENARIO's newest run, beside the published figures if there are any.
 
-    Looks in the results folder, then in its recorded/. Without a run, what was published is
-    printed. A run's folder will do for SCENARIO.
+    Searches the results folder, then its subfolder recorded. Without a run, only the published
+    figures are printed. SCENARIO may also be a run's folder.
     """
     if run_path is None and (Path(scenario) / FILE_NAME).is_file():
         run = read_run(Path(scenario))
@@ -59,15 +61,15 @@ def command(
         return
     _print_run(run, form)
     if plot:
-        from netbench.report.plots import plot_run  # matplotlib: only when asked for
+        from netbench.report.pictures.run import run_figure  # matplotlib: only when asked for
 
-        plot_run(run, plot)
+        save_picture(run_figure(run), plot)
         click.echo(f"picture: {plot}", err=True)
 
 
 def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
-    """The name of a scenario given by name or file. Raises ScenarioError if there is none."""
-    from netbench.report.published import CASES
+    """Return the name of a scenario given by name or file. Raises ScenarioError if unknown."""
+    from netbench.report.page.published import CASES
 
     if scenario in CASES or run_path or find_run(results, scenario):
         return scenario
@@ -78,42 +80,45 @@ def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
 
 def _check_scenario(run: Run, name: str | None) -> None:
     """Raises RecordError for a run without iterations, UsageError for one of another scenario."""
-    found = {_recorded_as(record) for record in run.records}
+    # Collectives on a network are found by a name of their own.
+    found = {
+        f"{COLLECTIVE}-{record.scenario}" if record.system == COLLECTIVE else record.scenario
+        for record in run.records
+    }
     if not found:
-        raise RecordError(f"{run.path}: no iteration is recorded; continue with --resume")
+        raise RecordError(
+            f"{run.path}: no iteration is recorded; continue with netbench run --resume"
+        )
     if name is not None and found != {name}:
         raise UsageError(f"{run.path}: a run of {', '.join(sorted(found))}, not of {name}")
 
 
-def _recorded_as(record: Record) -> str:
-    """What a run is found by: collectives on a scenario's network are no runs of the scenario."""
-    return f"{COLLECTIVE}-{record.scenario}" if record.system == COLLECTIVE else record.scenario
-
-
 def _print_collectives(run: Run, form: str, plot: Path | None) -> None:
-    from netbench.report.collective import collective_grid
-    from netbench.report.grid import csv_text, markdown, rich_table
+    from netbench.report.tables.collective import collective_grid
 
     if plot:
         raise UsageError(f"{run.path}: a run of collectives has no picture; leave out --plot")
-    grid = collective_grid(run)
+    _print_grid(collective_grid(run), form, foot=[f"records: {run.path}"])
+
+
+def _print_grid(grid: Grid, form: str, head: str = "", foot: Sequence[str] = ()) -> None:
+    """Print a table, between `head` and `foot` if its format is rich."""
     if form != "rich":
         click.echo(markdown(grid) if form == "markdown" else csv_text(grid))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = plain_console()
+    if head:
+        console.print(head)
     console.print(rich_table(grid))
-    console.print(f"records: {run.path}", soft_wrap=True)
+    for line in foot:
+        console.print(line, soft_wrap=True)
 
 
 def _print_run(run: Run, form: str) -> None:
-    from netbench.report.run import render_run, run_csv, run_markdown
+    from netbench.report.tables.run import render_run, run_csv, run_markdown
 
     if form == "rich":
-        from rich.console import Console
-
-        console = Console(highlight=False)
+        console = plain_console()
         console.print(render_run(run))
         console.print(f"records: {run.path}", soft_wrap=True)
     else:
@@ -121,23 +126,15 @@ def _print_run(run: Run, form: str) -> None:
 
 
 def _print_published(name: str, results: Path, form: str, plot: Path | None) -> None:
-    """What there is without a run: the published means, or nothing."""
-    from netbench.report.grid import csv_text, markdown, rich_table
-    from netbench.report.published import CASES
-    from netbench.report.tables import mean_times
+    """Print the published means of a scenario without a run. Raises UsageError if it has none."""
+    from netbench.report.page.published import CASES
+    from netbench.report.page.published_tables import mean_times
 
     hint = f"no run of {name} in {results}; make one with: netbench run {name}"
     if name not in CASES or plot:
         raise UsageError(hint)
-    grid = mean_times(name)
+    head = f"{name}: {CASES[name].title}"
+    note = "published seconds per iteration, mean over seeds ± half their range"
+    _print_grid(mean_times(name), form, head, [note, hint])
     if form != "rich":
-        click.echo(markdown(grid) if form == "markdown" else csv_text(grid))
         click.echo(hint, err=True)
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(f"[bold]{name}[/bold]: {CASES[name].title}")
-    console.print(rich_table(grid))
-    console.print("published seconds per iteration, mean over seeds ± half their range")
-    console.print(hint)

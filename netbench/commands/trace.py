@@ -1,74 +1,84 @@
-"""`netbench trace`: what ranks did during an iteration that was run with `--trace`."""
+"""`netbench trace`: show what ranks did during an iteration of `netbench run --trace`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
-from netbench.commands.files import check_formats, check_writable, results_option
-from netbench.commands.lazy import Commands, LazyGroup
-from netbench.commands.live import wide_console
+from netbench.commands.options import FILE, picture_option
+from netbench.commands.output import check_formats, check_writable, results_option, wide_console
 from netbench.errors import UsageError
-from netbench.plan import Plan, describe_plan, plan_from_json
+from netbench.plan.describe import describe_plan
+from netbench.plan.model import Plan
+from netbench.plan.serial import plan_from_json
 from netbench.plan.timeline import (
-    Event,
     Timeline,
     name_of_rank,
     read_timeline,
-    stage_of,
     timeline_events,
     trace_path,
     write_events,
 )
 from netbench.records import Run, find_run, read_run
+from netbench.report.numbers import percent_text
+from netbench.report.pictures.style import save_picture
+from netbench.systems import position_of
 from netbench.units import counted
 
-COMMANDS: Commands = {
-    "diff": ("netbench.commands.trace", "diff", "Emulated and simulated timelines side by side."),
-}
-
 MAX_ROWS = 16
-"""Ranks in a picture: whole pipelines first."""
+"""Maximum number of ranks in a picture."""
 
 
-@click.group(cls=LazyGroup, commands=COMMANDS)
+@click.group()
 def trace() -> None:
-    """Timelines of iterations, rank by rank (those of links: netbench net trace)."""
+    """Show timelines of iterations by rank. Traces of links: netbench net trace."""
 
 
-@click.command()
+@trace.command(short_help="Compare emulated and simulated timelines.")
 @click.argument("run")
-@click.option("--plan", "digits", help="First digits of a plan's hash.  [default: the first]")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write a picture (PNG, SVG, PDF).")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write one trace of both (.json, .json.gz).",
+    "--plan", "digits", help="First digits of the plan's hash.  [default: the first plan]"
 )
+@picture_option
+@click.option("-o", "--output", type=FILE, help="Write one trace with both (.json, .json.gz).")
 @results_option
 def diff(
     run: str, digits: str | None, plot: Path | None, output: Path | None, results: Path
 ) -> None:
-    """Compare a traced iteration with its simulation: RUN is a run's folder, or a scenario's name
-    for its newest run."""
+    """Compare a traced iteration with its simulation.
+
+    RUN is a run's folder, or a scenario's name for its newest run.
+    """
+    from netbench.explain.timeline import unfold
+    from netbench.simulator import simulate  # numba: only when asked for
+
     check_writable(plot, output)
     check_formats(plot)
-    found = read_run(_find_run(run, results))
-    plan, recorded = _traced(found, digits)
+    run_found = read_run(_find_run(run, results))
+    plan, recorded = _traced(run_found, digits)
     console = wide_console()
     console.print(f"plan {describe_plan(plan)}\n", soft_wrap=True)
-    simulated = _simulated(plan)
+    simulated = unfold(simulate(plan, whole=True))
     _print(console, plan, recorded, simulated)
     if output is not None:
-        write_events(output, _about(recorded, simulated), _both(plan, recorded, simulated))
+        both = (recorded, simulated)
+        seconds = {f"{found.source}_iteration_s": found.iteration_s for found in both}
+        events = (  # ranks of both are side by side
+            event
+            for place, found in enumerate(both)
+            for event in timeline_events(
+                plan, found, prefix=f"{found.source}: ", first=place, step=2
+            )
+        )
+        write_events(output, {"plan": recorded.plan, **seconds}, events)
         console.print(f"trace: {output} (open it in ui.perfetto.dev)", soft_wrap=True)
     if plot is not None:
-        from netbench.report.trace_diff import plot_diff
+        from netbench.report.pictures.trace_diff import diff_figure
 
         model = plan.workload
         title = (
@@ -76,7 +86,7 @@ def diff(
             f"batch {model.batch}: {recorded.iteration_s:.4g} s {recorded.source}, "
             f"{simulated.iteration_s:.4g} s simulated"
         )
-        plot_diff(title, recorded, simulated, _shown(plan), plot)
+        save_picture(diff_figure(title, recorded, simulated, _shown(plan)), plot)
         console.print(f"picture: {plot}", soft_wrap=True)
 
 
@@ -94,7 +104,7 @@ def _find_run(run: str, results: Path) -> Path:
 
 
 def _traced(run: Run, digits: str | None) -> tuple[Plan, Timeline]:
-    """The plan that is asked for, and its trace. Raises UsageError where there is none."""
+    """Return the selected plan and its trace. Raises UsageError if there is none."""
     folder = run.path if run.path.is_dir() else run.path.parent
     traced = [key for key in run.plans if trace_path(folder, key).exists()]
     if not traced:
@@ -103,27 +113,20 @@ def _traced(run: Run, digits: str | None) -> tuple[Plan, Timeline]:
         )
     chosen = [key for key in traced if key.startswith((digits or "").lower())]
     if not chosen or (digits and len(chosen) > 1):
-        few = "no" if not chosen else f"{len(chosen)}"
         raise UsageError(
-            f"--plan {digits}: {few} traced plans begin so; there are {', '.join(traced)}"
+            f"--plan {digits} matches {counted(len(chosen), 'traced plan')}; expected one of "
+            f"{', '.join(traced)}"
         )
     plan = plan_from_json(json.dumps(run.plans[chosen[0]]))
     return plan, read_timeline(trace_path(folder, chosen[0]))
 
 
-def _simulated(plan: Plan) -> Timeline:
-    from netbench.simulator import simulate  # numba: only when asked for
-    from netbench.simulator.unfold import unfold
-
-    return unfold(simulate(plan, whole=True))
-
-
 def _stages(plan: Plan) -> Mapping[str, Sequence[int]]:
-    """Ranks by stage, by name; those that the simulated one stands for, where one does."""
+    """Ranks by stage; without stages, those that the one simulated rank represents."""
     stages: dict[str, list[int]] = {}
     for rank, device in enumerate(plan.placement):
-        if plan.schedule != "none":
-            stages.setdefault(f"{stage_of(plan, rank)}", []).append(rank)
+        if plan.has_pipelines:
+            stages.setdefault(f"{position_of(plan, rank).stage}", []).append(rank)
         elif not plan.type_stages:
             stages.setdefault("all", []).append(rank)
         elif plan.stages_on(device)[0].forward_s == plan.at_slowest().stages[0].forward_s:
@@ -132,39 +135,29 @@ def _stages(plan: Plan) -> Mapping[str, Sequence[int]]:
 
 
 def _shown(plan: Plan) -> dict[int, str]:
-    """Ranks of a picture, with their names: pipeline by pipeline."""
+    """Ranks of a picture with their names, pipeline by pipeline."""
     members = list(zip(*_stages(plan).values(), strict=True))
     ranks = [rank for pipeline in members for rank in pipeline]
     return {rank: name_of_rank(plan, rank) for rank in ranks[:MAX_ROWS]}
 
 
 def _print(console: Console, plan: Plan, recorded: Timeline, simulated: Timeline) -> None:
-    from netbench.report.trace_diff import diff_table, difference_lines
+    from netbench.report.pictures.trace_diff import diff_table, difference_lines
 
     stages = _stages(plan)
     apart = simulated.iteration_s / recorded.iteration_s - 1
     console.print(
-        f"[bold]{recorded.iteration_s:.4g} s[/bold] {recorded.source}, "
-        f"[bold]{simulated.iteration_s:.4g} s[/bold] simulated ({apart:+.1%})\n",
+        Text.assemble(
+            (f"{recorded.iteration_s:.4g} s", "bold"),
+            f" {recorded.source}, ",
+            (f"{simulated.iteration_s:.4g} s", "bold"),
+            f" simulated ({percent_text(apart)})\n",
+        ),
         soft_wrap=True,
     )
-    console.print("[bold]Where a rank's time goes[/bold], seconds, mean over the ranks of a stage")
+    what = ", seconds, mean over the ranks of a stage"
+    console.print(Text.assemble(("Where a rank's time goes", "bold"), what))
     console.print(diff_table(recorded, simulated, stages))
-    console.print("\n[bold]Largest differences[/bold]")
+    console.print("\nLargest differences", style="bold")
     for line in difference_lines(recorded, simulated, stages):
         console.print(f"  stage {line}", soft_wrap=True)
-
-
-def _both(plan: Plan, recorded: Timeline, simulated: Timeline) -> Iterator[Event]:
-    """Events of one trace with the ranks of both in turn."""
-    for place, timeline in enumerate((recorded, simulated)):
-        yield from timeline_events(
-            plan, timeline, prefix=f"{timeline.source}: ", first=place, step=2
-        )
-
-
-def _about(recorded: Timeline, simulated: Timeline) -> dict[str, object]:
-    return {
-        "plan": recorded.plan,
-        **{f"{found.source}_iteration_s": found.iteration_s for found in (recorded, simulated)},
-    }

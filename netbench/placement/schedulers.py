@@ -1,29 +1,26 @@
-"""The schedulers, by name."""
+"""The registry of schedulers by name."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from netbench.errors import PlanError
-from netbench.placement.aligned import region_aligned
-from netbench.placement.cost_search import search_cost
-from netbench.placement.dtfm import dtfm
-from netbench.placement.maps import MAPS
-from netbench.placement.ours import netbench
+from netbench.placement.dtfm.scheduler import dtfm
 from netbench.placement.problem import Answer, Budget, Problem, Scheduler
-from netbench.placement.sampled import NUM_SAMPLES, sampled
+from netbench.placement.search.aligned import region_aligned
+from netbench.placement.search.sampled import NUM_SAMPLES, sampled
+from netbench.placement.search.scheduler import netbench
+from netbench.plan.maps import MAPS
 
 
 def _mapped(name: str) -> Scheduler:
-    """A map as a scheduler."""
-
     def scheduler(problem: Problem, seed: int, budget: Budget) -> Answer:
         grid = np.asarray(MAPS[name](problem.ranks.size, seed))[problem.ranks]
         fitting = problem.fits(grid)
         if not fitting.all():
             raise PlanError(
-                f"{name} looks at no memory: {np.sum(~fitting)} of {fitting.size} devices cannot "
-                "hold the stage it gives them; take a scheduler that does, e.g. netbench or "
+                f"{name} ignores memory: {np.sum(~fitting)} of {fitting.size} devices cannot hold "
+                "the stage that it gives them; choose another scheduler, e.g. netbench or "
                 "region-aligned"
             )
         return Answer(grid=grid, stage_layers=problem.stage_layers)
@@ -37,6 +34,5 @@ SCHEDULERS: dict[str, Scheduler] = {
     f"random-{NUM_SAMPLES}": sampled,
     "region-aligned": region_aligned,
     "dtfm": dtfm,
-    "least-cost": search_cost,
     "netbench": netbench,
 }

@@ -1,13 +1,15 @@
-"""Builds plans: picks layout, placement, schedule and costs for a variant of a training system."""
+"""Build plans: choose layout, placement, schedule and costs for a variant of a training system."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import MAPS, SEEDED
 from netbench.plan.checks import (
     check_chunks,
     check_compute,
@@ -15,183 +17,332 @@ from netbench.plan.checks import (
     check_stage_layers,
     check_tensor,
 )
-from netbench.plan.model import VIRTUAL, Layout, Plan, Transport
+from netbench.plan.maps import MAPS, SEEDED
+from netbench.plan.model import ONCE, VIRTUAL, Execution, Layout, Plan, emulated_transport
 from netbench.plan.replicas import check_model, replicated
-from netbench.plan.traffic import choose_scale
-from netbench.plan.variants import Variant, find_variant
-from netbench.plan.zero3 import (
-    ZERO3_LIVE_PARAMETERS,
-    zero3_micro_batch,
-    zero3_shard_ranks,
-    zero3_units,
-)
-from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Workload
+from netbench.plan.tensor import all_reduce_bytes, num_all_reduces
+from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Sweep, Workload
+from netbench.systems import SYSTEMS, find_variant, system_of
+from netbench.systems.base import System, Variant
 from netbench.units import counted
-from netbench.workload.costs import Stage, activation_bytes, stage_costs
+from netbench.workload.costs import DTYPE_BYTES, Stage, activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
 
 MAX_PIPELINE = 8
-"""Stages of a pipeline where the scenario does not say; the depth of the published runs."""
+"""Default limit on the stages of a pipeline: the depth of the published runs."""
 
-GPIPE_ROUND = 64
-"""Micro-batches of one GPipe round per pipeline. Source: DT-FM's release, B = 512 x rounds."""
+SCRIPT_COMPUTE = "script"
+"""`Plan.compute` of plans of a user's script, which chooses."""
 
-DDP_BUCKET_BYTES = 25 * 2**20
-"""PyTorch's documented default, `bucket_cap_mb=25` of DistributedDataParallel (MiB)."""
+FULL_SIZE_BYTES = 2e9
+"""Limit on the bytes of an iteration that runs at scale 1."""
+
+FULL_SIZE_RANK_BYTES = 60e6
+"""Limit on a rank's largest tensors, of which a rank in a guest holds several copies. User-Mode
+Linux maps a process's pages one by one; the host allows 65,530 mappings, and torch takes 31,000."""
+
+SCALED_BYTES = 1e9
+"""Limit on the bytes of a scaled iteration: under virtual time the guest kernel carries about 1.8
+simulated Gbit per second of wall time (measured)."""
+
+SCALES = (10.0, 100.0, 1000.0)
+"""Beyond 1000 an 8 MiB activation would no longer fill one jumbo frame."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choices:
+    """A sweep of plans: every combination of these.
+
+    networks: names of the scenario's `sweep.networks`; none = its own network. micro_batch:
+    sequences; none = the workload's. models, replicas: see `replicas.replicated`. The layers,
+    batches and micro-batches of a scenario that names models are its own, whatever is given.
+    """
+
+    variants: Sequence[str]
+    layers: Sequence[int] = ()
+    batch: Sequence[int] = ()
+    seeds: Sequence[int] = (0,)
+    networks: Sequence[str] = ()
+    micro_batch: Sequence[int] = ()
+    models: Sequence[str] = ()
+    replicas: Sequence[int] = ()
+
+    @staticmethod
+    def of(sweep: Sweep, *, whole: bool = False, **chosen: Sequence[Any] | None) -> Choices:
+        """The default slice of a sweep, or all of it. chosen: fields to replace, None = keep."""
+        named = {
+            "networks": [network.name for network in sweep.networks],
+            "models": [model.model for model in sweep.models],
+        }
+
+        def own(name: str) -> Sequence[Any]:
+            values = named.get(name) if whole else None
+            return values or getattr(sweep, name if whole else f"default_{name}")
+
+        names = [field.name for field in dataclasses.fields(Choices)]
+        return Choices(**{name: chosen.get(name) or own(name) for name in names})
 
 
 def build_plan(
     scenario: Scenario,
     variant: str,
-    layers: int,
-    batch: int,
-    seed: int,
-    iterations: int,
-    warmup_iterations: int,
-    scale: float | None = None,
+    setting: Setting,
+    execution: Execution = ONCE,
     *,
-    network: str = "",
-    micro_batch: int | None = None,
-    compute: str = VIRTUAL,
-    token_file: str = "",
-    scheduler: str = "",
     placement: Sequence[int] | None = None,
+    scheduler: str = "",
     stage_layers: Sequence[int] = (),
 ) -> Plan:
-    """Resolve one experiment. scale: None = `choose_scale`; 1 where layers compute.
+    """Resolve one experiment.
 
-    network: name of one of the scenario's `sweep.networks`, "" = its own.
-    micro_batch: sequences, None = the workload's. compute, token_file: as in `Plan`.
-    placement, scheduler: the device of every rank, and who found it; None = the variant's own map,
-    over all devices. With fewer ranks than devices, the others are idle.
-    stage_layers: of each stage; empty = the scenario's, or as many each.
-    Raises PlanError when the variant or network is unknown, the seed is none, or layers, heads,
-    batch and devices do not fit together.
+    placement: the device of every rank, None = the variant's own map over all devices. If there are
+    fewer ranks than devices, the others are idle. scheduler: the name of what found the placement.
+    stage_layers: layers of each stage; none = the scenario's, or evenly.
+    Raises PlanError if the variant or network is unknown, a number is out of range, or layers,
+    heads, batch and devices do not divide as the variant needs.
     """
     chosen = find_variant(variant)
-    check_model(scenario, variant, layers)
-    if micro_batch is None:
-        micro_batch = scenario.workload.micro_batch
-    check_numbers(layers, batch, micro_batch, iterations, warmup_iterations, seed)
-    check_compute(chosen, scenario.workload, compute, token_file, scale)
-    workload = dataclasses.replace(
-        scenario.workload, layers=layers, batch=batch, micro_batch=micro_batch
-    )
-    plan = _planned(
-        scenario, variant, workload, seed, network, scheduler or chosen.scheduler, placement,
-        stage_layers,
-    )  # fmt: skip
+    check_model(scenario, variant, setting.layers)
+    check_numbers(setting, execution)
+    check_compute(chosen, scenario.workload, execution)
+    plan = _planned(scenario, variant, setting, placement, scheduler, stage_layers)
     plan = dataclasses.replace(
         plan,
-        iterations=iterations,
-        warmup_iterations=warmup_iterations,
-        compute=compute,
-        token_file=token_file,
-        master_weights=_master_weights(chosen.system, workload.dtype, compute),
+        iterations=execution.iterations,
+        warmup_iterations=execution.warmup_iterations,
+        compute=execution.compute,
+        token_file=execution.token_file,
+        master_weights=_master_weights(plan, execution.compute),
     )
-    if compute != VIRTUAL:
+    if execution.compute != VIRTUAL:
         return plan
-    return dataclasses.replace(plan, scale=choose_scale(plan) if scale is None else float(scale))
+    return at_scale(plan, choose_scale(plan) if execution.scale is None else execution.scale)
 
 
-def full_size_plan(scenario: Scenario, variant: str, setting: Setting) -> Plan:
-    """One iteration at scale 1, to simulate. Raises as `build_plan`."""
-    return build_plan(
-        scenario,
-        variant,
-        setting.layers,
-        setting.batch,
-        setting.seed,
-        iterations=1,
-        warmup_iterations=0,
-        scale=1.0,
-        network=setting.network,
-        micro_batch=setting.micro_batch,
+def build_command_plan(
+    scenario: Scenario, variant: str, script: Sequence[str], setting: Setting, execution: Execution
+) -> Plan:
+    """One rank per device of the scenario, each with `script`, at scale 1: its bytes are its own.
+
+    setting: what the script trains, for labels and FLOPs; the script may read it from the plan.
+    execution: only the numbers of iterations are used. Raises PlanError for an unknown variant,
+    network or seed.
+    """
+    chosen = find_variant(variant, script=True)
+    if not script:
+        raise PlanError("the script is empty; write e.g. --command 'python train.py'")
+    check_numbers(setting, execution)
+    layout = Layout(dp=scenario.num_devices)
+    placement = _placement(scenario, layout, chosen, setting.seed, None)
+    return dataclasses.replace(
+        _frame(scenario, variant, chosen, setting, placement),
+        layout=layout,
+        iterations=execution.iterations,
+        warmup_iterations=execution.warmup_iterations,
+        compute=SCRIPT_COMPUTE,
+        script=tuple(script),
     )
+
+
+def build_command_plans(
+    scenario: Scenario, script: Sequence[str], choices: Choices, execution: Execution
+) -> tuple[Plan, ...]:
+    """Every combination, in the order of `build_plans`."""
+    return tuple(
+        build_command_plan(scenario, variant, script, setting, execution)
+        for _, variant, setting in settings(scenario, choices, script=True)
+    )
+
+
+def build_plans(
+    scenario: Scenario, choices: Choices, execution: Execution = ONCE
+) -> tuple[Plan, ...]:
+    """Every combination once, in the order network, micro-batch, layers, batch, variant, seed.
+
+    A placement that does not depend on the seed is planned once, with the first seed. All plans
+    have one scale, the largest that any needs, so that a network is shaped once.
+    """
+    plans = [
+        build_plan(each, variant, setting, execution)
+        for each, variant, setting in settings(scenario, choices)
+    ]
+    common = max((plan.scale for plan in plans), default=1.0)
+    return tuple(dict.fromkeys(at_scale(plan, common) for plan in plans))
+
+
+def settings(
+    scenario: Scenario, choices: Choices, *, script: bool = False
+) -> list[tuple[Scenario, str, Setting]]:
+    """The combinations of `build_plans`, each with the scenario, or part of one, that it is for.
+
+    script: variants are those of a user's script.
+    """
+    sizes = [(scenario, layers, batch) for layers, batch in product(choices.layers, choices.batch)]
+    micro_batches: Sequence[int | None] = choices.micro_batch or [None]
+    if not script and (scenario.workload.model or choices.models or choices.replicas):
+        parts = replicated(scenario, choices.models, choices.replicas)
+        sizes = [(part, part.workload.layers, part.workload.batch) for part in parts]
+        micro_batches = [None]
+    return [
+        (
+            part,
+            variant,
+            Setting(
+                layers=layers, batch=batch, micro_batch=micro_batch, network=network, seed=seed
+            ),
+        )
+        for network in choices.networks or [""]
+        for micro_batch in micro_batches
+        for part, layers, batch in sizes
+        for variant in choices.variants
+        for seed in _seeds(choices, find_variant(variant, script=script))
+    ]
+
+
+def at_scale(plan: Plan, scale: float) -> Plan:
+    """`plan` at this scale, merged for an emulation or whole as its system does at this scale."""
+    return system_of(plan).simplify(dataclasses.replace(plan, scale=float(scale)))
+
+
+def network_bytes(plan: Plan) -> float:
+    """`System.iteration_bytes` without the all-reduces of tensor-parallel ranks of one node, during
+    which an emulation sleeps."""
+    system = system_of(plan)
+    layers = sum(stage.num_layers for stage in plan.stages)
+    inside = plan.layout.dp * num_all_reduces(plan, layers) - system.num_network_all_reduces(plan)
+    return system.iteration_bytes(plan) - inside * all_reduce_bytes(plan)
+
+
+def choose_scale(plan: Plan) -> float:
+    """Return the factor that divides bytes and bandwidths.
+
+    It is 1 if an iteration sends at most 2 GB and a rank's tensors fit a guest, else the smallest
+    of 10, 100 and 1000 that brings an iteration to at most 1 GB, or 1000.
+    """
+    # diloco sends the bytes of all its local steps at once.
+    total = network_bytes(plan) * max(1, plan.local_steps)
+    largest = system_of(plan).largest_tensors_bytes(plan)
+    if total <= FULL_SIZE_BYTES and largest <= FULL_SIZE_RANK_BYTES:
+        return 1.0
+    return next(
+        (
+            scale
+            for scale in SCALES
+            if total / scale <= SCALED_BYTES and largest / scale <= FULL_SIZE_RANK_BYTES
+        ),
+        SCALES[-1],
+    )
+
+
+def _seeds(choices: Choices, variant: Variant) -> Sequence[int]:
+    return choices.seeds if variant.scheduler in SEEDED else choices.seeds[:1]
 
 
 def _planned(
     scenario: Scenario,
     variant: str,
-    workload: Workload,
-    seed: int,
-    network: str,
-    scheduler: str,
+    setting: Setting,
     placement: Sequence[int] | None,
+    scheduler: str,
     stage_layers: Sequence[int],
 ) -> Plan:
-    """What is trained where, and what it costs: for one iteration of virtual layers, unscaled."""
-    chosen, layers = find_variant(variant), workload.layers
+    """A plan of one iteration of virtual layers at full size."""
+    chosen = find_variant(variant)
+    system, layers = SYSTEMS[chosen.system], setting.layers
+    workload = _workload(scenario, setting)
     num_ranks = scenario.num_devices if placement is None else len(placement)
     layout = _layout(scenario, variant, layers, num_ranks)
-    workload, shard_ranks = _sharded(scenario, variant, workload, layout)
+    workload = system.resolve_workload(workload, layout)
+    placement = _placement(scenario, layout, chosen, setting.seed, placement)
+    shard_ranks = system.shard_ranks(scenario, variant, chosen, placement)
     micro_batches = _micro_batches(workload, layout.dp)
     stage_layers = tuple(stage_layers) or _stage_layers(scenario, variant, layers)
     check_stage_layers(stage_layers, layout.pp, layers)
     check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
-    rounds = _gpipe_rounds(micro_batches) if chosen.schedule == "gpipe" else 1
-    shards = shard_ranks or layout.dp if chosen.system == "zero3" else 1
-    type_stages = _type_stages(scenario, workload, chosen.system, layout, shards, stage_layers)
-    plan = Plan(
-        scenario=scenario.name,
-        variant=variant,
-        system=chosen.system,
+    rounds = system.num_rounds(chosen, micro_batches)
+    shards = system.num_shards(layout, shard_ranks)
+    type_stages = _type_stages(scenario, workload, system, layout, shards, stage_layers)
+    plan = dataclasses.replace(
+        _frame(scenario, variant, chosen, setting, placement),
         layout=layout,
-        scheduler=scheduler,
-        seed=seed,
-        placement=_placement(scenario, layout, chosen, seed, placement),
-        device_nodes=scenario.device_nodes(),
-        node_names=tuple(node.name for node in scenario.nodes),
-        network=choose_network(scenario, network),
+        scheduler=scheduler or chosen.scheduler,
         workload=workload,
-        schedule=chosen.schedule,
-        data_parallel=chosen.data_parallel,
         num_rounds=rounds,
         num_micro_batches=micro_batches // rounds,
         stages=type_stages[0],
         activation_bytes=activation_bytes(workload),
-        transport=Transport(),
+        num_chunks=chosen.num_chunks,
+        sequence_parallel=chosen.sequence_parallel,
+        local_steps=chosen.local_steps,
+        staleness=chosen.staleness,
+        compression=chosen.compression,
+        shard_ranks=shard_ranks,
+        prefetch_units=chosen.prefetch_units,
+        accumulation=chosen.accumulation,
+        collective_s=_collective_s(scenario, system),
+    )
+    return system.complete(_with_types(plan, scenario, type_stages), chosen)
+
+
+def _frame(
+    scenario: Scenario, variant: str, chosen: Variant, setting: Setting, placement: tuple[int, ...]
+) -> Plan:
+    """A plan of one iteration at full size without a layout or work."""
+    return Plan(
+        scenario=scenario.name,
+        variant=variant,
+        system=chosen.system,
+        layout=Layout(),
+        scheduler=chosen.scheduler,
+        seed=setting.seed,
+        placement=placement,
+        device_nodes=scenario.device_nodes(),
+        node_names=tuple(node.name for node in scenario.nodes),
+        network=choose_network(scenario, setting.network),
+        workload=_workload(scenario, setting),
+        schedule=chosen.schedule,
+        data_parallel=chosen.data_parallel,
+        num_rounds=1,
+        num_micro_batches=1,
+        stages=(),
+        activation_bytes=0,
+        transport=emulated_transport(),
         iterations=1,
         warmup_iterations=0,
         scale=1.0,
-        shard_ranks=shard_ranks,
-        collective_s=_collective_s(scenario, chosen.system),
         backend=scenario.backend,
-        network_name=network,
+        network_name=setting.network,
     )
-    plan = _with_types(plan, scenario, type_stages)
-    return _with_variant(plan, chosen)
 
 
-def _sharded(
-    scenario: Scenario, variant: str, workload: Workload, layout: Layout
-) -> tuple[Workload, int]:
-    """What zero3 makes of a workload, and how many ranks share a copy of the model (0 = all); of
-    other systems nothing."""
-    chosen = find_variant(variant)
-    if chosen.system != "zero3":
-        return workload, 0
-    workload = dataclasses.replace(workload, micro_batch=zero3_micro_batch(workload, layout.dp))
-    return workload, zero3_shard_ranks(scenario, variant, chosen)
+def _workload(scenario: Scenario, setting: Setting) -> Workload:
+    size = setting.micro_batch
+    return dataclasses.replace(
+        scenario.workload,
+        layers=setting.layers,
+        batch=setting.batch,
+        micro_batch=scenario.workload.micro_batch if size is None else size,
+    )
 
 
 def _type_stages(
     scenario: Scenario,
     workload: Workload,
-    system: str,
+    system: System,
     layout: Layout,
     shards: int,
     stage_layers: Sequence[int],
 ) -> tuple[tuple[Stage, ...], ...]:
-    """What each stage costs, on each type of device. shards: ranks among which the optimizer's
-    state is divided."""
+    """The cost of each stage on each type of device. shards: ranks that divide the optimizer's
+    state among themselves."""
     return tuple(
         model_stages(workload, profile)
         or stage_costs(
             workload,
             profile,
-            system=system,
+            system=system.name,
             num_stages=layout.pp,
+            gradient_dtype=system.gradient_dtype(workload.dtype),
             tensor_parallel=layout.tp,
             optimizer_shards=shards,
             stage_layers=stage_layers,
@@ -201,101 +352,24 @@ def _type_stages(
 
 
 def _with_types(plan: Plan, scenario: Scenario, type_stages: tuple[tuple[Stage, ...], ...]) -> Plan:
-    """`plan` with what its stages cost on each type of device, where there are several."""
+    """`plan` with the costs of its stages on each type of device, if there are several."""
     profiles = device_profiles(scenario)
     if len(profiles) == 1:
         return plan
     return dataclasses.replace(
         plan,
-        device_types=_device_types(scenario, profiles),
+        device_types=tuple(
+            profiles.index(scenario.devices[scenario.nodes[node].device])
+            for node in plan.device_nodes
+        ),
         type_stages=type_stages,
         type_names=tuple(profile.name for profile in profiles),
     )
 
 
-def _with_variant(plan: Plan, chosen: Variant) -> Plan:
-    """`plan` with what some variants of its system have, and others have not."""
-    plan = dataclasses.replace(
-        plan,
-        num_chunks=chosen.num_chunks,
-        sequence_parallel=chosen.sequence_parallel,
-        local_steps=chosen.local_steps,
-        staleness=chosen.staleness,
-        compression=chosen.compression,
-        prefetch_units=chosen.prefetch_units,
-        accumulation=chosen.accumulation,
-        bucket_bytes=DDP_BUCKET_BYTES if chosen.system == "ddp" else 0,
-    )
-    if chosen.system != "zero3":
-        return plan
-    return dataclasses.replace(
-        plan,
-        units=zero3_units(plan.workload, chosen.prefetch_units),
-        live_parameters=ZERO3_LIVE_PARAMETERS,
-    )
-
-
-def build_plans(
-    scenario: Scenario,
-    variants: Sequence[str],
-    layers: Sequence[int],
-    batch: Sequence[int],
-    seeds: Sequence[int],
-    iterations: int,
-    warmup_iterations: int,
-    scale: float | None = None,
-    *,
-    networks: Sequence[str] | None = None,
-    micro_batch: Sequence[int] | None = None,
-    compute: str = VIRTUAL,
-    token_file: str = "",
-    models: Sequence[str] | None = None,
-    replicas: Sequence[int] | None = None,
-) -> tuple[Plan, ...]:
-    """Every combination, in the order network, micro-batch, layers, batch, variant, seed; all at
-    one scale, each plan once.
-
-    A placement that does not depend on the seed is planned once, with the first seed.
-    scale: None = the largest that `choose_scale` asks for, so that one shaping serves all.
-    networks: names of the scenario's `sweep.networks`; none, or None = its own network.
-    micro_batch: sequences; none, or None = the workload's. compute, token_file: as in `Plan`.
-    models, replicas: see `replicas.replicated`; the layers, batches and micro-batches of a scenario
-    that names models are their own, whatever is given.
-    """
-    settings = [(scenario, num_layers, size) for num_layers in layers for size in batch]
-    if scenario.workload.model or models or replicas:
-        choices = replicated(scenario, models, replicas)
-        settings = [(own, own.workload.layers, own.workload.batch) for own in choices]
-        micro_batch = None
-    sizes: Sequence[int | None] = micro_batch or [None]
-    plans = [
-        build_plan(
-            own,
-            variant,
-            num_layers,
-            size,
-            seed,
-            iterations,
-            warmup_iterations,
-            scale,
-            network=network,
-            micro_batch=sequences,
-            compute=compute,
-            token_file=token_file,
-        )
-        for network in networks or [""]
-        for sequences in sizes
-        for own, num_layers, size in settings
-        for variant in variants
-        for seed in (seeds if find_variant(variant).scheduler in SEEDED else seeds[:1])
-    ]
-    common = max((plan.scale for plan in plans), default=1.0)
-    return tuple(dict.fromkeys(dataclasses.replace(plan, scale=common) for plan in plans))
-
-
 def pipeline_depth(scenario: Scenario, layers: int) -> int:
-    """Stages of a pipeline: those of the scenario's `sweep.pipeline_layers`, `sweep.pipeline`, or
-    the largest depth up to 8 that divides both the devices and the layers."""
+    """Return the stages of a pipeline: those of the scenario's `sweep.pipeline_layers` or
+    `sweep.pipeline`, or the largest depth up to 8 that divides both the devices and the layers."""
     if scenario.sweep.pipeline_layers:
         return len(scenario.sweep.pipeline_layers)
     if scenario.sweep.pipeline:
@@ -305,31 +379,24 @@ def pipeline_depth(scenario: Scenario, layers: int) -> int:
 
 
 def device_profiles(scenario: Scenario) -> tuple[DeviceProfile, ...]:
-    """The types of devices, in the order in which nodes have them."""
+    """Return the types of devices, in the order of the nodes that have them."""
     return tuple(
         scenario.devices[name] for name in dict.fromkeys(node.device for node in scenario.nodes)
     )
 
 
-def _device_types(scenario: Scenario, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
-    """Of each device, which of `profiles` it has."""
-    index = {profile.name: kind for kind, profile in enumerate(profiles)}
-    return tuple(index[scenario.nodes[node].device] for node in scenario.device_nodes())
-
-
-def _collective_s(scenario: Scenario, system: str) -> float:
-    """Of the slowest type of device. Only zero3 and ddp call collectives often enough for the
-    host's share to be known."""
-    if system not in ("zero3", "ddp"):
+def _collective_s(scenario: Scenario, system: System) -> float:
+    """The cost of a collective for the host, on the slowest type of device, seconds."""
+    if not system.counts_calls:
         return 0.0
     known = [profile.collective_s for profile in device_profiles(scenario)]
-    return max(known_s.get(system, known_s.get("default", 0.0)) for known_s in known)
+    return max(known_s.get(system.name, known_s.get("default", 0.0)) for known_s in known)
 
 
 def choose_network(scenario: Scenario, name: str) -> Network:
-    """The scenario's network, or what it becomes in the sweep's network called `name`.
+    """Return the scenario's network with the links of the sweep's network `name`, "" = its own.
 
-    Raises PlanError where there is none.
+    Raises PlanError if the sweep has no such network.
     """
     if not name:
         return scenario.network
@@ -346,7 +413,7 @@ def choose_network(scenario: Scenario, name: str) -> Network:
 
 
 def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layout:
-    """Pipelines of tensor-parallel groups over so many devices."""
+    """Divide devices into pipelines of tensor-parallel groups."""
     chosen = find_variant(variant)
     depth = chosen.pipeline or pipeline_depth(scenario, layers)
     tensor, ranks = chosen.tensor, depth * chosen.tensor
@@ -365,22 +432,22 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
             choose = f"a variant whose degrees multiply to a divisor of {devices}"
         raise PlanError(
             f"{counted(devices, 'device')} of scenario {scenario.name} cannot be divided into "
-            f"pipelines of {counted(depth, 'stage')}{each}; choose {choose}, or search a plan that "
-            "leaves some idle: netbench schedule --layout auto"
+            f"pipelines of {counted(depth, 'stage')}{each}; choose {choose}, or search for a plan "
+            "that leaves some idle: netbench schedule --layout auto"
         )
     return Layout(tp=tensor, pp=depth, dp=devices // ranks)
 
 
 def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, ...]:
-    """`sweep.pipeline_layers`, for a variant that leaves the depth to the scenario; () = evenly."""
+    """Layers of each stage if the variant leaves the depth to the scenario; () = evenly."""
     stages = scenario.sweep.pipeline_layers
     if not stages or find_variant(variant).pipeline:
         return ()
     if sum(stages) != layers:
         found = counted(sum(stages), "layer")
         raise PlanError(
-            f"`pipeline_layers` of scenario {scenario.name} comes to {found}, not {layers}; choose "
-            f"{found}, or write stages that come to {layers}"
+            f"`pipeline_layers` of scenario {scenario.name} adds up to {found}, not {layers}; "
+            f"choose {found}, or stages that add up to {layers}"
         )
     return stages
 
@@ -388,14 +455,14 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
 def _placement(
     scenario: Scenario, layout: Layout, chosen: Variant, seed: int, given: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """`given`, checked, or what the variant's map says."""
+    """Return `given` if it is a valid placement, or that of the variant's map."""
     if given is None:
         return MAPS[chosen.scheduler](layout.num_ranks, seed)
     placement = tuple(int(device) for device in given)
     if len(placement) != layout.num_ranks or len(set(placement)) != layout.num_ranks:
         raise PlanError(
             f"the placement has {counted(len(set(placement)), 'device')} for "
-            f"{counted(layout.num_ranks, 'rank')}; expected one of its own for every rank"
+            f"{counted(layout.num_ranks, 'rank')}; expected a different device for every rank"
         )
     if not 0 <= min(placement) <= max(placement) < scenario.num_devices:
         raise PlanError(
@@ -405,16 +472,15 @@ def _placement(
     return placement
 
 
-def _master_weights(system: str, dtype: str, compute: str) -> str:
-    """Layers of 16 bits are updated as fp32, where there are any: dtfm's on the CPU, the others' on
-    their device. hivemind has its own copy."""
-    if dtype not in ("fp16", "bf16") or compute == VIRTUAL or system == "hivemind":
+def _master_weights(plan: Plan, compute: str) -> str:
+    """Layers of 16 bits that compute are updated as fp32."""
+    if compute == VIRTUAL or DTYPE_BYTES[plan.workload.dtype] > 2:
         return ""
-    return "cpu" if system == "dtfm" else compute
+    return SYSTEMS[plan.system].master_weights(compute)
 
 
 def _micro_batches(workload: Workload, num_replicas: int) -> int:
-    """Micro-batches of one replica (a pipeline, or a rank) in an iteration."""
+    """Return the micro-batches of one replica (a pipeline or a rank) in an iteration."""
     step = num_replicas * workload.micro_batch
     if workload.batch % step:
         raise PlanError(
@@ -422,8 +488,3 @@ def _micro_batches(workload: Workload, num_replicas: int) -> int:
             f"for {counted(num_replicas, 'replica')}; choose a multiple of {step}"
         )
     return workload.batch // step
-
-
-def _gpipe_rounds(micro_batches: int) -> int:
-    """Rounds of 64 micro-batches where they divide, else one round of all."""
-    return micro_batches // GPIPE_ROUND if micro_batches % GPIPE_ROUND == 0 else 1

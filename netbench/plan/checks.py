@@ -1,4 +1,4 @@
-"""What a plan is asked for and cannot be, whatever the network: one message each."""
+"""Refuse settings that do not make a plan on any network."""
 
 from __future__ import annotations
 
@@ -7,55 +7,58 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbench.errors import PlanError, nearest
-from netbench.placement import NUM_SEEDS
-from netbench.plan.model import COMPUTE, VIRTUAL, Plan
-from netbench.plan.variants import Variant, find_variant
-from netbench.scenario.model import Workload
+from netbench.plan.maps import NUM_SEEDS
+from netbench.plan.model import COMPUTE, VIRTUAL, Execution, Plan
+from netbench.scenario.model import Setting, Workload
+from netbench.systems import SYSTEMS, find_variant
+from netbench.systems.base import Variant
 from netbench.units import counted
 from netbench.workload.tokens import check_token_file, vocabulary_size
 
 
-def check_numbers(
-    layers: int, batch: int, micro_batch: int, iterations: int, warmup_iterations: int, seed: int
-) -> None:
-    """Raises PlanError for what is no number of its kind, whatever the scenario and variant."""
-    sizes = {"layers": layers, "batch": batch, "micro_batch": micro_batch, "iterations": iterations}
+def check_numbers(setting: Setting, execution: Execution) -> None:
+    """Raise PlanError for numbers that are out of range, whatever the scenario and variant."""
+    sizes = {
+        "layers": setting.layers,
+        "batch": setting.batch,
+        "micro_batch": setting.micro_batch,
+        "iterations": execution.iterations,
+    }
     for name, value in sizes.items():
-        if value <= 0:
+        if value is not None and value <= 0:
             raise PlanError(f"{name} is {value}; expected a positive whole number")
-    if not 0 <= warmup_iterations < iterations:
+    if not 0 <= execution.warmup_iterations < execution.iterations:
         raise PlanError(
-            f"{warmup_iterations} of {iterations} iterations are warm-up; "
+            f"{execution.warmup_iterations} of {execution.iterations} iterations are warm-up; "
             "expected at least one iteration that is not"
         )
-    if not 0 <= seed < NUM_SEEDS:
-        raise PlanError(f"seed is {seed}; expected a whole number from 0 to {NUM_SEEDS - 1}")
+    if not 0 <= setting.seed < NUM_SEEDS:
+        raise PlanError(
+            f"seed is {setting.seed}; expected a whole number from 0 to {NUM_SEEDS - 1}"
+        )
 
 
-def check_compute(
-    chosen: Variant, workload: Workload, compute: str, token_file: str, scale: float | None
-) -> None:
-    """Raises PlanError for layers that cannot compute so; compute, token_file: as in `Plan`."""
+def check_compute(chosen: Variant, workload: Workload, execution: Execution) -> None:
+    """Raise PlanError if the layers of `workload` cannot compute as `execution` says."""
+    compute, token_file, scale = execution.compute, execution.token_file, execution.scale
     if compute not in COMPUTE:
         raise PlanError(f'layers cannot compute on "{compute}"; {nearest(compute, COMPUTE)}')
-    if compute == "cuda" and chosen.system == "zero3":
-        raise PlanError(
-            "zero3 cannot compute on cuda: its collectives move tensors of the CPU; choose cpu"
-        )
+    if compute == "cuda" and (reason := SYSTEMS[chosen.system].no_cuda):
+        raise PlanError(f"{chosen.system} cannot compute on cuda: {reason}; choose cpu")
     if compute != VIRTUAL and workload.heads and workload.hidden % workload.heads:
         raise PlanError(
             f"hidden is {workload.hidden}, which does not divide among {workload.heads} heads, so "
-            "layers cannot compute; choose a multiple, or let them be virtual"
+            "layers cannot compute; choose a multiple, or leave out --compute"
         )
     if compute != VIRTUAL and not workload.model:
         vocabulary_size(workload)
     if compute != VIRTUAL and scale not in (None, 1.0):
         raise PlanError(
             f"scale is {scale:g}, but layers that compute (on {compute}) send all of their bytes; "
-            "leave the scale out, or let them be virtual"
+            "leave out the scale or --compute"
         )
     if token_file and compute == VIRTUAL:
-        raise PlanError("virtual layers read no tokens; let them compute, or leave the file out")
+        raise PlanError("virtual layers read no tokens; add --compute, or leave out the token file")
     if token_file and workload.model:
         raise PlanError(
             f"{workload.model} is trained on synthetic data; leave out the token file {token_file}"
@@ -65,16 +68,16 @@ def check_compute(
 
 
 def check_data(plan: Plan) -> None:
-    """Raises PlanError unless there is a token file, where there shall be one, and the model knows
-    all tokens that the plan reads."""
+    """Raise PlanError unless the plan's token file, if any, exists and the model knows all tokens
+    that the plan reads from it."""
     if plan.token_file:
         num_sequences = plan.iterations * plan.workload.batch
         check_token_file(Path(plan.token_file), plan.workload, num_sequences)
 
 
 def check_tensor(workload: Workload, chosen: Variant) -> None:
-    """Raises PlanError unless every tensor-parallel rank has whole attention heads and columns, and
-    with sequence parallelism as many tokens."""
+    """Raise PlanError unless tensor-parallel ranks divide attention heads and columns evenly, and
+    tokens too under sequence parallelism."""
     tensor = chosen.tensor
     if chosen.sequence_parallel and tensor == 1:
         raise PlanError("sequence parallelism needs tensor-parallel ranks: t<T>-sp with T from 2")
@@ -92,21 +95,24 @@ def check_tensor(workload: Workload, chosen: Variant) -> None:
 
 
 def check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> None:
-    """Raises PlanError unless there are none, or as many as stages, which come to `layers`."""
+    """Raise PlanError unless `stage_layers` is empty, or has `depth` numbers that add up to
+    `layers`."""
     if not stage_layers:
         return
     if len(stage_layers) != depth or sum(stage_layers) != layers or min(stage_layers) < 1:
         raise PlanError(
             f"stages of {', '.join(map(str, stage_layers))} layers: expected "
-            f"{counted(depth, 'stage')}, each of a layer at least, that come to {layers}"
+            f"{counted(depth, 'stage')} of at least one layer each that add up to {layers}"
         )
 
 
 def check_chunks(
     variant: str, depth: int, layers: int, stage_layers: Sequence[int], micro_batches: int
 ) -> None:
-    """Raises PlanError where the interleaved schedule asks for more. Source: Narayanan et al. 2021,
-    section 2.2."""
+    """Raise PlanError if layers or micro-batches do not divide as the interleaved schedule needs.
+
+    Source: Narayanan et al. 2021, section 2.2.
+    """
     chunks = find_variant(variant).num_chunks
     if chunks == 1:
         return

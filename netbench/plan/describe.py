@@ -1,17 +1,17 @@
-"""A plan in one line: what tells it from its neighbours in a run."""
+"""A plan in one line that distinguishes it from the other plans of a run."""
 
 from __future__ import annotations
 
 import shlex
 
-from netbench.placement import UNSEEDED
+from netbench.plan.maps import UNSEEDED
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash
 from netbench.units import counted
 
 
 def describe_plan(plan: Plan) -> str:
-    """With its hash in front; iterations are warm-up + timed."""
+    """Describe a plan, starting with its hash. Iterations are warm-up + timed."""
     network = f" on {plan.network_name}" if plan.network_name else ""
     seed = f" seed {plan.seed}" if plan.scheduler not in UNSEEDED else ""
     setting = f"{plan.scenario}{network} {plan.variant} {plan.workload.name}"
@@ -40,7 +40,7 @@ def _layout(plan: Plan) -> str:
 
 
 def _types(plan: Plan) -> str:
-    """E.g. ` on 18 V100 + 14 A40`, where devices are of several types."""
+    """E.g. ` on 18 V100 + 14 A40`, if devices are of several types."""
     kinds = [plan.device_types[device] for device in plan.placement] if plan.device_types else []
     counts = [(kinds.count(kind), name) for kind, name in enumerate(plan.type_names)]
     found = " + ".join(f"{count} {name}" for count, name in counts if count)
@@ -49,13 +49,13 @@ def _types(plan: Plan) -> str:
 
 def _schedule(plan: Plan) -> str:
     """E.g. `gpipe 2 x 64 micro-batches of 1`."""
-    name = "" if plan.schedule == "none" else f"{plan.schedule} "
+    name = f"{plan.schedule} " if plan.has_pipelines else ""
     rounds = f"{plan.num_rounds} x " if plan.num_rounds > 1 else ""
     return f"{name}{rounds}{plan.num_micro_batches} micro-batches of {plan.workload.micro_batch}"
 
 
 def _sharding(plan: Plan) -> str:
-    """What tells zero3's variants from each other."""
+    """The options of a sharded variant, e.g. ` among 8, gradients kept`."""
     groups = f" among {plan.shard_ranks}" if plan.shard_ranks else ""
     ahead = f", {plan.prefetch_units} of {len(plan.units)} units ahead"
     kept = ", gradients kept" if plan.accumulation == "keep" else ""

@@ -1,18 +1,17 @@
-"""A plan of either kind, training or one collective: what sessions, ranks and records carry."""
+"""Plans of either kind, training or one collective, that sessions, ranks and records carry."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from netbench.errors import PlanError
-from netbench.plan.collective import COLLECTIVE_SCHEMA_VERSION, SYSTEM, CollectivePlan
-from netbench.plan.model import Plan
-from netbench.plan.serial import canonical_json, decode, json_hash, plan_from_json
-from netbench.records import Record
+from netbench.plan.benchmark import COLLECTIVE_SCHEMA_VERSION, SYSTEM, CollectivePlan
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.serial import canonical_json, decode_version, plan_from_json, read_json
+from netbench.records import Record, content_hash
+from netbench.systems import system_of
 
 Experiment = Plan | CollectivePlan
-"""What a session runs."""
+"""Plans that a session runs."""
 
 
 def experiment_to_json(plan: Experiment) -> str:
@@ -22,25 +21,43 @@ def experiment_to_json(plan: Experiment) -> str:
 
 def experiment_from_json(text: str) -> Experiment:
     """The plan that `experiment_to_json` wrote. Raises PlanError naming the field that is wrong."""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        data = None
+    data = read_json(text)
     if not isinstance(data, dict) or data.get("system") != SYSTEM:
         return plan_from_json(text)
-    if (version := data.get("schema_version")) != COLLECTIVE_SCHEMA_VERSION:
-        raise PlanError(
-            f"collective plan: schema_version is {version!r}; "
-            f"this netbench reads {COLLECTIVE_SCHEMA_VERSION}"
-        )
-    plan = decode(CollectivePlan, data, "plan")
+    plan = decode_version(CollectivePlan, data, "collective plan", COLLECTIVE_SCHEMA_VERSION)
     assert isinstance(plan, CollectivePlan)
     return plan
 
 
 def experiment_hash(plan: Experiment) -> str:
-    """As `plan_hash`."""
-    return json_hash(experiment_to_json(plan))
+    """Return the hash of a plan of either kind, like `plan_hash`."""
+    return content_hash(experiment_to_json(plan))
+
+
+def is_elastic(plan: Experiment) -> bool:
+    """Return True if ranks may leave and join while others go on."""
+    return isinstance(plan, Plan) and system_of(plan).elastic
+
+
+def runs_script(plan: Experiment) -> bool:
+    """Return True if every rank is a user's script."""
+    return isinstance(plan, Plan) and system_of(plan).runs_script
+
+
+def rank_modules(plan: Experiment) -> set[str]:
+    """Return the modules that a rank imports for `plan`, beside those that every rank needs.
+
+    DTensors and FSDP take a second each. Ranks that are forked from a process with these modules
+    share them.
+    """
+    if not isinstance(plan, Plan):
+        return set()
+    modules = {system_of(plan).trainer_of(plan).partition(":")[0]}
+    if plan.compute != VIRTUAL and plan.layout.tp > 1:
+        modules.add("netbench.trainers.layers.tensor")
+    if plan.compute != VIRTUAL and plan.splits_backward:
+        modules.add("torch.distributed.pipelining._backward")
+    return modules
 
 
 def experiment_record(
@@ -53,7 +70,7 @@ def experiment_record(
     warmup: bool = False,
     **measured: Any,
 ) -> Record:
-    """The record of one iteration. measured: fields of `Record` that not every iteration has."""
+    """Return the record of one iteration. measured: optional fields of `Record`."""
     training = plan if isinstance(plan, Plan) else None
     return Record(
         run_id=run_id,

@@ -1,4 +1,4 @@
-"""Whether a plan fits its devices' memory, by estimate: to warn, or refuse what fits nowhere."""
+"""Estimate device memory, warn of plans that may not fit, and refuse plans that fit nowhere."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections import Counter
 from netbench.errors import PlanError
 from netbench.plan.build import device_profiles
 from netbench.plan.model import Plan
-from netbench.plan.timeline import stage_of
+from netbench.plan.schedules import activation_layers
 from netbench.scenario.model import DeviceProfile, Scenario
+from netbench.systems import position_of, system_of
 from netbench.units import counted, format_bytes
-from netbench.workload.costs import layer_parameters, live_layers
-from netbench.workload.memory import MemoryEstimate, estimate_memory, held_layers
+from netbench.workload.costs import Stage
+from netbench.workload.memory import MemoryEstimate, RankModel, estimate_memory
 
 
 def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
-    """What a rank of every stage needs, in the order of `plan.stages`."""
-    return tuple(
-        estimate_memory(
-            plan.workload,
-            system=plan.system,
+    """Estimate what a rank of every stage needs, in the order of `plan.stages`."""
+    system = system_of(plan)
+    state, gathered = system.state_bytes(plan.workload.dtype), system.gathered_parameters(plan)
+
+    def rank_model(index: int, stage: Stage) -> RankModel:
+        return RankModel(
+            state=state,
             parameters=stage.parameters,
-            held_layers=held_layers(
+            live_layers=activation_layers(
                 plan.schedule,
                 stage=index,
                 num_stages=plan.layout.pp,
@@ -30,23 +33,31 @@ def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
                 num_chunks=plan.num_chunks,
             ),
             tensor_parallel=plan.layout.tp,
-            shards=plan.shard_ranks or plan.layout.dp if plan.system == "zero3" else 1,
-            keeps_gradients=plan.accumulation == "keep",
-            gathered_parameters=_gathered(plan),
             sequence_parallel=plan.sequence_parallel,
+            shards=system.num_shards(plan.layout, plan.shard_ranks),
+            keeps_gradients=plan.accumulation == "keep",
+            gathered_parameters=gathered,
         )
+
+    return tuple(
+        estimate_memory(plan.workload, rank_model(index, stage))
         for index, stage in enumerate(plan.stages)
     )
 
 
 def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
-    """One line if a rank of `plan` probably does not fit, about the stage and the device of the
-    rank that needs most of what it has."""
+    """Return a line if a rank of `plan` probably does not fit its device's memory.
+
+    It names the stage and device of the rank that exceeds its memory by the largest factor.
+    """
     if not plan.stages:
-        return ()  # a script's memory is its own
+        return ()  # a script's memory is not known
     needs = [estimate.total_bytes for estimate in plan_memory(plan)]
     devices = [scenario.devices[scenario.nodes[node].device] for node in plan.device_nodes]
-    ranks = [(stage_of(plan, rank), devices[device]) for rank, device in enumerate(plan.placement)]
+    ranks = [
+        (position_of(plan, rank).stage, devices[device])
+        for rank, device in enumerate(plan.placement)
+    ]
     too_big = [(stage, device) for stage, device in ranks if needs[stage] > device.memory_bytes]
     if not too_big:
         return ()
@@ -58,12 +69,12 @@ def memory_warnings(plan: Plan, scenario: Scenario) -> tuple[str, ...]:
     many = f" ({count} of {total} do not fit)" if count > 1 else ""
     return (
         f"{plan.variant} {plan.workload.name}: {where} needs about {_needed(needs[stage])}, "
-        f"{_held(device)}{many}; use {_remedies(plan)}",
+        f"{_memory_of(device)}{many}; use {_remedies(plan)}",
     )
 
 
 def stages_that_fit(plan: Plan, scenario: Scenario) -> tuple[tuple[bool, ...], ...]:
-    """(num_types, pp): whether a rank of each stage fits a device of each type, those of
+    """(num_types, pp): True if a rank of each stage fits a device of each type, in the order of
     `Plan.type_stages`."""
     needs = [estimate.total_bytes for estimate in plan_memory(plan)]
     return tuple(
@@ -73,13 +84,13 @@ def stages_that_fit(plan: Plan, scenario: Scenario) -> tuple[tuple[bool, ...], .
 
 
 def check_memory(plan: Plan, scenario: Scenario) -> None:
-    """Raises PlanError unless there are devices enough for the ranks of every stage, wherever the
-    plan puts them now.
+    """Raise PlanError unless some placement fits the devices' memory, whatever the plan's own is.
 
-    What needs most goes where there is most: if any assignment fits, this one does.
+    The stages that need most go to the devices that have most: if any assignment fits, this one
+    does.
     """
     if not plan.stages:
-        return  # a script's memory is its own
+        return  # a script's memory is not known
     profiles = [scenario.devices[scenario.nodes[n].device] for n in plan.device_nodes]
     profiles.sort(key=lambda device: -device.memory_bytes)
     needs = [estimate.total_bytes for estimate in plan_memory(plan)]
@@ -91,7 +102,7 @@ def check_memory(plan: Plan, scenario: Scenario) -> None:
             break
     else:
         return
-    have = Counter(_held(device) for device in profiles)
+    have = Counter(_memory_of(device) for device in profiles)
     found = ", ".join(f"{text} (x{count})" for text, count in have.items())
     raise PlanError(
         f"{plan.variant} {plan.workload.name} fits nowhere in scenario {scenario.name}: stage "
@@ -104,31 +115,13 @@ def _needed(need_bytes: float) -> str:
     return format_bytes(need_bytes, 3)  # an estimate
 
 
-def _held(device: DeviceProfile) -> str:
+def _memory_of(device: DeviceProfile) -> str:
     return f"{device.name} has {format_bytes(device.memory_bytes, 4)}"
 
 
-def _gathered(plan: Plan) -> int:
-    """Parameters that a zero3 rank has gathered at the peak: the embeddings and layers within the
-    live limit, and the one layer it computes where not all are; or, where units are prefetched, the
-    unit it computes and those ahead."""
-    if plan.system != "zero3":
-        return 0
-    live = live_layers(plan.workload, plan.live_parameters)
-    ahead = max(plan.units) * (1 + plan.prefetch_units) if plan.prefetch_units else 1
-    layers = min(live + ahead, plan.workload.layers)
-    return plan.workload.embedding_parameters + layers * layer_parameters(plan.workload)
-
-
 def _remedies(plan: Plan) -> str:
-    """What would make it smaller, of this system's means."""
-    remedies = {
-        "dtfm": ["more stages", "a variant with -1f1b"],
-        "megatron": ["more stages or tensor-parallel ranks (-p<P>t<T>)"],
-        "zero3": ["larger groups (-hybrid<R>)" if plan.shard_ranks else "more devices"],
-    }.get(plan.system, ["a system that splits the model (zero3, megatron)"])
-    if plan.schedule == "1f1b":
-        remedies = [text for text in remedies if "1f1b" not in text]
+    """Changes that would make a plan smaller, in words."""
+    remedies = system_of(plan).memory_remedies(plan)
     if plan.accumulation == "keep":
         remedies.append("a variant without -accumulate")
     if not plan.workload.recomputation:

@@ -1,10 +1,12 @@
-"""What a plan is: frozen data, SI units in the names."""
+"""The data of a plan: frozen, with SI units in the names."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cache
 
+from netbench.plan.schedules import SCHEDULES
 from netbench.scenario.model import LATER, Network, Workload
 from netbench.workload.costs import Stage
 
@@ -12,7 +14,7 @@ PLAN_SCHEMA_VERSION = 1
 
 VIRTUAL = "virtual"
 COMPUTE = (VIRTUAL, "cpu", "cuda")
-"""Where layers compute; `virtual`: nowhere, they sleep for as long as it would take."""
+"""Devices on which layers compute. `virtual` layers sleep for the time that computing takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,15 +32,16 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transport:
-    """How far a point-to-point transfer may run ahead of the receiver that posts it.
+    """Transport constants for the trainers: NCCL's, carried by gloo (`emulated_transport`).
 
-    NCCL over TCP: a send is done once its bytes are in the library's FIFO and the socket buffers,
-    which the kernel grows to `window_factor` x rate x round-trip time.
-    fifo_bytes: bytes. window_factor: dimensionless. chunk_bytes: slice of a pipelined collective.
-    inside_node_bps: between two GPUs of a node, bit/s of payload. Source: the simulator's profile
-    of NCCL (`inside_node` in simulator/profiles/nccl.yaml), fitted on cases 1 and 2.
-    host_bps: what one process moves between its GPU and its sockets, bit/s of payload. Source: the
-    same profile's `host`, fitted on published transfers.
+    Either end of a point-to-point connection buffers `fifo_bytes` + `window_bytes` +
+    `window_factor` x rate x round-trip time; a transfer runs as far ahead of the receiver that
+    posts it. chunk_bytes, tree_chunk_bytes: slices of chains and rings, and of trees; at most
+    `max_slices` of each. inside_node_bps: between two GPUs of a node, bit/s of payload. host_bps:
+    between a GPU and the sockets of its process, bit/s of payload. overhead_bytes: what gloo adds
+    to a message on the wire.
+
+    Defaults are the values of plans that were recorded without the field.
     """
 
     fifo_bytes: int = 1 << 20
@@ -46,45 +49,70 @@ class Transport:
     chunk_bytes: int = 1 << 22
     inside_node_bps: float = field(default=153e9, metadata=LATER)
     host_bps: float = field(default=9.55e9, metadata=LATER)
+    window_bytes: int = field(default=0, metadata=LATER)
+    tree_chunk_bytes: int = field(default=1 << 20, metadata=LATER)
+    max_slices: int = field(default=32, metadata=LATER)
+    overhead_bytes: int = field(default=162, metadata=LATER)
+
+
+@cache
+def emulated_transport() -> Transport:
+    """Return the transport of new plans, from the profiles of nccl and gloo."""
+    # A rank imports this module, and reads the values from its plan: it needs no pydantic.
+    from netbench.transport.profile import load_transport
+
+    nccl, gloo = load_transport("nccl"), load_transport("gloo")
+    assert nccl.emulation is not None
+    return Transport(
+        fifo_bytes=nccl.fifo_bytes,
+        window_factor=nccl.window_factor,
+        chunk_bytes=nccl.emulation.slice_bytes,
+        inside_node_bps=nccl.inside_node_bps,
+        host_bps=nccl.host_bps,
+        window_bytes=nccl.emulation.window_bytes,
+        tree_chunk_bytes=nccl.slice_bytes,
+        max_slices=nccl.emulation.max_slices,
+        # Beside its own bytes, the frame that announces a message.
+        overhead_bytes=gloo.overhead_bytes + gloo.header_bytes + gloo.ethernet_bytes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """The experiment. `placement[rank]` is the device index, `device_nodes[device]` the node index.
 
-    Rank order: `dtfm` pipeline * pp + stage; `megatron` (stage * dp + pipeline) * tp + tensor
-    index; the others 0..dp-1.
-    schedule: gpipe, 1f1b, interleaved, zero-bubble, none.
+    system: a key of `systems.SYSTEMS`, which has the order of ranks (`System.rank_order`).
+    schedule: a key of `schedules.SCHEDULES`, or none.
     data_parallel: reduce-broadcast, ring, shard, tree, central-ps, sharded-ps, butterfly.
     num_rounds: GPipe rounds of `num_micro_batches` each (per pipeline); 1 for other schedules.
-    stages: per rank of a pipeline, a tensor-parallel rank's share of it.
-    activation_bytes: one micro-batch's boundary tensor. scale: bytes and bandwidths are divided
-    by it. iterations includes the first `warmup_iterations`.
+    stages: cost of each stage of a pipeline, for one of its tensor-parallel ranks.
+    activation_bytes: boundary tensor of one micro-batch. scale: divides bytes and bandwidths.
+    iterations includes the first `warmup_iterations`.
 
-    zero3 only: `workload.micro_batch` is its own (see `zero3.zero3_micro_batch`), `stages` holds
-    the whole model, and num_micro_batches counts the micro-steps of a rank. units: layers of
-    each unit that is gathered together. live_parameters: that may stay gathered between uses.
+    zero3 only: the system chooses `workload.micro_batch`, `stages` has the whole model, and
+    num_micro_batches counts the micro-steps of a rank. units: layers of each unit that is gathered
+    together. live_parameters: how many may stay gathered between uses.
 
-    num_chunks: model chunks per rank; chunk c of stage s is the (c * pp + s)-th part of the model,
+    num_chunks: model chunks per rank. Chunk c of stage s is the (c * pp + s)-th part of the model,
     and costs 1 / num_chunks of the stage. bucket_bytes: gradients that ddp all-reduces together.
-    collective_s: what a zero3 or ddp collective costs beside its bytes (launch, the framework's
-    hooks). backend: the library whose semantics hold, nccl or gloo. network_name: of the scenario's
+    collective_s: cost of a zero3 or ddp collective beside its bytes (launch, framework hooks).
+    backend: the library whose semantics apply, nccl or gloo. network_name: one of the scenario's
     `sweep.networks`, "" = the scenario's own network.
 
-    compute: where layers compute: `virtual` sleeps for what `stages` says; or `cpu`, `cuda`, or
-    where a `script` chooses.
-    token_file: what those train on, "" = synthetic tokens. master_weights: where an fp32 copy of
-    them is updated, cpu or cuda, "" = nowhere. sequence_parallel: tensor-parallel ranks split what
-    they would all hold alike.
-    shard_ranks: zero3 ranks, neighbours in the order of ranks, that hold one copy; 0 = all.
-    prefetch_units: units zero3 gathers ahead. accumulation: zero3 gradients of micro-steps are
-    `` scattered each, `keep` kept whole until the last, with the live parameters. local_steps:
-    diloco's iterations between two averagings. staleness: hivemind's iterations from gradients to
-    the update they make. compression: dtype of what hivemind sends, "" = the gradients' own.
-    script: the command a `command` system starts on every rank.
-    device_types: of each device, an index into `type_names` and `type_stages`, which has what
-    `stages` says for every type of device; all three are empty where devices are of one type. Else
-    `stages` are those of the first type: their seconds are nobody else's, their sizes everybody's.
+    compute: where layers compute: `virtual` sleeps as long as `stages` says; `cpu`, `cuda`, or
+    `script`. token_file: training data of layers that compute, "" = synthetic tokens.
+    master_weights: device of an fp32 copy of the weights that is updated, cpu or cuda, "" = none.
+    sequence_parallel: tensor-parallel ranks split the activations that each would else hold whole.
+    shard_ranks: zero3 ranks, neighbours in the order of ranks, that share one copy; 0 = all.
+    prefetch_units: units that zero3 gathers ahead. accumulation: zero3 scatters the gradients of
+    every micro-step (""), or keeps them whole until the last, with the live parameters (`keep`).
+    local_steps: diloco's iterations between two outer steps. staleness: hivemind's iterations
+    from gradients to their update. compression: dtype that hivemind sends, "" = the gradients'.
+    script: the command that the `command` system starts on every rank.
+    revision: differs if only the trainer has changed, so that no run of the earlier one is resumed.
+    device_types: for each device, an index into `type_names` and `type_stages`; the latter has
+    `stages` for each type. All three are empty if devices are of one type. Else `stages` are those
+    of the first type: only their sizes hold for all.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -127,25 +155,41 @@ class Plan:
     staleness: int = field(default=0, metadata=LATER)
     compression: str = field(default="", metadata=LATER)
     script: tuple[str, ...] = field(default=(), metadata=LATER)
+    revision: int = field(default=0, metadata=LATER)
     device_types: tuple[int, ...] = field(default=(), metadata=LATER)
     type_stages: tuple[tuple[Stage, ...], ...] = field(default=(), metadata=LATER)
     type_names: tuple[str, ...] = field(default=(), metadata=LATER)
 
+    @property
+    def has_pipelines(self) -> bool:
+        """Ranks exchange activations, as a pipeline schedule says."""
+        return self.schedule in SCHEDULES
+
+    @property
+    def has_turn(self) -> bool:
+        """All ranks meet at a barrier between the forward and the backward passes of a round."""
+        return self.has_pipelines and SCHEDULES[self.schedule].has_turn
+
+    @property
+    def splits_backward(self) -> bool:
+        """Gradients of weights are computed apart from those of activations."""
+        return self.has_pipelines and SCHEDULES[self.schedule].splits_backward
+
     def type_on(self, device: int) -> str:
-        """Name of the type of `device`; "" where all are of one."""
+        """Return the name of the type of `device`; "" if all are of one type."""
         return self.type_names[self.device_types[device]] if self.type_names else ""
 
     def stages_on(self, device: int) -> tuple[Stage, ...]:
-        """What each stage costs on `device`."""
+        """Return the cost of each stage on `device`."""
         return self.type_stages[self.device_types[device]] if self.type_stages else self.stages
 
     def on_device(self, device: int) -> Plan:
-        """The plan as the rank on `device` sees it: its `stages` are what they cost there."""
+        """Return the plan with the costs of `stages` on `device`."""
         return self._of_one_type(self.stages_on(device))
 
     def at_slowest(self) -> Plan:
-        """The plan as if every rank were as slow as the slowest: for systems whose ranks all do the
-        same, and wait for each other."""
+        """Return the plan as if every rank were as slow as the slowest: for systems whose ranks all
+        do the same, and wait for each other."""
         if not self.type_stages:
             return self
         used = {self.device_types[device] for device in self.placement}
@@ -165,3 +209,19 @@ class Plan:
         return dataclasses.replace(
             self, stages=stages, device_types=(), type_stages=(), type_names=()
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """Execution of a plan. iterations, warmup_iterations, compute, token_file: as in `Plan`.
+    scale: None = the scale that an emulation of the plan needs (`build.choose_scale`)."""
+
+    iterations: int = 1
+    warmup_iterations: int = 0
+    scale: float | None = None
+    compute: str = VIRTUAL
+    token_file: str = ""
+
+
+ONCE = Execution(scale=1.0)
+"""One iteration at full size, to simulate."""

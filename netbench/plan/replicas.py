@@ -1,4 +1,4 @@
-"""Named models on more and more devices: what a sweep over models and replicas means."""
+"""Sweeps over named models and numbers of replicas."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Sequence
 
 from netbench.errors import PlanError, nearest
-from netbench.plan.variants import find_variant
 from netbench.scenario.model import Scenario
+from netbench.systems import SYSTEMS, find_variant
 
 
 def replicated(
-    scenario: Scenario, models: Sequence[str] | None = None, replicas: Sequence[int] | None = None
+    scenario: Scenario, models: Sequence[str] = (), replicas: Sequence[int] = ()
 ) -> tuple[Scenario, ...]:
-    """The scenario for each of these models on each of these numbers of its devices, the first
-    ones, with the batch of one replica on each. None or empty: the workload's model, all devices.
+    """Return the scenario for each of `models` on the first n devices for each n of `replicas`,
+    with the batch of one replica on each device. Empty: the workload's model, all devices.
 
-    Of a scenario that trains a GPT, itself. Raises PlanError for a model that is not in its sweep,
-    and for more replicas than devices.
+    A scenario that trains a GPT is returned as it is. Raises PlanError for a model that is not in
+    the sweep, and for more replicas than devices.
     """
     workload = scenario.workload
     if not workload.model:
@@ -29,12 +29,12 @@ def replicated(
         return (scenario,)
     alone = dataclasses.replace(workload, batch=workload.batch // scenario.num_devices)
     known = {alone.model: alone} | {model.model: model for model in scenario.sweep.models}
-    for name in models or ():
+    for name in models:
         if name not in known:
             raise PlanError(
                 f"scenario {scenario.name} has no model {name!r}; {nearest(name, known)}"
             )
-    for number in replicas or ():
+    for number in replicas:
         if not 0 < number <= scenario.num_devices:
             raise PlanError(
                 f"{number} replicas; expected 1 to {scenario.num_devices}, the devices of scenario "
@@ -51,15 +51,16 @@ def replicated(
 
 
 def check_model(scenario: Scenario, variant: str, layers: int) -> None:
-    """Raises PlanError where a system cannot train the scenario's model, or it has other layers."""
-    model, system = scenario.workload.model, find_variant(variant).system
+    """Raise PlanError if the system cannot train the scenario's model with these layers."""
+    model, system = scenario.workload.model, SYSTEMS[find_variant(variant).system]
     if model and layers != scenario.workload.layers:
         raise PlanError(
             f"layers is {layers}, and {model} of scenario {scenario.name} has "
             f"{scenario.workload.layers}; leave it out"
         )
-    if model and system != "ddp":
+    if model and not system.trains_named_models:
+        whole = " or ".join(s.grammar for s in SYSTEMS.values() if s.trains_named_models)
         raise PlanError(
             f"{variant} cuts a GPT into layers, and scenario {scenario.name} trains {model}; use "
-            "ddp[-tree|-central-ps|-sharded-ps], whose ranks have the whole model"
+            f"{whole}, whose ranks have the whole model"
         )

@@ -1,22 +1,24 @@
-"""What each stage of a pipeline does, in order, as plain lists: a schedule is its programs.
+"""Pipeline schedules as programs: plain lists of what each stage does, in order.
 
-A virtual stage is a chunk of layers: `chunk * num_stages + stage` (interleaving gives a stage
-several). A message carries activations forward from a virtual stage to the next one, or gradients
-back; it is named after the virtual stage that makes it. Between two stages, messages are sent and
+A virtual stage is a chunk of layers: `chunk * num_stages + stage`. Interleaving gives a stage
+several. A message carries activations to the next virtual stage, or gradients to the previous one.
+It is named after the virtual stage that makes it. Between two stages, messages are sent and
 received in one order, whatever their kinds and chunks.
 
-The simulator times these programs, the trainers carry them out.
+The simulator times these programs, the trainers carry them out. `SCHEDULES` has what else follows
+from a schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from netbench.errors import PlanError
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
-"""Work on one micro-batch. weight: gradients of weights, where they are computed apart."""
+"""Kinds of work on a micro-batch. weight: gradients of weights, if they are computed apart."""
 
 
 class Work(NamedTuple):
@@ -36,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Messages sent and received as one operation, over when all of them are."""
+    """Messages sent and received as one operation, which ends with the last of them."""
 
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
@@ -46,42 +48,19 @@ Program = list[Work | Exchange]
 
 
 def user(message: Message) -> Work:
-    """The work that needs a message, on the stage it is sent to."""
+    """Return the work that needs a message, on the stage that receives it."""
     direction = 1 if message.kind == FORWARD else -1
     return Work(message.kind, message.virtual_stage + direction, message.micro_batch)
 
 
 def needed(work: Work, num_virtual_stages: int) -> Message | None:
-    """The message that work waits for; None: it needs nothing from another virtual stage."""
+    """Return the message that work waits for; None if it needs none."""
     if work.kind == WEIGHT:
         return None
     source = work.virtual_stage - (1 if work.kind == FORWARD else -1)
     if not 0 <= source < num_virtual_stages:
         return None
     return Message(work.kind, source, work.micro_batch)
-
-
-def build_programs(
-    schedule: str,
-    num_stages: int,
-    num_micro_batches: int,
-    num_chunks: int = 1,
-    *,
-    one_thread: bool = False,
-) -> tuple[list[Program], ...]:
-    """The phases of a schedule (`Plan.schedule`), in order: of each, the programs by stage.
-
-    GPipe has two, the others one. one_thread: see `gpipe`. Raises PlanError for what has none.
-    """
-    make: dict[str, Callable[[], tuple[list[Program], ...]]] = {
-        "gpipe": lambda: gpipe(num_stages, num_micro_batches, one_thread=one_thread),
-        "1f1b": lambda: (one_forward_one_backward(num_stages, num_micro_batches),),
-        "zero-bubble": lambda: (zero_bubble(num_stages, num_micro_batches),),
-        "interleaved": lambda: (interleaved(num_stages, num_micro_batches, num_chunks),),
-    }
-    if schedule not in make:
-        raise PlanError(f"{schedule!r} is no pipeline schedule; expected one of {', '.join(make)}")
-    return make[schedule]()
 
 
 def gpipe(
@@ -91,9 +70,9 @@ def gpipe(
 
     A stage receives 0, sends 0, receives 1, sends 1, ... on one communicator, beside its compute.
     Source of this order: DT-FM's release.
-    one_thread: for who does all of a program in turn, and would else compute before it receives.
-    Then the next receive is in one operation with the send of what is computed; and where nothing
-    is sent, before the compute.
+    one_thread: for an executor that runs a program in turn, and would else compute before it
+    receives. The next receive is then one operation with the send of the result, or comes before
+    the compute if nothing is sent.
     """
 
     def phase(kind: str, stage: int) -> Program:
@@ -135,10 +114,10 @@ def one_forward_one_backward(num_stages: int, num_micro_batches: int) -> list[Pr
 
 
 def zero_bubble(num_stages: int, num_micro_batches: int) -> list[Program]:
-    """1F1B with gradients of weights computed apart, as in ZB-H1: stage s may owe s of them.
+    """1F1B with gradients of weights computed apart, as in ZB-H1: stage s defers up to s of them.
 
-    The order is fixed, not solved for: on a free network the bubble is (p - 1) (F + B - W), where
-    hand-made ZB-H1 reaches (p - 1) (F + B - 2 W) and 1F1B has (p - 1) (F + B).
+    The order is fixed, not optimised: on a free network the bubble is (p - 1) (F + B - W). The
+    hand-made ZB-H1 reaches (p - 1) (F + B - 2 W), 1F1B (p - 1) (F + B).
     Source: Qi et al., "Zero Bubble Pipeline Parallelism" (2023), schedule H1.
     """
     return [
@@ -147,7 +126,7 @@ def zero_bubble(num_stages: int, num_micro_batches: int) -> list[Program]:
 
 
 def _one_f_one_b(stage: int, depth: int, count: int, debt: tuple[int, ...]) -> Program:
-    """debt: how many gradients of weights may be owed; empty = they are part of the backward."""
+    """debt: how many gradients of weights may be deferred; () = they are part of the backward."""
     warm_up = min(depth - stage - 1, count)
     program: Program = []
     weights = 0
@@ -192,8 +171,8 @@ def interleaved(num_stages: int, num_micro_batches: int, num_chunks: int) -> lis
     """1F1B over `num_chunks` virtual stages per stage, micro-batches in groups of `num_stages`.
 
     num_micro_batches: a multiple of num_stages. Source: as `one_forward_one_backward`, section
-    2.2. After every step (in between: a forward and a backward) one operation sends its results and
-    receives what the next step needs, as in Megatron-LM.
+    2.2. After every step, which is a forward and a backward pass in the steady state, one operation
+    sends its results and receives the inputs of the next step, as in Megatron-LM.
     """
     total, last = num_micro_batches * num_chunks, num_stages * num_chunks - 1
 
@@ -235,6 +214,87 @@ def interleaved(num_stages: int, num_micro_batches: int, num_chunks: int) -> lis
 
 
 def _exchange(program: Program, sends: tuple[Message, ...], receives: tuple[Message, ...]) -> None:
-    """Append an operation, unless it is empty."""
     if sends or receives:
         program.append(Exchange(sends, receives))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """A schedule with what follows from it.
+
+    build: (num_stages, num_micro_batches, num_chunks, one_thread) -> the programs of every phase,
+    by stage. has_turn: there are two phases, forward and backward, and all ranks meet at a barrier
+    after each. splits_backward: gradients of weights are computed apart. live_passes: (stage,
+    num_stages, num_chunks) -> forward passes of chunks whose activations a stage keeps at the peak;
+    None = all.
+    """
+
+    build: Callable[[int, int, int, bool], tuple[list[Program], ...]]
+    live_passes: Callable[[int, int, int], int] | None
+    has_turn: bool = False
+    splits_backward: bool = False
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": Schedule(
+        build=lambda stages, count, _, one_thread: gpipe(stages, count, one_thread=one_thread),
+        live_passes=None,
+        has_turn=True,
+    ),
+    "1f1b": Schedule(
+        build=lambda stages, count, *_: (one_forward_one_backward(stages, count),),
+        live_passes=lambda stage, stages, _: stages - stage,
+    ),
+    "zero-bubble": Schedule(
+        build=lambda stages, count, *_: (zero_bubble(stages, count),),
+        # As 1F1B's first stage, in every stage (Qi et al. 2023, ZB-H1).
+        live_passes=lambda stage, stages, _: stages,
+        splits_backward=True,
+    ),
+    "interleaved": Schedule(
+        build=lambda stages, count, chunks, _: (interleaved(stages, count, chunks),),
+        # The warm-up: L (1 + (p - 1) / (p v)) layers in the first stage (Korthikanti et al. 2022,
+        # section 4.2.3).
+        live_passes=lambda stage, stages, chunks: (
+            2 * (stages - stage - 1) + (chunks - 1) * stages + 1
+        ),
+    ),
+}
+"""By name (`Plan.schedule`). A plan without pipelines has the schedule `none`."""
+
+
+def activation_layers(
+    schedule: str,
+    *,
+    stage: int,
+    num_stages: int,
+    num_layers: int,
+    num_micro_batches: int,
+    num_chunks: int = 1,
+) -> int:
+    """Layers times micro-batches whose activations stage `stage` keeps at the peak.
+
+    num_layers: of the stage. schedule: `none` too, which keeps one micro-batch.
+    """
+    total = num_micro_batches * num_chunks
+    live_passes = SCHEDULES[schedule].live_passes if schedule in SCHEDULES else lambda *_: 1
+    passes = live_passes(stage, num_stages, num_chunks) if live_passes else total
+    return min(passes, total) * num_layers // num_chunks
+
+
+def build_programs(
+    schedule: str,
+    num_stages: int,
+    num_micro_batches: int,
+    num_chunks: int = 1,
+    *,
+    one_thread: bool = False,
+) -> tuple[list[Program], ...]:
+    """The phases of a schedule (`Plan.schedule`), in order: of each, the programs by stage.
+
+    one_thread: see `gpipe`. Raises PlanError for an unknown schedule.
+    """
+    if schedule not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        raise PlanError(f"{schedule!r} is not a pipeline schedule; expected one of {known}")
+    return SCHEDULES[schedule].build(num_stages, num_micro_batches, num_chunks, one_thread)

@@ -7,7 +7,6 @@ Fields added after plans were first recorded are left out where they have their 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import typing
@@ -15,63 +14,63 @@ from typing import Any
 
 from netbench.errors import PlanError
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+from netbench.records import canonical_text, content_hash
 from netbench.scenario.model import LATER, Network
-
-HASH_DIGITS = 12
-"""Hexadecimal digits of a plan's hash: 48 bits, plenty for the plans of one project."""
 
 
 def plan_to_json(plan: Plan) -> str:
-    """The plan as one line of canonical JSON: equal plans give equal text."""
+    """Return the plan as one line of canonical JSON: equal plans give equal text."""
     return canonical_json(Plan, plan)
 
 
 def plan_from_json(text: str) -> Plan:
-    """The plan that `plan_to_json` wrote. Raises PlanError naming the field that is wrong."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise PlanError(f"plan: not JSON ({error}); expected what netbench wrote") from None
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != PLAN_SCHEMA_VERSION:
-        raise PlanError(
-            f"plan: schema_version is {version!r}; this netbench reads {PLAN_SCHEMA_VERSION}"
-        )
-    plan = decode(Plan, data, "plan")
+    """Read a plan that `plan_to_json` wrote. Raises PlanError that names the wrong field."""
+    plan = decode_version(Plan, read_json(text), "plan", PLAN_SCHEMA_VERSION)
     assert isinstance(plan, Plan)
     return plan
 
 
+def read_json(text: str) -> Any:
+    """Return the data of a plan's text. Raises PlanError if it is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"plan: not JSON ({error}); expected what netbench wrote") from None
+
+
+def decode_version(kind: Any, data: Any, what: str, expected: int) -> Any:
+    """Reverse `encode` for data with a `schema_version`. Raises PlanError if it is another."""
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != expected:
+        raise PlanError(f"{what}: schema_version is {version!r}; this netbench reads {expected}")
+    return decode(kind, data, "plan")
+
+
 def plan_hash(plan: Plan) -> str:
-    """First 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
-    return json_hash(plan_to_json(plan))
+    """Return the first 12 hexadecimal digits of the SHA-256 of the canonical JSON."""
+    return content_hash(plan_to_json(plan))
 
 
 def network_to_json(network: Network) -> str:
-    """A network alone, as it is written in a plan."""
+    """Return a network as it is written in a plan."""
     return json.dumps(encode(Network, network), sort_keys=True, allow_nan=False)
 
 
 def network_from_json(text: str) -> Network:
-    """The network that `network_to_json` wrote. Raises PlanError naming the field that is wrong."""
+    """Read a network that `network_to_json` wrote. Raises PlanError that names the wrong field."""
     network = decode(Network, json.loads(text), "network")
     assert isinstance(network, Network)
     return network
 
 
 def canonical_json(kind: Any, value: Any) -> str:
-    """A dataclass of type `kind` as one line: equal ones give equal text."""
-    return json.dumps(encode(kind, value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def json_hash(text: str) -> str:
-    """First `HASH_DIGITS` hexadecimal digits of its SHA-256."""
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    """Return a dataclass of type `kind` as one line: equal values give equal text."""
+    return canonical_text(encode(kind, value))
 
 
 def encode(kind: Any, value: Any) -> Any:
-    """`value`, annotated as `kind`, as JSON data. A float field given as int is written as a float,
-    so that a plan and its copy read back from JSON have the same hash."""
+    """Return `value`, annotated as `kind`, as JSON data. An int in a float field is written as a
+    float, so that a plan and its copy read from JSON have the same hash."""
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return {
@@ -87,7 +86,7 @@ def encode(kind: Any, value: Any) -> Any:
 
 
 def decode(kind: Any, data: Any, where: str) -> Any:
-    """The reverse of `encode`; `where` is the path of `data`, for messages."""
+    """Reverse `encode`. where: the path of `data`, for messages."""
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, data, where)
     if typing.get_origin(kind) is tuple:

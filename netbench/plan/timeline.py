@@ -1,4 +1,4 @@
-"""What every rank did during an iteration, and when: simulated or emulated, in one form.
+"""Timelines of an iteration, simulated or emulated: what every rank did, and when.
 
 And its trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Format: Trace Event Format
 (Google, 2016), microseconds. A process per rank, with threads for its own work, what its
@@ -18,11 +18,13 @@ from typing import IO, Any, cast
 
 from netbench.errors import RecordError, UsageError
 from netbench.plan.model import Plan
+from netbench.systems import position_of
 
 Event = dict[str, Any]
 
 COMPUTE, COMMUNICATOR, NETWORK = 1, 10, 1000
-"""Threads of a rank: their first number. The last two have as many as things happen at once."""
+"""First thread number of each kind. Communicators and the network have further threads for things
+that happen at the same time."""
 
 THREADS = {COMPUTE: "compute", COMMUNICATOR: "communicator", NETWORK: "network"}
 
@@ -36,18 +38,19 @@ THREAD_OF = {
     "collective": NETWORK,
     "barrier": NETWORK,
 }
-"""Kinds of slices, and where they are drawn."""
+"""Kind of slice -> thread."""
 
 WHOLE = "iteration"
-"""The part that an emulated iteration consists of: it is recorded from end to end."""
+"""The only part of an emulated iteration, which is recorded from end to end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
     """Something that a rank did from `start_s` to `end_s`, seconds from the iteration's start.
 
-    kind: of `THREAD_OF`; weight: a pass for the gradients of weights alone. rank: logical. peer: of
-    a send or receive, -1 = none. args: what else is known: micro_batch, chunk, message, bytes.
+    kind: a key of `THREAD_OF`; weight: a pass for the gradients of weights alone. rank: logical.
+    peer: rank at the other end of a send or receive, -1 = none. args: further properties:
+    micro_batch, chunk, message, bytes.
     """
 
     kind: str
@@ -59,7 +62,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """For a person, e.g. `send to rank 3`."""
+        """Text, e.g. `send to rank 3`."""
         if self.peer < 0:
             return self.kind
         return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.peer}"
@@ -69,8 +72,8 @@ class Slice:
 class Timeline:
     """An iteration of the plan with hash `plan`. source: of `netbench.records.SOURCES`.
 
-    slices: by rank and start. Where one rank was simulated for all (`zero3`, `ddp`, `hivemind`,
-    `diloco`) they are rank 0's.
+    slices: by rank and start. If one rank was simulated for all (plans without pipelines), they
+    are rank 0's.
     """
 
     plan: str
@@ -79,38 +82,30 @@ class Timeline:
     slices: tuple[Slice, ...]
 
 
-def stage_of(plan: Plan, rank: int) -> int:
-    """The pipeline stage of a rank; 0 where there is no pipeline. See `Plan` for the orders."""
-    if plan.schedule == "none":
-        return 0
-    layout = plan.layout
-    return rank % layout.pp if plan.system == "dtfm" else rank // (layout.dp * layout.tp)
-
-
 def name_of_rank(plan: Plan, rank: int) -> str:
-    """Region (where there are several), node, rank and stage, for a person."""
+    """Return region (if there are several), node, rank and stage as text."""
     node = plan.device_nodes[plan.placement[rank]]
     regions = plan.network.node_regions
     where = f"{plan.network.regions[regions[node]]} " if len(set(regions)) > 1 else ""
-    stage = "" if plan.schedule == "none" else f", stage {stage_of(plan, rank)}"
+    stage = f", stage {position_of(plan, rank).stage}" if plan.has_pipelines else ""
     kind = f", {plan.type_on(plan.placement[rank])}" if plan.type_names else ""
     return f"{where}{plan.node_names[node]} (rank {rank}{stage}{kind})"
 
 
 def name_of_all(plan: Plan) -> str:
-    """Of the rank that stands for all, for a person."""
+    """Return the name of a rank that represents all."""
     return "slowest rank" if plan.type_stages else "every rank"
 
 
 def timeline_events(
     plan: Plan, timeline: Timeline, *, prefix: str = "", first: int = 0, step: int = 1
 ) -> Iterator[Event]:
-    """The events of a trace: names, slices, and arrows from a send to its receive.
+    """Yield the events of a trace: names, slices, and arrows from a send to its receive.
 
-    The process of rank r is first + r x step, so that two timelines fit into one trace, their ranks
-    in turn. prefix: of the processes' names.
+    The process of rank r is first + r x step, so that one trace can hold two timelines with their
+    ranks interleaved. prefix: of the processes' names.
     """
-    alone = plan.schedule == "none" and timeline.source == "simulated"
+    alone = not plan.has_pipelines and timeline.source == "simulated"
     threads = list(_threads(timeline.slices))
     for rank in sorted({piece.rank for piece in timeline.slices}):
         process = first + rank * step
@@ -136,7 +131,6 @@ def timeline_events(
 
 
 def _threads(slices: Iterable[Slice]) -> Iterator[tuple[Slice, int]]:
-    """Every slice with its thread."""
     order = sorted(slices, key=lambda piece: (piece.rank, THREAD_OF[piece.kind], piece.start_s))
     for first, group in groupby(order, lambda piece: THREAD_OF[piece.kind]):
         some = list(group)
@@ -149,7 +143,7 @@ def _threads(slices: Iterable[Slice]) -> Iterator[tuple[Slice, int]]:
 
 
 def lanes(rank: Sequence[int], begin_s: Sequence[float], end_s: Sequence[float]) -> list[int]:
-    """The lowest lane of its rank that is free, for slices in order of rank and time."""
+    """Return the lowest free lane for each slice; slices are in order of rank and time."""
     found = []
     current, free, busy, num_lanes = -1, list[int](), list[tuple[float, int]](), 0
     for whose, from_s, to_s in zip(rank, begin_s, end_s, strict=True):
@@ -165,7 +159,7 @@ def lanes(rank: Sequence[int], begin_s: Sequence[float], end_s: Sequence[float])
 
 
 def _arrows(threads: Sequence[tuple[Slice, int]], prefix: str) -> Iterator[Event]:
-    """From the start of a send to the end of the receive of the same message."""
+    """Yield arrows from the start of a send to the end of the receive of the same message."""
     sends: dict[tuple[object, ...], tuple[Slice, int]] = {}
     receives: dict[tuple[object, ...], tuple[Slice, int]] = {}
     for piece, thread in threads:
@@ -185,7 +179,7 @@ def _arrows(threads: Sequence[tuple[Slice, int]], prefix: str) -> Iterator[Event
 
 
 def thread_names(process: int, thread: int) -> Iterator[Event]:
-    """Names a thread of a rank, and sorts it."""
+    """Yield the events that name a thread of a rank, and sort it."""
     first = max(number for number in THREADS if number <= thread)
     name = THREADS[first] + (f" {thread - first + 1}" if thread > first else "")
     yield named("thread_name", process, thread, name=name)
@@ -193,12 +187,12 @@ def thread_names(process: int, thread: int) -> Iterator[Event]:
 
 
 def named(what: str, process: int, thread: int, **args: object) -> Event:
-    """A metadata event."""
+    """Return a metadata event."""
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
 def microseconds(seconds: float) -> float:
-    """To the nanosecond."""
+    """Return microseconds, rounded to the nanosecond."""
     return round(seconds * 1e6, 3)
 
 
@@ -218,7 +212,7 @@ def write_events(path: Path, about: object, events: Iterable[Event]) -> None:
 
 
 def trace_path(run: Path, plan_hash: str) -> Path:
-    """Where the run in folder `run` keeps the trace of a plan."""
+    """Return the path of a plan's trace in the folder of a run."""
     return run / "traces" / f"{plan_hash}.json.gz"
 
 
@@ -233,7 +227,7 @@ def write_timeline(path: Path, plan: Plan, timeline: Timeline) -> None:
 
 
 def read_timeline(path: Path) -> Timeline:
-    """What `write_timeline` wrote. Raises RecordError for a file that is missing or damaged."""
+    """Read a file that `write_timeline` wrote. Raises RecordError if it is missing or damaged."""
     try:
         text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         trace = json.loads(text)
@@ -250,8 +244,8 @@ def read_timeline(path: Path) -> Timeline:
         raise RecordError(f"{path}: the trace cannot be read: {reason}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
-            f"{path}: is not a trace of an emulated iteration ({type(error).__name__}: {error}); "
-            "make one with netbench run --trace"
+            f"{path}: not a trace of an emulated iteration ({type(error).__name__}: {error}); "
+            "record one with netbench run --trace"
         ) from None
 
 

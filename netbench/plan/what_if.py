@@ -1,4 +1,4 @@
-"""The same plan on another network: links with another delay or bandwidth, or none in the way."""
+"""Change the network of a plan: links with another delay or bandwidth, or an ideal network."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from netbench.errors import PlanError
 from netbench.scenario.model import Link, Network
 
 LINKS = ("between", "inside", "all")
-"""Which links change: those between regions, those inside regions, or both and the nodes' NICs."""
+"""Choices of links to change: between regions, inside regions, or both and the nodes' NICs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amount:
-    """A value (bit/s or seconds), or a factor on what a link has."""
+    """A value (bit/s or seconds), or a factor on the present value of a link."""
 
     value: float
     relative: bool = False
@@ -26,14 +26,14 @@ class Amount:
 
 
 def default_links(network: Network) -> str:
-    """`between` where nodes are in several regions, else `all`."""
+    """Return `between` if nodes are in several regions, else `all`."""
     return "between" if len(set(network.node_regions)) > 1 else "all"
 
 
 def check_links(network: Network, which: str) -> None:
-    """Raises PlanError if no two nodes are joined by a link of `which`."""
+    """Raise PlanError if no link of `which` joins two nodes."""
     if network.num_nodes < 2:
-        raise PlanError("there is one node, so there is no link to change; give the scenario two")
+        raise PlanError("the scenario has one node, so there is no link to change; give it two")
     used = set(network.node_regions)
     if which == "between" and len(used) < 2:
         raise PlanError(
@@ -47,7 +47,7 @@ def check_links(network: Network, which: str) -> None:
 
 
 def changed_links(network: Network, which: str) -> tuple[Link, ...]:
-    """The links of `which` that two nodes use."""
+    """Return the links of `which` that two nodes use."""
     regions = sorted(set(network.node_regions))
     return tuple(
         network.links[src][dst]
@@ -58,9 +58,9 @@ def changed_links(network: Network, which: str) -> tuple[Link, ...]:
 
 
 def with_bandwidth(network: Network, amount: Amount, which: str) -> Network:
-    """bit/s of the links of `which`; NICs change with `all` only.
+    """Return the network with other bandwidths, bit/s, on the links of `which`; `all` has the NICs.
 
-    Raises PlanError for a factor on links of which none is limited.
+    Raises PlanError for a factor on links without a limit.
     """
     nics = network.nic_bps if which == "all" else ()
     limits = [*(link.bandwidth_bps for link in changed_links(network, which)), *nics]
@@ -76,7 +76,10 @@ def with_bandwidth(network: Network, amount: Amount, which: str) -> Network:
 
 
 def with_delay(network: Network, amount: Amount, which: str) -> Network:
-    """One-way seconds of the links of `which`. Raises PlanError for a factor on zero delays."""
+    """Return the network with other one-way delays, seconds, on the links of `which`.
+
+    Raises PlanError for a factor on zero delays.
+    """
     if amount.relative and not any(link.one_way_delay_s for link in changed_links(network, which)):
         raise PlanError("no link to change has a delay; give times, not factors")
     return _with(
@@ -87,7 +90,7 @@ def with_delay(network: Network, amount: Amount, which: str) -> Network:
 
 
 def ideal_network(network: Network) -> Network:
-    """Zero delay and infinite bandwidth on every link and NIC."""
+    """Return the network with zero delay and infinite bandwidth on every link and NIC."""
     unlimited = dataclasses.replace(network, nic_bps=(math.inf,) * network.num_nodes)
     return unlimited.with_links(Link(one_way_delay_s=0.0, bandwidth_bps=math.inf))
 

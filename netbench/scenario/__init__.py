@@ -1,9 +1,12 @@
-"""YAML -> `Scenario`: regions, nodes, devices, links.
+"""Read scenarios from YAML: regions, nodes, devices, links, a workload and a sweep.
 
-`model` is the data; `load` finds files, `source` reads them with line numbers, `schema` is their
-form, `validate` checks against it, `links`, `devices` and `workload` build the parts. `describe`
-has a link in few words. `readings` understands what iperf3, ping and tables in CSV say of a
-network, `matrices` makes a scenario of it; `geography` makes one up.
+- `model` is the data: `Scenario` and its parts. `sharing` describes the queues that flows share.
+- `load` finds a file and builds the scenario; `links`, `devices` and `workload` build its parts.
+- `source` reads a file with line numbers, `schema` is its form, `validate` checks it.
+- `describe` describes a link briefly.
+- `readings` parses the output of iperf3 and ping and tables in CSV into `matrices`; `export` writes
+  a scenario from a matrix.
+- `geography` generates random scenarios.
 """
 
 from netbench.scenario.model import Scenario
@@ -12,15 +15,15 @@ __all__ = ["Scenario", "list_scenarios", "load_scenario"]
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """`netbench.scenario.load.load_scenario`, imported when called: the YAML and schema libraries
-    cost 0.15 s at start, and most of netbench needs only the model."""
+    """Call `scenario.load.load_scenario`, imported only now: the YAML and schema libraries take
+    0.15 s to import, and most of netbench needs only the model."""
     from netbench.scenario import load
 
     return load.load_scenario(name_or_path)
 
 
 def list_scenarios() -> tuple[str, ...]:
-    """Names of the scenarios that come with netbench."""
+    """Return the names of the scenarios that netbench includes."""
     from netbench.scenario import load
 
     return load.list_scenarios()

@@ -1,4 +1,4 @@
-"""Device profiles: the built-in ones are `netbench/workload/profiles/*.yaml`."""
+"""Read device profiles, from `netbench/workload/profiles/*.yaml` or other files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PROFILES = Path(__file__).parent.parent / "workload" / "profiles"
 
 
 def list_device_profiles() -> tuple[str, ...]:
-    """Names of the built-in profiles."""
+    """Return the names of the built-in profiles."""
     return tuple(sorted(path.stem for path in PROFILES.glob("*.yaml")))
 
 
 def load_device_profile(name: str) -> DeviceProfile:
-    """The built-in profile called `name`. Raises ScenarioError suggesting the nearest."""
+    """Return the built-in profile `name`. Raises ScenarioError suggesting the nearest."""
     known = list_device_profiles()
     if name not in known:
         raise ScenarioError(f'no built-in device profile "{name}"; {nearest(name, known)}')
@@ -29,7 +29,7 @@ def load_device_profile(name: str) -> DeviceProfile:
 
 
 def read_device_profile(name: str, path: Path) -> DeviceProfile:
-    """The profile in a file, e.g. one that `netbench calibrate` wrote.
+    """Read a profile from a file, e.g. one that `netbench calibrate` wrote.
 
     Raises ScenarioError naming file, line and key.
     """
@@ -37,7 +37,7 @@ def read_device_profile(name: str, path: Path) -> DeviceProfile:
 
 
 def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
-    """The profile a form describes; a single value holds for every system."""
+    """Return the profile that a form describes; a single value applies to every system."""
     flops = form.flops
     return DeviceProfile(
         name=name,

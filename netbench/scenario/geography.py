@@ -1,8 +1,8 @@
-"""Random scenarios: cities of the world, delays by distance, bandwidths by delay. Pure.
+"""Generate random scenarios: cities of the world, delays by distance, bandwidths by delay. Pure.
 
-The two relations are fitted on the 90 directions between ten AWS regions that
-results/published/aws_region_links_directed.csv has, taken to be in Boardman, Ashburn, Columbus,
-Tokyo, Seoul, Singapore, Sydney, London, Frankfurt and Dublin; tests fit them again.
+Both relations are fitted to the 90 directions between ten AWS regions in
+results/published/aws_region_links_directed.csv, assumed to be in Boardman, Ashburn, Columbus,
+Tokyo, Seoul, Singapore, Sydney, London, Frankfurt and Dublin. Tests repeat the fit.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import ScenarioError
-from netbench.scenario.matrices import plain
+from netbench.scenario.export import yaml_text
 from netbench.units import counted, format_bandwidth, format_time
 
 Floats = NDArray[np.float64]
 
 CITIES = Path(__file__).parent / "cities.csv"
-"""Where data centres are, to a tenth of a degree."""
+"""Locations of data centres, to a tenth of a degree."""
 
 EARTH_RADIUS_M = 6_371_000.0
-"""Mean radius."""
+"""Mean radius of the earth."""
 
 FIBRE_M_S = 299_792_458.0 * 2 / 3
-"""Light in glass, whose refractive index is about 1.5."""
+"""Speed of light in glass with a refractive index of about 1.5."""
 
 DETOUR = 1.5
 FLOOR_S = 2.7e-3
-"""One way = floor + detour x great circle / speed in fibre. Least squares of the logarithm; what is
-left of it has a standard deviation of 0.22."""
+"""One-way delay = floor + detour x great circle / speed in fibre. Least squares of the logarithm;
+the residuals have a standard deviation of 0.22."""
 
 MOST_BPS = 1.05e9
 WINDOW_BITS = 76e6
 SPREAD = 0.22
-"""Bandwidth = min(most, window / round trip): an application's, over a few sockets. Least squares
-of the logarithm; what is left has a standard deviation of 0.21, of 0.22 where the round trip
-decides. The two directions of a pair do not scatter together: their correlation is below 0.1."""
+"""Bandwidth of an application over a few sockets = min(most, window / round trip). Least squares of
+the logarithm; the residuals have a standard deviation of 0.21, of 0.22 where the round trip
+decides. Those of the two directions of a pair correlate by less than 0.1."""
 
 INSIDE_DELAY_S, INSIDE_BPS = 5e-3, 2e9
-"""As in scenarios/worldwide-10.yaml."""
+"""Link inside a region. Source: scenarios/worldwide-10.yaml."""
 
 EVENNESS = 2.0
-"""Of a Dirichlet distribution: a region's devices scatter by up to 0.7 of their mean."""
+"""Dirichlet parameter: devices per region scatter by up to 0.7 of their mean."""
 
 DEVICES = ("V100", "A40", "T4")
-"""Built-in profiles, the first where devices are not mixed."""
+"""Built-in profiles; only the first where devices are not mixed."""
 
 LAYERS, MAX_PIPELINE, MICRO_BATCHES = 24, 8, 64
-"""Of GPT-XL; stages as in cases 1-5, where that divides devices and layers; a round of GPipe."""
+"""Layers of GPT-XL; at most the stages of cases 1-5; micro-batches per pipeline and round."""
 
 HEAD = """\
 # Made by: {command}
 #
-# Delay one way: {floor} and {detour:g} times the great circle in fibre. Bandwidth: {window} in
-# flight per round trip, times e^x, x normal of deviation {spread:g} for each direction; at most
-# {most}. Both are fitted on the 90 directions of results/published/aws_region_links_directed.csv,
-# from which they are 16% and 17% away in the mean. The inside is as in worldwide-10.
+# One-way delay: {floor} plus {detour:g} times the great circle in fibre. Bandwidth: {window} in
+# flight per round trip, times e^x, x normal with deviation {spread:g} for each direction; at most
+# {most}. Both are fitted to the 90 directions of results/published/aws_region_links_directed.csv,
+# from which they differ by 16% and 17% on average. Links inside are those of worldwide-10.
 """
 
 WORKLOAD = """\
@@ -80,21 +80,21 @@ sweep:
 def generate_scenario(
     *, num_regions: int, num_devices: int, seed: int, mixed: bool, name: str, command: str
 ) -> str:
-    """The text of a scenario file: nodes of one device in as many cities, unevenly.
+    """Return the text of a scenario file with nodes of one device, spread unevenly over cities.
 
-    mixed: with devices of several types. command: for the head. Raises ScenarioError for more
-    regions than there are cities, or devices.
+    mixed: use devices of several types. command: for the comment at the head. Raises ScenarioError
+    for more regions than cities or devices.
     """
     names, places_deg = read_cities()
     most = min(len(names), num_devices)
     if not 0 < num_regions <= most:
         raise ScenarioError(
             f"{counted(num_regions, 'region')} for {counted(num_devices, 'device')}: expected 1 to "
-            f"{most}: there are {len(names)} cities, and each has a device"
+            f"{most}, since there are {len(names)} cities and each region needs a device"
         )
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(names), num_regions, replace=False)
-    regions, where = [plain(names[city]) for city in chosen], places_deg[chosen].tolist()
+    regions, where = [yaml_text(names[city]) for city in chosen], places_deg[chosen].tolist()
     counts = 1 + _split(rng, num_devices - num_regions, num_regions, EVENNESS)
     delay_s = one_way_delay_s(great_circle_m(places_deg[chosen]))
     rate_bps = bandwidth_bps(2 * delay_s, rng.standard_normal(delay_s.shape))
@@ -124,63 +124,7 @@ def generate_scenario(
     ]
     batch = MICRO_BATCHES * num_devices // depth
     workload = WORKLOAD.format(layers=LAYERS, batch=batch, depth=depth)
-    return _head(command) + "\n".join(lines) + "\n" + workload
-
-
-def read_cities() -> tuple[list[str], Floats]:
-    """Names, and (num_cities, 2) latitudes and longitudes in degrees."""
-    with CITIES.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    places = [(float(row["latitude_deg"]), float(row["longitude_deg"])) for row in rows]
-    return [row["city"] for row in rows], np.array(places)
-
-
-def great_circle_m(places_deg: Floats) -> Floats:
-    """Distances on a sphere: (n, 2) latitudes and longitudes -> (n, n)."""
-    latitude, longitude = np.radians(places_deg).T
-    cosine = np.sin(latitude)[:, None] * np.sin(latitude) + (
-        np.cos(latitude)[:, None] * np.cos(latitude) * np.cos(longitude[:, None] - longitude)
-    )
-    metres: Floats = EARTH_RADIUS_M * np.arccos(np.clip(cosine, -1.0, 1.0))
-    return metres
-
-
-def one_way_delay_s(distance_m: Floats) -> Floats:
-    """Over the internet, between places that far apart."""
-    return FLOOR_S + DETOUR * distance_m / FIBRE_M_S
-
-
-def bandwidth_bps(round_trip_s: Floats, noise: Floats | float = 0.0) -> Floats:
-    """What an application gets over such a path. noise: standard normal."""
-    rate: Floats = np.minimum(MOST_BPS, WINDOW_BITS / round_trip_s * np.exp(SPREAD * noise))
-    return rate
-
-
-def _split(
-    rng: np.random.Generator, total: int, num_parts: int, evenness: float
-) -> NDArray[np.int64]:
-    """So many in parts of random size."""
-    return rng.multinomial(total, rng.dirichlet(np.full(num_parts, evenness)))
-
-
-def _node_lines(
-    rng: np.random.Generator, regions: list[str], counts: NDArray[np.int64], mixed: bool
-) -> Iterator[str]:
-    """A line per region and type of device."""
-    devices = DEVICES if mixed else DEVICES[:1]
-    for region, count in zip(regions, counts.tolist(), strict=True):
-        for device, share in zip(devices, _split(rng, count, len(devices), 1.0), strict=True):
-            if share:
-                yield f"  - {{region: {region}, count: {share}, device: {device}}}"
-
-
-def _rows(regions: list[str], cells: list[list[str]]) -> Iterator[str]:
-    for region, row in zip(regions, cells, strict=True):
-        yield f"      - [{', '.join(row)}] # {region}"
-
-
-def _head(command: str) -> str:
-    return HEAD.format(
+    head = HEAD.format(
         command=command,
         floor=format_time(FLOOR_S),
         detour=DETOUR,
@@ -188,3 +132,54 @@ def _head(command: str) -> str:
         spread=SPREAD,
         most=format_bandwidth(MOST_BPS),
     )
+    return head + "\n".join(lines) + "\n" + workload
+
+
+def read_cities() -> tuple[list[str], Floats]:
+    """Return names, and latitudes and longitudes in degrees, (num_cities, 2)."""
+    with CITIES.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    places = [(float(row["latitude_deg"]), float(row["longitude_deg"])) for row in rows]
+    return [row["city"] for row in rows], np.array(places)
+
+
+def great_circle_m(places_deg: Floats) -> Floats:
+    """Return distances on a sphere: latitudes and longitudes (n, 2) -> (n, n)."""
+    latitude, longitude = np.radians(places_deg).T
+    cosine = np.sin(latitude)[:, None] * np.sin(latitude) + (
+        np.cos(latitude)[:, None] * np.cos(latitude) * np.cos(longitude[:, None] - longitude)
+    )
+    return np.asarray(EARTH_RADIUS_M * np.arccos(np.clip(cosine, -1.0, 1.0)))
+
+
+def one_way_delay_s(distance_m: Floats) -> Floats:
+    """Return the one-way delay over the internet for a distance."""
+    return FLOOR_S + DETOUR * distance_m / FIBRE_M_S
+
+
+def bandwidth_bps(round_trip_s: Floats, noise: Floats | float = 0.0) -> Floats:
+    """Return the bandwidth of an application for a round trip. noise: standard normal."""
+    return np.minimum(MOST_BPS, WINDOW_BITS / round_trip_s * np.exp(SPREAD * noise))
+
+
+def _split(
+    rng: np.random.Generator, total: int, num_parts: int, evenness: float
+) -> NDArray[np.int64]:
+    """Split `total` into parts of random size."""
+    return rng.multinomial(total, rng.dirichlet(np.full(num_parts, evenness)))
+
+
+def _node_lines(
+    rng: np.random.Generator, regions: list[str], counts: NDArray[np.int64], mixed: bool
+) -> Iterator[str]:
+    """Yield a line per region and type of device."""
+    devices = DEVICES if mixed else DEVICES[:1]
+    for region, count in zip(regions, counts.tolist(), strict=True):
+        for device, number in zip(devices, _split(rng, count, len(devices), 1.0), strict=True):
+            if number:
+                yield f"  - {{region: {region}, count: {number}, device: {device}}}"
+
+
+def _rows(regions: list[str], cells: list[list[str]]) -> Iterator[str]:
+    for region, row in zip(regions, cells, strict=True):
+        yield f"      - [{', '.join(row)}] # {region}"

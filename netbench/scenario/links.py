@@ -1,4 +1,4 @@
-"""The links of a scenario file, pairs or matrix, as a region x region matrix of `Link`."""
+"""Build the region x region matrix of `Link` from the pairs or matrix of a scenario file."""
 
 from __future__ import annotations
 
@@ -16,71 +16,71 @@ from netbench.scenario.schema import (
     PairForm,
     ScenarioForm,
 )
-from netbench.scenario.source import KeyPath, Source
+from netbench.scenario.source import KeyPath, SourceFile
 from netbench.units import counted, format_time
 
 LinkMatrix = tuple[tuple[Link, ...], ...]
 
 UNUSED = Link(one_way_delay_s=0.0, bandwidth_bps=math.inf)
-"""The link inside a region with a single node: nothing crosses it."""
+"""The unused link inside a region with a single node."""
 
 
-def region_index(source: Source, regions: Sequence[str], name: str, keys: KeyPath) -> int:
-    """Index of the region called `name`, which the file has at `keys`."""
+def region_index(source: SourceFile, regions: Sequence[str], name: str, keys: KeyPath) -> int:
+    """Return the index of the region `name`, which the file has at `keys`."""
     if name not in regions:
         raise source.error(keys, f'"{name}" is not in regions; {nearest(name, regions)}')
     return regions.index(name)
 
 
-def build_links(source: Source, form: ScenarioForm) -> LinkMatrix:
-    """(num_regions, num_regions) links, [src][dst]; the diagonal is inside a region.
+def build_links(source: SourceFile, form: ScenarioForm) -> LinkMatrix:
+    """Return links (num_regions, num_regions), [src][dst]; the diagonal is inside a region.
 
     Raises ScenarioError for a missing, repeated or unknown pair, or a matrix of the wrong size.
     """
     links = form.network.links
     if isinstance(links, MatrixForm):
         return _from_matrix(source, form, links)
-    found = _from_pairs(source, form.regions, links)
+    by_pair = _from_pairs(source, form.regions, links)
     for region, link in enumerate(_inside(source, form)):
-        found[region, region] = link
+        by_pair[region, region] = link
     regions = range(len(form.regions))
-    return tuple(tuple(found[src, dst] for dst in regions) for src in regions)
+    return tuple(tuple(by_pair[src, dst] for dst in regions) for src in regions)
 
 
 def _from_pairs(
-    source: Source, regions: Sequence[str], pairs: Sequence[PairForm]
+    source: SourceFile, regions: Sequence[str], pairs: Sequence[PairForm]
 ) -> dict[tuple[int, int], Link]:
-    """(src, dst) -> link for every ordered pair of different regions."""
-    found: dict[tuple[int, int], Link] = {}
+    """Return a link for every ordered pair (src, dst) of different regions."""
+    links: dict[tuple[int, int], Link] = {}
     lines: dict[tuple[int, int], int] = {}
     for i, pair in enumerate(pairs):
         keys = ("network", "links", i)
         for end in _directions(source, regions, pair, keys):
-            if end in found:
+            if end in links:
                 raise source.error(
                     keys,
                     f"gives {_arrow(regions, end)} again, which is on line {lines[end]}; "
                     "keep one of the two",
                 )
-            found[end], lines[end] = make_link(source, pair, keys), source.line(keys)
+            links[end], lines[end] = make_link(source, pair, keys), source.line(keys)
     for src in range(len(regions)):
         for dst in range(len(regions)):
-            if src != dst and (src, dst) not in found:
+            if src != dst and (src, dst) not in links:
                 ends = f"between: [{regions[src]}, {regions[dst]}]"
-                if (dst, src) in found:
+                if (dst, src) in links:
                     ends = f"from: {regions[src]}, to: {regions[dst]}"
                 raise source.error(
                     ("network", "links"),
                     f"has no link {_arrow(regions, (src, dst))}; add e.g. "
                     f'"- {{{ends}, one_way_delay: 11ms, bandwidth: 1.12Gbit}}"',
                 )
-    return found
+    return links
 
 
 def _directions(
-    source: Source, regions: Sequence[str], pair: PairForm, keys: KeyPath
+    source: SourceFile, regions: Sequence[str], pair: PairForm, keys: KeyPath
 ) -> list[tuple[int, int]]:
-    """The ordered pairs that one entry gives: two for `between`, one for `from` and `to`."""
+    """Return the ordered pairs of one entry: two for `between`, one for `from` and `to`."""
     if pair.between is not None:
         a, b = (region_index(source, regions, end, (*keys, "between")) for end in pair.between)
         ends = [(a, b), (b, a)]
@@ -90,16 +90,17 @@ def _directions(
         ends = [(a, b)]
     if a == b:
         raise source.error(
-            keys, f"joins {regions[a]} with itself; the link inside a region goes to network.inside"
+            keys,
+            f"joins {regions[a]} with itself; put the link inside a region in network.inside",
         )
     return ends
 
 
-def _from_matrix(source: Source, form: ScenarioForm, matrix: MatrixForm) -> LinkMatrix:
+def _from_matrix(source: SourceFile, form: ScenarioForm, matrix: MatrixForm) -> LinkMatrix:
     if form.network.inside is not None:
         raise source.error(
             ("network", "inside"),
-            "is given beside a matrix; its diagonal is the inside: remove one",
+            "is given together with a matrix, whose diagonal has the same links; remove one",
         )
     size = len(form.regions)
     values = {name: getattr(matrix, name) for name in MatrixForm.model_fields}
@@ -126,8 +127,10 @@ def _from_matrix(source: Source, form: ScenarioForm, matrix: MatrixForm) -> Link
     return links
 
 
-def _check_size(source: Source, rows: Sequence[Sequence[float]], size: int, keys: KeyPath) -> None:
-    """Every matrix is regions x regions."""
+def _check_size(
+    source: SourceFile, rows: Sequence[Sequence[float]], size: int, keys: KeyPath
+) -> None:
+    """Raise ScenarioError unless a matrix is regions x regions."""
     if len(rows) != size:
         raise source.error(
             keys, f"has {counted(len(rows), 'row')}; expected {size}, one per region"
@@ -139,8 +142,8 @@ def _check_size(source: Source, rows: Sequence[Sequence[float]], size: int, keys
             )
 
 
-def _inside(source: Source, form: ScenarioForm) -> list[Link]:
-    """The link inside every region; needed where a region has more than one node."""
+def _inside(source: SourceFile, form: ScenarioForm) -> list[Link]:
+    """Return the link inside every region; required for regions with more than one node."""
     inside, counts = form.network.inside, dict.fromkeys(form.regions, 0)
     for group in form.nodes:
         counts[group.region] = counts.get(group.region, 0) + group.count
@@ -162,15 +165,15 @@ def _inside(source: Source, form: ScenarioForm) -> list[Link]:
     return [links.get(name, UNUSED) for name in form.regions]
 
 
-def make_link(source: Source, form: LinkForm, keys: KeyPath) -> Link:
-    """The link that the form at `keys` describes. Raises ScenarioError if it cannot be."""
+def make_link(source: SourceFile, form: LinkForm, keys: KeyPath) -> Link:
+    """Return the link that the form at `keys` describes. Raises ScenarioError if impossible."""
     jitter, loss = form.jitter, form.loss
     link = Link(
         one_way_delay_s=form.one_way_delay,
         bandwidth_bps=form.bandwidth,
         jitter_s=jitter.deviation if isinstance(jitter, JitterForm) else jitter,
         loss=0.0 if isinstance(loss, BurstsForm) else loss,
-        bursts=_bursts(loss) if isinstance(loss, BurstsForm) else NO_BURSTS,
+        bursts=BurstLoss(**loss.model_dump()) if isinstance(loss, BurstsForm) else NO_BURSTS,
         duplication=form.duplication,
         corruption=form.corruption,
         reordering=form.reordering,
@@ -179,7 +182,7 @@ def make_link(source: Source, form: LinkForm, keys: KeyPath) -> Link:
     if link.reordering and not link.one_way_delay_s:
         raise source.error(
             (*keys, "reordering"),
-            "lets packets go without the delay, but the delay is 0; give the link a one_way_delay",
+            "sends packets without the delay, but the delay is 0; give the link a one_way_delay",
         )
     _check_jitter(source, link, (*keys, "jitter"))
     if isinstance(jitter, JitterForm) and link.jitter_s:
@@ -192,18 +195,12 @@ def make_link(source: Source, form: LinkForm, keys: KeyPath) -> Link:
     return link
 
 
-def _bursts(form: BurstsForm) -> BurstLoss:
-    return BurstLoss(
-        to_bad=form.to_bad, to_good=form.to_good, loss_bad=form.in_bad, loss_good=form.in_good
-    )
-
-
-def _check_jitter(source: Source, link: Link, keys: KeyPath) -> None:
-    """A deviation above the delay would have packets arrive before they were sent."""
+def _check_jitter(source: SourceFile, link: Link, keys: KeyPath) -> None:
+    """Raise ScenarioError for jitter above the delay: packets would arrive before they leave."""
     if link.jitter_s > link.one_way_delay_s:
         raise source.error(
             keys,
-            f"of {format_time(link.jitter_s)} is more than the delay it varies, "
+            f"of {format_time(link.jitter_s)} is more than the delay, "
             f"{format_time(link.one_way_delay_s)}; lower it, or give a longer one_way_delay",
         )
 

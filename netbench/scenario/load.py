@@ -1,4 +1,4 @@
-"""Finds scenario files and turns one into a `Scenario`."""
+"""Find a scenario file and build a `Scenario` from it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from netbench.scenario.model import (
     SweepNetwork,
 )
 from netbench.scenario.schema import DeviceForm, ScenarioForm
-from netbench.scenario.source import Source, read_source, shown_path
+from netbench.scenario.sharing import SHARING
+from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
-from netbench.scenario.workload import build_models, build_workload
+from netbench.scenario.workload import build_models, build_workload, check_names
 from netbench.units import counted
 
 T = TypeVar("T")
@@ -34,26 +35,26 @@ SUFFIXES = (".yaml", ".yml")
 
 DEFAULT_VARIANTS = ("dtfm-scheduled", "dtfm-random", "megatron", "zero3")
 DEFAULT_SEEDS = (2022,)
-"""What a scenario without a sweep runs; 2022 is the first published seed."""
+"""Defaults of a scenario without a sweep; 2022 is the first published seed."""
 
 MODEL_VARIANTS = ("ddp",)
-"""Where its workload names a model, which no other system trains."""
+"""Default where the workload names a model, which no other system trains."""
 
 
 def scenarios_dir() -> Path:
-    """Where the scenarios of netbench are: in the wheel, or beside the package in a checkout."""
+    """Return the folder of included scenarios: in the wheel, or beside the package."""
     package = Path(__file__).parent.parent
     packaged = package / "_data" / "scenarios"
     return packaged if packaged.is_dir() else package.parent / "scenarios"
 
 
 def list_scenarios() -> tuple[str, ...]:
-    """Names of the scenarios that come with netbench."""
+    """Return the names of the scenarios that netbench includes."""
     return tuple(sorted(path.stem for path in scenarios_dir().glob("*.yaml")))
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """Read a scenario that comes with netbench, by name, or any other by the path of its file.
+    """Read an included scenario by name, or any scenario by the path of its file.
 
     Raises ScenarioError naming file, line and key, what was found and what was expected.
     """
@@ -62,26 +63,26 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def scenario_argument(scenario: Scenario) -> str:
-    """What a command takes for `scenario`: its name where it comes with netbench, else its file."""
+    """Return the command-line argument for `scenario`: its name if included, else its file."""
     path = Path(scenario.path)
     return path.stem if path.parent == scenarios_dir() else shown_path(path)
 
 
 def _find(name_or_path: str) -> Path:
-    """A path has a suffix or a folder in it; everything else is a name."""
+    """Return the path of a scenario; an argument without suffix and folder is a name."""
     path = Path(name_or_path)
     if path.suffix in SUFFIXES or path.name != name_or_path:
         return path
     if name_or_path not in list_scenarios():
         raise ScenarioError(
             f'no scenario "{name_or_path}"; {nearest(name_or_path, list_scenarios())} '
-            "(a file of your own is given with its suffix: mine.yaml)"
+            "(for a file, include its suffix: mine.yaml)"
         )
     return scenarios_dir() / f"{name_or_path}.yaml"
 
 
-def build_scenario(source: Source, form: ScenarioForm) -> Scenario:
-    """The scenario a valid form describes. Raises ScenarioError where its parts do not fit."""
+def build_scenario(source: SourceFile, form: ScenarioForm) -> Scenario:
+    """Return the scenario of a valid form. Raises ScenarioError where its parts disagree."""
     for i, region in enumerate(form.regions):
         if region in form.regions[:i]:
             raise source.error(("regions", i), f'"{region}" is given twice; keep one of the two')
@@ -108,14 +109,15 @@ def build_scenario(source: Source, form: ScenarioForm) -> Scenario:
     )
 
 
-def _nodes(source: Source, form: ScenarioForm) -> tuple[Node, ...]:
-    """Nodes in file order, numbered from 0: node0, node1, ..."""
+def _nodes(source: SourceFile, form: ScenarioForm) -> tuple[Node, ...]:
+    """Return nodes in file order, numbered from 0: node0, node1, ..."""
     nodes: list[Node] = []
     for i, group in enumerate(form.nodes):
         region_index(source, form.regions, group.region, ("nodes", i, "region"))
-        if form.network.sharing == "nic" and group.nic == float("inf"):
+        sharing = form.network.sharing
+        if SHARING[sharing].has_nics and group.nic == float("inf"):
             raise source.error(
-                ("nodes", i), 'has no nic, but sharing is "nic"; write e.g. "nic: 25Gbit"'
+                ("nodes", i), f'has no nic, but sharing is "{sharing}"; write e.g. "nic: 25Gbit"'
             )
         for _ in range(group.count):
             node = Node(
@@ -129,20 +131,20 @@ def _nodes(source: Source, form: ScenarioForm) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _device_file(source: Source, name: str, path: str) -> DeviceProfile:
-    """The profile in a file whose path is from the scenario's folder."""
-    found = source.path.parent / path
-    if not found.is_file():
+def _device_file(source: SourceFile, name: str, path: str) -> DeviceProfile:
+    """Read the profile at a path relative to the scenario's folder."""
+    file = source.path.parent / path
+    if not file.is_file():
         raise source.error(
             ("devices", name),
-            f'is "{path}", and {shown_path(found.parent)} has no such file; give the path from the '
+            f'is "{path}", but {shown_path(file.parent)} has no such file; give the path from the '
             "scenario's folder, or write a profile with netbench calibrate",
         )
-    return read_device_profile(name, found)
+    return read_device_profile(name, file)
 
 
-def _devices(source: Source, form: ScenarioForm) -> dict[str, DeviceProfile]:
-    """Profiles of the devices that nodes use; one that is not under `devices` must be built in."""
+def _devices(source: SourceFile, form: ScenarioForm) -> dict[str, DeviceProfile]:
+    """Return the profiles of the nodes' devices, from `devices` or built in."""
     profiles: dict[str, DeviceProfile] = {}
     for name, device in form.devices.items():
         if isinstance(device, DeviceForm):
@@ -167,10 +169,12 @@ def _devices(source: Source, form: ScenarioForm) -> dict[str, DeviceProfile]:
     return profiles
 
 
-def _sweep(source: Source, form: ScenarioForm) -> Sweep:
-    """All settings and the default slice. A default not given is the first of the sweep's layers,
-    batches, seeds, networks and micro-batches, the last of its replicas, all of its variants and
-    models."""
+def _sweep(source: SourceFile, form: ScenarioForm) -> Sweep:
+    """Return all settings and the default slice.
+
+    Missing defaults are the first of layers, batches, seeds, networks and micro-batches, the last
+    of replicas, and all variants and models.
+    """
     whole, default = form.sweep, form.sweep.default
     networks = _sweep_networks(source, form)
     names = tuple(network.name for network in networks)
@@ -204,45 +208,36 @@ def _sweep(source: Source, form: ScenarioForm) -> Sweep:
 
 
 def _pipeline_layers(
-    source: Source, form: ScenarioForm, layers: tuple[int, ...]
+    source: SourceFile, form: ScenarioForm, layers: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Layers of each stage; they must come to every number of layers that is swept over."""
+    """Return the layers of each stage. Their sum must equal every number of layers in the sweep."""
     stages, where = _given(form.sweep.pipeline_layers, ()), ("sweep", "pipeline_layers")
     if not stages:
         return ()
     if form.sweep.pipeline not in (None, len(stages)):
         raise source.error(
             where,
-            f"has {counted(len(stages), 'stage')}, but `pipeline` is {form.sweep.pipeline}; leave "
-            "one of them out",
+            f"has {counted(len(stages), 'stage')}, but `pipeline` is {form.sweep.pipeline}; remove "
+            "one of them",
         )
-    for found in (*layers, *_given(form.sweep.default.layers, ())):
-        if found != sum(stages):
+    for number in (*layers, *_given(form.sweep.default.layers, ())):
+        if number != sum(stages):
             raise source.error(
                 where,
-                f"comes to {counted(sum(stages), 'layer')}, but the model has {found}; write "
-                f"stages that come to {found}, or leave it out to split them evenly",
+                f"has {counted(sum(stages), 'layer')} in all, but the model has {number}; "
+                f"write stages with {number} in all, or remove the key to split layers evenly",
             )
     return stages
 
 
-def _sweep_networks(source: Source, form: ScenarioForm) -> tuple[SweepNetwork, ...]:
-    """The networks to sweep over; those of the default slice must be among them."""
-    networks: dict[str, SweepNetwork] = {}
-    for i, network in enumerate(form.sweep.networks or []):
-        if network.name in networks:
-            raise source.error(
-                ("sweep", "networks", i), f'"{network.name}" is given twice; keep one of the two'
-            )
-        link = make_link(source, network, ("sweep", "networks", i))
-        networks[network.name] = SweepNetwork(name=network.name, link=link)
-    for i, name in enumerate(form.sweep.default.networks or []):
-        if name not in networks:
-            hint = nearest(name, networks) if networks else "add it there"
-            raise source.error(
-                ("sweep", "default", "networks", i), f'"{name}" is not in sweep.networks; {hint}'
-            )
-    return tuple(networks.values())
+def _sweep_networks(source: SourceFile, form: ScenarioForm) -> tuple[SweepNetwork, ...]:
+    """Return the networks of the sweep, which must include those of the default slice."""
+    networks = form.sweep.networks or []
+    check_names(source, form, "networks", [network.name for network in networks])
+    return tuple(
+        SweepNetwork(name=network.name, link=make_link(source, network, ("sweep", "networks", i)))
+        for i, network in enumerate(networks)
+    )
 
 
 def _given(values: list[T] | None, otherwise: Sequence[T]) -> tuple[T, ...]:

@@ -1,4 +1,4 @@
-"""What a scenario is, once read: frozen data, SI units in the names."""
+"""The data of a scenario: frozen, with SI units in the names."""
 
 from __future__ import annotations
 
@@ -9,35 +9,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-SHARING = ("pair", "class", "nic", "trunk")
-"""What a rate belongs to.
-
-pair: each (src, dst) pair of nodes has its own rate.
-class: destinations with equal (delay, rate) share one rate.
-nic: a node's egress is capped in total (`Node.nic_bps`), whatever the destinations; the rate of
-a link, where it is finite, caps the pair beneath that.
-trunk: all that goes from one region to another shares one rate; inside a region, as `pair`.
-"""
-
 LATER = {"omit_default": True}
-"""Metadata of a field that came after plans were recorded: it is written only where it has not its
-default, so that those plans keep their hash."""
+"""Metadata of a field that was added after plans were recorded. It is written only if it differs
+from its default, so that those plans keep their hash."""
 
 NAMED_MODELS = {"resnet18": 18, "resnet101": 101, "bert-base": 12}
-"""Models that a workload may name in place of a GPT's sizes, and their layers. What they are made
-of: `workload.models`."""
-
-JITTER_DISTRIBUTIONS = ("normal", "uniform", "pareto", "paretonormal")
-"""Of a link's delay: netem's tables, and `uniform`, which needs none."""
+"""Models that a workload may name instead of a GPT's sizes, with their layers. `workload.models`
+has their parts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstLoss:
-    """Loss in bursts, after Gilbert and Elliott: a link is good or bad, and may change state with
-    every packet.
+    """Gilbert-Elliott loss in bursts: a link is good or bad, and may change state at every packet.
 
-    to_bad, to_good: probability per packet of leaving the good, the bad state.
-    loss_good, loss_bad: share of packets that is lost in each.
+    to_bad, to_good: probability per packet of entering the state.
+    loss_good, loss_bad: fraction of packets that is lost in each state.
     """
 
     to_bad: float = 0.0
@@ -47,7 +33,7 @@ class BurstLoss:
 
     @property
     def loss(self) -> float:
-        """Share of packets that is lost in the long run."""
+        """Fraction of packets that is lost in the long run."""
         if not self.to_bad + self.to_good:
             return self.loss_good
         bad = self.to_bad / (self.to_bad + self.to_good)
@@ -62,13 +48,12 @@ class Link:
     """A directed network profile, source to destination.
 
     one_way_delay_s: seconds. bandwidth_bps: bit/s on the wire, inf = not limited.
-    jitter_s: standard deviation of the delay, seconds, of `jitter_distribution`, each packet's
-    correlated with the one before by `jitter_correlation`, 0..1. Packets keep their order unless
-    `jitter_reorders`.
-    loss: probability, 0..1, independent per packet; or `bursts` instead.
-    duplication, corruption, reordering: share of packets that arrive twice, with one bit flipped,
-    ahead of those that wait (without the delay).
-    queue_packets: packets the link holds, waiting and on the way; 0 = enough to drop none.
+    jitter_s: standard deviation of the delay, seconds. jitter_correlation: of successive packets,
+    0..1. Packets keep their order unless `jitter_reorders`.
+    loss: probability, 0..1, independent per packet; `bursts` is the alternative.
+    duplication, corruption, reordering: fraction of packets that arrive twice, with one bit
+    flipped, or without the delay and so ahead of others.
+    queue_packets: capacity of the link, waiting and in flight; 0 = enough to drop none.
     """
 
     one_way_delay_s: float
@@ -84,15 +69,19 @@ class Link:
     reordering: float = field(default=0.0, metadata=LATER)
     queue_packets: int = field(default=0, metadata=LATER)
 
+    def __hash__(self) -> int:
+        # Of all fields it would take ten times as long, and few links differ in the others only.
+        return hash((self.one_way_delay_s, self.bandwidth_bps))
+
     @property
     def mean_loss(self) -> float:
-        """Share of packets that never arrive as they were sent, in the long run."""
+        """Fraction of packets that do not arrive intact, in the long run."""
         return 1 - (1 - max(self.loss, self.bursts.loss)) * (1 - self.corruption)
 
     @property
-    def disturbances(self) -> tuple[str, ...]:
-        """What befalls packets beside the delay and the time the rate takes: names of it."""
-        found = {
+    def impairments(self) -> tuple[str, ...]:
+        """Names of the impairments besides delay and rate."""
+        values = {
             "jitter": self.jitter_s,
             "loss": max(self.loss, self.bursts.loss),
             "duplication": self.duplication,
@@ -100,12 +89,12 @@ class Link:
             "reordering": self.reordering,
             "a stated queue": self.queue_packets,
         }
-        return tuple(name for name, value in found.items() if value)
+        return tuple(name for name, value in values.items() if value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A machine. `device` names a device profile; `nic_bps` is its egress cap (inf = none)."""
+    """A machine. device: name of a profile. nic_bps: egress cap, inf = none."""
 
     name: str
     region: str
@@ -116,11 +105,11 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """Links between regions, and which node is in which region.
+    """Links between regions, and the region of each node.
 
     links: (num_regions, num_regions), [src][dst]; the diagonal is the link inside a region.
-    node_regions: index into `regions` per node. nic_bps: egress cap per node, bit/s.
-    mtu_bytes: IP MTU of every node's interface.
+    node_regions: index into `regions` per node. sharing: key of `scenario.sharing.SHARING`.
+    nic_bps: egress cap per node, bit/s. mtu_bytes: IP MTU of every node's interface.
     """
 
     regions: tuple[str, ...]
@@ -135,20 +124,20 @@ class Network:
         return len(self.node_regions)
 
     def link(self, src: int, dst: int) -> Link:
-        """The link from node `src` to node `dst` (indices), src != dst."""
+        """Return the link from node `src` to node `dst` (indices), src != dst."""
         return self.links[self.node_regions[src]][self.node_regions[dst]]
 
     def with_links(self, link: Link) -> Network:
-        """This network with `link` between any two nodes, inside regions and across."""
+        """Return this network with `link` between any two nodes, inside and across regions."""
         size = len(self.regions)
         return dataclasses.replace(self, links=((link,) * size,) * size)
 
     def one_way_delay_s(self) -> NDArray[np.float64]:
-        """(num_nodes, num_nodes), seconds, [src, dst]; diagonal 0."""
+        """Return delays (num_nodes, num_nodes), seconds, [src, dst]; diagonal 0."""
         return self._matrix([[link.one_way_delay_s for link in row] for row in self.links], 0.0)
 
     def bandwidth_bps(self) -> NDArray[np.float64]:
-        """(num_nodes, num_nodes), bit/s, [src, dst]; diagonal inf."""
+        """Return rates (num_nodes, num_nodes), bit/s, [src, dst]; diagonal inf."""
         return self._matrix([[link.bandwidth_bps for link in row] for row in self.links], math.inf)
 
     def _matrix(self, by_region: list[list[float]], diagonal: float) -> NDArray[np.float64]:
@@ -161,16 +150,16 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceProfile:
-    """What a device sustains. Source and residuals of the built-in ones: `workload/profiles/`.
+    """Sustained speeds of a device. `workload/profiles/` has sources and residuals.
 
     flops: achieved FLOP/s per system (`dtfm`, `megatron`, `zero3`), else per dtype, or `default`.
     optimizer_s_per_parameter: seconds per parameter the device updates, per system or `default`.
-    collective_s: seconds that a zero3 or ddp collective costs the host beside its bytes (launch,
-    the framework's hooks), per system or `default`.
-    layer_s: seconds that a forward pass over a layer takes beside its FLOPs, per dtype or
-    `default`; a backward pass takes 2 or 3 times as much.
-    memory_bytes: device memory. source: where the figures come from.
-    throughput: of named models, in their unit per second (images, words), training alone.
+    collective_s: host overhead of a zero3 or ddp collective (launch, the framework's hooks),
+    seconds, per system or `default`.
+    layer_s: overhead of a forward pass over a layer, seconds, per dtype or `default`; a backward
+    pass has 2 or 3 times as much.
+    memory_bytes: device memory. source: origin of the values.
+    throughput: of named models trained on one device, in their unit per second (images, words).
     """
 
     name: str
@@ -185,12 +174,12 @@ class DeviceProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A GPT-style model and the batch it is trained with. Sequences, not tokens, are counted.
+    """A GPT-style model and its batch, counted in sequences.
 
-    embedding_parameters: parameters beside the layers (first stage).
+    embedding_parameters: parameters outside the layers (first stage).
     recomputation: activations are recomputed in the backward pass (backward = 3 x forward).
-    model: one of `NAMED_MODELS` instead of a GPT, "" = a GPT. Its sizes are its own: hidden, heads
-    and sequence are 0, and `batch` and `micro_batch` count samples.
+    model: one of `NAMED_MODELS`, "" = a GPT. For a named model hidden, heads and sequence are 0,
+    and `batch` and `micro_batch` count samples.
     """
 
     layers: int
@@ -206,13 +195,13 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """How it is labelled: the model's name, or a GPT's layers, e.g. `L24`."""
+        """Label: the model's name, or a GPT's layers, e.g. `L24`."""
         return self.model or f"L{self.layers}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepNetwork:
-    """A network to sweep over, by name: `link` takes the place of every link between nodes."""
+    """A named network of a sweep: `link` replaces every link between nodes."""
 
     name: str
     link: Link
@@ -220,27 +209,29 @@ class SweepNetwork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One point of a sweep. layers: of the model. batch: sequences. micro_batch: sequences, None =
-    the workload's. network: one of the sweep's, "" = the scenario's own. seed: of placements."""
+    """One point of a sweep.
+
+    layers: of the model. batch: sequences. micro_batch: sequences, None = the workload's. network:
+    name in the sweep, "" = the scenario's. seed: of placements.
+    """
 
     layers: int
     batch: int
-    micro_batch: int | None
-    network: str
-    seed: int
+    micro_batch: int | None = None
+    network: str = ""
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """The settings a scenario offers (`--all`), and the slice `netbench run` takes by default.
+    """The settings of a scenario (`--all`), and the default slice of `netbench run`.
 
     pipeline: stages of a pipeline; 0 = the largest depth up to 8 that divides devices and layers.
-    pipeline_layers: layers of each stage, where they are not to be as many; empty = evenly.
-    networks: empty = the scenario's own network only. default_networks: names of some of them.
+    pipeline_layers: layers of each stage; empty = evenly.
+    networks: empty = the scenario's only. default_networks: names.
     micro_batch: sequences; empty = the workload's only.
-    models: workloads that name a model, with the batch of one replica; empty = the workload's only.
-    replicas: numbers of devices to train on, the first ones; empty = all. Both where the workload
-    names a model.
+    models: named models with the batch of one replica; empty = the workload's only. replicas:
+    numbers of devices to train on, from the first; empty = all. Both only with a named model.
     """
 
     layers: tuple[int, ...]
@@ -271,7 +262,7 @@ class Sweep:
         network: str | None = None,
         seed: int | None = None,
     ) -> Setting:
-        """The first of the default slice, but for what is given."""
+        """Return the first setting of the default slice, with the given values replaced."""
         if micro_batch is None:
             micro_batch = next(iter(self.default_micro_batch), None)
         return Setting(
@@ -285,7 +276,7 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """A named network with nodes, devices, a workload and a default sweep; one YAML file.
+    """A network with nodes, devices, a workload and a sweep; one YAML file.
 
     backend: the library that carries collectives and transfers, nccl or gloo.
     """
@@ -306,7 +297,7 @@ class Scenario:
         return sum(node.num_devices for node in self.nodes)
 
     def first_devices(self, num: int) -> Scenario:
-        """The same with its first `num` devices only, and without the nodes that have none left."""
+        """Return the scenario with its first `num` devices, without nodes that have none left."""
         nodes: list[Node] = []
         for node in self.nodes:
             left = min(node.num_devices, num - sum(node.num_devices for node in nodes))
@@ -319,5 +310,5 @@ class Scenario:
         return dataclasses.replace(self, nodes=tuple(nodes), network=network)
 
     def device_nodes(self) -> tuple[int, ...]:
-        """Node index of every device, in node order: device d sits on node device_nodes()[d]."""
+        """Return the node of every device, in node order: device d is on node device_nodes()[d]."""
         return tuple(i for i, node in enumerate(self.nodes) for _ in range(node.num_devices))

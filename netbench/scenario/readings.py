@@ -1,8 +1,8 @@
-"""What tools print of a network, as a `Matrix`: iperf3's JSON, ping's summary, tables in CSV. Pure.
+"""Parse measurements into a `Matrix`: iperf3's JSON, ping's summary, tables in CSV. Pure.
 
-A delay is one way. Of a round trip half is taken, and the notes of the matrix say so. What iperf3
-measures is payload; the rate of the link that gave it is (segment + 66) / segment times as much
-(40 bytes of headers, 12 of timestamps, 14 of Ethernet).
+Delays are one-way: half of a round trip is taken, and the notes of the matrix say so. iperf3
+measures payload; the rate of the link is (segment + 66) / segment times as much (40 bytes of
+headers, 12 of timestamps, 14 of Ethernet).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from netbench.units import counted, parse_bandwidth, parse_percent, parse_time
 
 FRAME_OVERHEAD_BYTES = 66
 SEGMENT_BYTES = 1448
-"""Payload of a full TCP segment at an MTU of 1500, where iperf3 does not say."""
+"""Payload of a full TCP segment at an MTU of 1500; used where iperf3 does not report it."""
 
 HALVED = "Delays are half of a measured round trip: one way = RTT / 2."
-LOADED = "Delays by iperf3 are half of the smallest round trip that TCP saw while it sent."
-WIRE = "Bandwidths by iperf3 are what the link carries for the measured payload, headers included."
+LOADED = "Delays by iperf3 are half of the smallest round trip of TCP under load."
+WIRE = "Bandwidths by iperf3 are rates on the wire: the measured payload plus headers."
 PING_JITTER = "Jitter by ping is its mdev (of round trips) / sqrt(2)."
-PING_LOSS = "Loss by ping is that of one way, if both ways lose alike."
+PING_LOSS = "Loss by ping is one-way, assuming equal loss in both directions."
 
 DIGITS = 4
-"""Significant ones of a computed figure; what a table says is taken as it is."""
+"""Significant digits of computed values; those of a table are not rounded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reader:
-    """How to take what a file does not say itself.
+    """Information that a file lacks.
 
-    pair: whose measurement it is; ping does not print the source. delay_unit, bandwidth_unit: of
-    bare numbers. round_trip: delays in tables are round trips, whatever their heads say.
+    pair: places of the measurement; ping does not print its source. delay_unit, bandwidth_unit: of
+    bare numbers. round_trip: delays in tables are round trips, whatever their headers say.
     """
 
     pair: Pair | None = None
@@ -52,9 +52,9 @@ PLAIN_READER = Reader()
 
 
 def read_matrix(name: str, text: str, reader: Reader = PLAIN_READER) -> Matrix:
-    """The readings of one file, whose form is found out. name: of the file, for messages.
+    """Parse one file, whose format is detected. name: of the file, for messages.
 
-    Raises ScenarioError saying what was found and what was expected.
+    Raises ScenarioError with what was found and what was expected.
     """
     if text.lstrip().startswith("{"):
         return _read_iperf3(name, text, reader)
@@ -67,7 +67,7 @@ def read_matrix(name: str, text: str, reader: Reader = PLAIN_READER) -> Matrix:
 
 
 def _read_iperf3(name: str, text: str, reader: Reader) -> Matrix:
-    """`iperf3 -J`, TCP or UDP, either direction."""
+    """Parse `iperf3 -J`, TCP or UDP, in either direction."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -83,18 +83,18 @@ def _read_iperf3(name: str, text: str, reader: Reader) -> Matrix:
         reading = _udp_reading(end) if udp else _tcp_reading(start, end)
     except (KeyError, IndexError, TypeError) as error:
         raise ScenarioError(
-            f"{name}: not a finished run of `iperf3 -J`: it has no {error}"
+            f"{name}: not a finished run of `iperf3 -J`: {error} is missing"
         ) from None
     if test.get("bidir"):
-        raise ScenarioError(f"{name}: --bidir loads both ways at once; measure one after the other")
-    found = Reading(**reading, source=f"iperf3, {name}")
-    notes = [WIRE] if found.bandwidth_bps is not None else []
-    notes += [LOADED] if found.one_way_delay_s is not None else []
-    return Matrix(places=(ends[0], ends[1]), readings={pair: found}, notes=tuple(notes))
+        raise ScenarioError(f"{name}: --bidir loads both directions at once; measure them in turn")
+    parsed = Reading(**reading, source=f"iperf3, {name}")
+    notes = [WIRE] if parsed.bandwidth_bps is not None else []
+    notes += [LOADED] if parsed.one_way_delay_s is not None else []
+    return Matrix(places=(ends[0], ends[1]), readings={pair: parsed}, notes=tuple(notes))
 
 
 def _tcp_reading(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]:
-    """Payload that was received, and the smallest round trip of any stream where there is one."""
+    """Return the rate of the received payload, and the smallest round trip of any stream."""
     segment = start.get("tcp_mss_default") or SEGMENT_BYTES
     payload_bps = float(end["sum_received"]["bits_per_second"])
     rtts_us = [
@@ -102,17 +102,17 @@ def _tcp_reading(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, 
         for stream in end["streams"]
         if (rtt_us := stream["sender"].get("min_rtt") or stream["sender"].get("mean_rtt"))
     ]
-    found: dict[str, Any] = {
+    reading: dict[str, Any] = {
         "bandwidth_bps": _rounded(payload_bps * (segment + FRAME_OVERHEAD_BYTES) / segment)
     }
     if rtts_us:
         half_s = _rounded(min(rtts_us) / 2e6)
-        found |= {"one_way_delay_s": half_s, "halved": True, "loaded": True}
-    return found
+        reading |= {"one_way_delay_s": half_s, "halved": True, "loaded": True}
+    return reading
 
 
 def _udp_reading(end: Mapping[str, Any]) -> dict[str, Any]:
-    """Jitter and loss; the rate of UDP is what it was told to send."""
+    """Return jitter and loss; the rate of UDP is only what the sender was told to send."""
     total = end["sum"]
     return {
         "jitter_s": _rounded(total["jitter_ms"] / 1e3),
@@ -131,26 +131,28 @@ PING_LOST = re.compile(r"([\d.]+)% packet loss")
 
 
 def _read_ping(name: str, text: str, reader: Reader) -> Matrix:
-    """The summary of ping, of Linux (iputils, BusyBox), macOS or BSD: half of the smallest time."""
+    """Parse the summary of ping on Linux (iputils, BusyBox), macOS or BSD; half of its minimum."""
     target = PING_TARGET.search(text)
     if reader.pair is None:
         to = target[1] if target else "DESTINATION"
         raise ScenarioError(
-            f"{name}: ping does not print where it ran; write SOURCE,DESTINATION={name}, "
+            f"{name}: ping does not print its source; write SOURCE,DESTINATION={name}, "
             f"e.g. here,{to}={name}"
         )
     times, lost = PING_TIMES.search(text), PING_LOST.search(text)
     if times is None or lost is None:
-        raise ScenarioError(f"{name}: ping's summary has no times: nothing was answered")
-    share = float(lost[1]) / 100
+        raise ScenarioError(f"{name}: ping's summary has no times: no packet was answered")
+    lost_fraction = float(lost[1]) / 100
     reading = Reading(
         one_way_delay_s=_rounded(float(times["min"]) / 2e3, 6),
         halved=True,
         jitter_s=None if times["dev"] is None else _rounded(float(times["dev"]) / 1e3 / 2**0.5),
-        loss=_rounded(1 - math.sqrt(1 - share)),
+        loss=_rounded(1 - math.sqrt(1 - lost_fraction)),
         source=f"ping, {name}",
     )
-    notes = [HALVED] + ([PING_JITTER] if times["dev"] else []) + ([PING_LOSS] if share else [])
+    notes = (
+        [HALVED] + ([PING_JITTER] if times["dev"] else []) + ([PING_LOSS] if lost_fraction else [])
+    )
     return Matrix(places=reader.pair, readings={reader.pair: reading}, notes=tuple(notes))
 
 
@@ -166,7 +168,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "lost"),
     "bandwidth": ("bandwidth", "throughput", "goodput", "rate", "speed", "bw"),
 }
-"""Kind of a figure -> words in the head of its column, tried in this order."""
+"""Kind of a value -> words in the header of its column, tried in this order."""
 
 TIME_UNITS = ("ns", "us", "ms", "s")
 RATE_UNITS = {
@@ -174,13 +176,13 @@ RATE_UNITS = {
     for prefix in ("", "K", "M", "G", "T")
     for form in ("bps", "bit", "bit/s", "bits", "bits/s", "b/s")
 }
-"""Units in heads and cells, in lower case -> as `netbench.units` has them."""
+"""Units in headers and cells, lower case -> units of `netbench.units`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """What the figures of a column are. unit: of bare numbers, "" = each says its own. named: its
-    head says so; else only its unit does."""
+    """The values of a column. unit: of bare numbers, "" = each has a unit. named: the header names
+    the kind; otherwise only its unit implies it."""
 
     kind: str
     unit: str
@@ -188,7 +190,7 @@ class Column:
 
 
 def _read_table(name: str, text: str, reader: Reader) -> Matrix:
-    """A square table with the places at its head and side, or one row per pair."""
+    """Parse a square table with places along two sides, or a table with a row per pair."""
     text = text.lstrip("\ufeff")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     try:
@@ -202,8 +204,8 @@ def _read_table(name: str, text: str, reader: Reader) -> Matrix:
     ]
     if len(lines) < 2:
         raise ScenarioError(
-            f"{name}: not a table: expected a row of heads and rows of figures in CSV, the JSON of "
-            "`iperf3 -J`, or what ping printed"
+            f"{name}: not a table: expected CSV with a header row and rows of values, the JSON of "
+            "`iperf3 -J`, or the output of ping"
         )
     head = [cell.lower() for cell in lines[0][1]]
     source, destination = _find(head, SOURCE_HEADS), _find(head, DESTINATION_HEADS)
@@ -213,11 +215,11 @@ def _read_table(name: str, text: str, reader: Reader) -> Matrix:
 
 
 Line = tuple[int, list[str]]
-"""Number of a line in its file, and its cells."""
+"""Line number in the file, and cells."""
 
 
 def _find(head: Sequence[str], names: Sequence[str]) -> int | None:
-    """The column with one of these heads; the earlier a name the better."""
+    """Return the column with one of these headers, earlier names first."""
     return next((head.index(name) for name in names if name in head), None)
 
 
@@ -226,7 +228,7 @@ def _read_long(name: str, lines: list[Line], ends: tuple[int, int], reader: Read
     columns = _columns(name, lines[0], ends, reader)
     if not columns:
         raise ScenarioError(
-            f"{name}:{lines[0][0]}: no column of figures among {', '.join(heads)}; expected heads "
+            f"{name}:{lines[0][0]}: no column of values among {', '.join(heads)}; expected headers "
             "such as rtt_ms, one_way_delay_ms, bandwidth_gbps, jitter_ms, loss_percent"
         )
     readings: dict[Pair, Reading] = {}
@@ -242,7 +244,7 @@ def _read_long(name: str, lines: list[Line], ends: tuple[int, int], reader: Read
             raise ScenarioError(f"{name}:{number}: gives {pair[0]} -> {pair[1]} again; keep one")
         values: dict[str, Any] = {}
         for i, column in columns.items():
-            values |= _figure(f"{name}:{number}", cells[i], column)
+            values |= _value(f"{name}:{number}", cells[i], column)
         readings[pair] = Reading(**values, source=name)
     first, second = sorted(ends)
     places = dict.fromkeys(cells[i] for _, cells in lines[1:] for i in (first, second))
@@ -250,35 +252,39 @@ def _read_long(name: str, lines: list[Line], ends: tuple[int, int], reader: Read
 
 
 def _columns(name: str, head: Line, ends: tuple[int, int], reader: Reader) -> dict[int, Column]:
-    """The columns of figures. One that only its unit tells gives way to one that says its name."""
-    found = {
+    """Return the columns of values. A named column replaces one that only its unit identifies."""
+    candidates = {
         i: column
         for i, text in enumerate(head[1])
         if i not in ends and (column := _column(text, reader)) is not None
     }
-    named = {PARSERS[column.kind][0] for column in found.values() if column.named}
-    kept = {i: c for i, c in found.items() if c.named or PARSERS[c.kind][0] not in named}
+    named = {PARSERS[column.kind][0] for column in candidates.values() if column.named}
+    kept = {i: c for i, c in candidates.items() if c.named or PARSERS[c.kind][0] not in named}
     for field in sorted({PARSERS[column.kind][0] for column in kept.values()}):
         same = [head[1][i] for i, column in kept.items() if PARSERS[column.kind][0] == field]
         if len(same) > 1:
             raise ScenarioError(
-                f"{name}:{head[0]}: {' and '.join(same)} are the same figure; keep one column"
+                f"{name}:{head[0]}: {' and '.join(same)} have the same meaning; keep one column"
             )
     return kept
 
 
 def _read_wide(name: str, lines: list[Line], reader: Reader) -> Matrix:
-    """Rows are sources, columns destinations; the diagonal is inside a place, or empty."""
+    """Parse rows of sources and columns of destinations; the diagonal is inside, or empty."""
     (corner, *places), rows = lines[0][1], lines[1:]
     sides = [cells[0] for _, cells in rows]
     if sorted(sides) != sorted(places) or len(set(places)) < len(places):
         raise ScenarioError(
             f"{name}:{lines[0][0]}: neither columns for source and destination (found "
-            f"{', '.join(lines[0][1])}) nor a square table: its head has {', '.join(places)}, its "
-            f"side {', '.join(sides)}"
+            f"{', '.join(lines[0][1])}) nor a square table: its header has {', '.join(places)}, "
+            f"its first column {', '.join(sides)}"
         )
     cells = [cell for _, row in rows for cell in row[1:]]
-    column = _column(corner, reader) or _column(name.rsplit("/", 1)[-1], reader) or _guess(cells)
+    column = (
+        _column(corner, reader)
+        or _column(name.rsplit("/", 1)[-1], reader)
+        or _column_from_units(cells)
+    )
     if column is None:
         raise ScenarioError(
             f"{name}:{lines[0][0]}: are these delays or bandwidths? Name them in the first cell, "
@@ -293,14 +299,14 @@ def _read_wide(name: str, lines: list[Line], reader: Reader) -> Matrix:
             )
         for dst, cell in zip(places, values, strict=True):
             inside = src == dst and re.fullmatch(r"0*\.?0*\s*\D*", cell)
-            figure = {} if inside else _figure(f"{name}:{number}", cell, column)
-            if figure:
-                readings[src, dst] = Reading(**figure, source=name)
+            value = {} if inside else _value(f"{name}:{number}", cell, column)
+            if value:
+                readings[src, dst] = Reading(**value, source=name)
     return Matrix(places=tuple(places), readings=readings, notes=_notes(readings))
 
 
 def _column(head: str, reader: Reader) -> Column | None:
-    """What the head of a column says: `rtt_ms`, `Bandwidth (Gbit/s)`, `nccl_gbps`, `loss %`."""
+    """Interpret a header, e.g. `rtt_ms`, `Bandwidth (Gbit/s)`, `nccl_gbps`, `loss %`."""
     words = head.lower().replace("%", " percent ")
     parts = [part for part in re.split(r"[\s_()\[\],.-]+", words) if part]
     unit = next((part for part in reversed(parts) if part in (*TIME_UNITS, *RATE_UNITS)), "")
@@ -318,15 +324,15 @@ def _column(head: str, reader: Reader) -> Column | None:
 
 
 def _with_unit(column: Column, reader: Reader) -> Column:
-    """With the unit that was given for bare numbers, if it has none of its own."""
+    """Return the column with the reader's unit for bare numbers if it has none."""
     kind = "rtt" if column.kind == "delay" and reader.round_trip else column.kind
     given = {"bandwidth": reader.bandwidth_unit, "loss": ""}.get(kind, reader.delay_unit)
     unit = column.unit or RATE_UNITS.get(given.lower(), given)
     return Column(kind=kind, unit=unit, named=column.named)
 
 
-def _guess(cells: Sequence[str]) -> Column | None:
-    """Delays or bandwidths, by the units in the cells."""
+def _column_from_units(cells: Sequence[str]) -> Column | None:
+    """Identify delays or bandwidths by the units in the cells."""
     units = {re.sub(r"^[\d.eE+-]*\d\.?\s*", "", cell).lower() for cell in cells if cell}
     units -= {"", "-"}
     if units and units <= {*TIME_UNITS, "µs"}:
@@ -345,8 +351,8 @@ PARSERS: Mapping[str, tuple[str, Callable[[str], float]]] = {
 }
 
 
-def _figure(where: str, cell: str, column: Column) -> dict[str, Any]:
-    """The field of a reading that a cell gives; nothing for an empty one."""
+def _value(where: str, cell: str, column: Column) -> dict[str, Any]:
+    """Return the field of a reading in a cell; nothing for an empty cell."""
     if cell.lower() in ("", "-", "nan", "n/a"):
         return {}
     name, parse = PARSERS[column.kind]
@@ -358,7 +364,7 @@ def _figure(where: str, cell: str, column: Column) -> dict[str, Any]:
     try:
         value = parse(text)
     except ValueError as error:
-        hint = "" if column.unit or not bare else "; or name the unit in the head: rtt_ms"
+        hint = "" if column.unit or not bare else "; or name the unit in the header: rtt_ms"
         raise ScenarioError(f"{where}: {column.kind} {error}{hint}") from None
     return {name: value / 2, "halved": True} if column.kind == "rtt" else {name: value}
 

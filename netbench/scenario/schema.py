@@ -21,10 +21,11 @@ from pydantic_core import PydanticCustomError
 
 from netbench import units
 from netbench.errors import nearest
+from netbench.scenario.sharing import SHARING
 
 
 def _quantity(parse: Callable[[str], float], example: str) -> tuple[Any, ...]:
-    """Annotations of a field that is written as text with a unit."""
+    """Return annotations of a field that is written as text with a unit."""
 
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -35,14 +36,14 @@ def _quantity(parse: Callable[[str], float], example: str) -> tuple[Any, ...]:
     return BeforeValidator(read), WithJsonSchema(form)
 
 
-def _share(example: str, *, zero: str = "", whole: str = "") -> tuple[Any, ...]:
-    """Annotations of a share in percent. zero, whole: what 0% and 100% would mean, if refused."""
+def _fraction(example: str, *, zero: str = "", whole: str = "") -> tuple[Any, ...]:
+    """Return annotations of a percentage. zero, whole: why 0% and 100% are refused, if they are."""
 
     def parse(text: str) -> float:
-        share = units.parse_percent(text)
-        if problem := {0.0: zero, 1.0: whole}.get(share):
+        fraction = units.parse_percent(text)
+        if problem := {0.0: zero, 1.0: whole}.get(fraction):
             raise ValueError(f'"{text}" {problem}; write e.g. "{example}"')
-        return share
+        return fraction
 
     return _quantity(parse, example)
 
@@ -51,27 +52,27 @@ Bandwidth = Annotated[float, *_quantity(units.parse_bandwidth, "1.12Gbit")]
 Seconds = Annotated[float, *_quantity(units.parse_time, "11ms")]
 Bytes = Annotated[int, *_quantity(units.parse_bytes, "16GB")]
 Flops = Annotated[float, *_quantity(units.parse_flops, "55TFLOPS")]
-Share = Annotated[float, *_share("1%")]
-Loss = Annotated[float, *_share("0.1%", whole="loses every packet, so that nothing can cross")]
+Fraction = Annotated[float, *_fraction("1%")]
+Loss = Annotated[float, *_fraction("0.1%", whole="loses every packet, so that nothing can cross")]
 Corruption = Annotated[
-    float, *_share("0.1%", whole="damages every packet, so that nothing can cross")
+    float, *_fraction("0.1%", whole="damages every packet, so that nothing can cross")
 ]
-Reordering = Annotated[float, *_share("1%", whole="lets every packet go ahead of the others")]
-Correlation = Annotated[float, *_share("25%", whole="gives every packet the delay of the first")]
-ToBad = Annotated[float, *_share("1%", zero="never leaves the good state")]
-ToGood = Annotated[float, *_share("30%", zero="never leaves the bad state")]
+Reordering = Annotated[float, *_fraction("1%", whole="lets every packet go ahead of the others")]
+Correlation = Annotated[float, *_fraction("25%", whole="gives every packet the delay of the first")]
+ToBad = Annotated[float, *_fraction("1%", zero="never leaves the good state")]
+ToGood = Annotated[float, *_fraction("30%", zero="never leaves the bad state")]
 Count = Annotated[int, *_quantity(units.parse_count, "64M")]
 Positive = Annotated[int, *_quantity(units.parse_count, "24"), Field(gt=0)]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Of scenarios and networks: they become names of folders and arguments of commands."""
+"""Pattern of names of scenarios and networks, which become folder names and arguments."""
 
 MAX_NODES = 10_000
-"""Of one group: a slip of the keyboard should not fill the memory."""
+"""Largest number of nodes in a group, so that a typing error does not fill the memory."""
 
 
 def shown(value: object) -> str:
-    """A value found in a file, for a message: in one short line."""
+    """Return a value as one short line, for a message."""
     if isinstance(value, str):
         text = f'"{value}"'
     else:
@@ -80,7 +81,7 @@ def shown(value: object) -> str:
 
 
 class Section(BaseModel):
-    """A mapping in the file. Unknown and missing keys are reported with what to write instead."""
+    """A mapping in the file. Errors for unknown and missing keys say what to write instead."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -89,8 +90,8 @@ class Section(BaseModel):
     def check_keys(cls, data: Any) -> Any:
         known = {field.alias or name: field for name, field in cls.model_fields.items()}
         if not isinstance(data, Mapping):
-            found = "empty" if data is None else shown(data)
-            raise _problem(f"is {found}; expected a mapping with {', '.join(known)}")
+            what = "empty" if data is None else shown(data)
+            raise _problem(f"is {what}; expected a mapping with {', '.join(known)}")
         for key in data:
             if key not in known:
                 raise _problem(f"is an unknown key; {nearest(str(key), known)}", key=str(key))
@@ -102,12 +103,12 @@ class Section(BaseModel):
 
 
 def _problem(message: str, key: str | None = None) -> PydanticCustomError:
-    """A message of our own, about `key` of the section, or about the section itself."""
+    """Return an error about `key` of the section, or about the section itself."""
     return PydanticCustomError("netbench", "{message}", {"message": message, "key": key})
 
 
 class JitterForm(Section):
-    """How the delay of a link varies from packet to packet."""
+    """Variation of a link's delay from packet to packet."""
 
     deviation: Seconds = Field(examples=["2ms"])
     distribution: Literal["normal", "uniform", "pareto", "paretonormal"] = "normal"
@@ -116,27 +117,26 @@ class JitterForm(Section):
 
 
 class BurstsForm(Section):
-    """Loss in bursts: a link is good or bad, and may change with every packet (Gilbert-Elliott)."""
+    """Loss in bursts (Gilbert-Elliott): a link is good or bad and may change at every packet."""
 
     to_bad: ToBad = Field(examples=["1%"])
     to_good: ToGood = Field(examples=["30%"])
-    in_bad: Share = 1.0
-    in_good: Loss = 0.0
+    loss_bad: Fraction = Field(default=1.0, alias="in_bad")
+    loss_good: Loss = Field(default=0.0, alias="in_good")
 
     @model_validator(mode="after")
     def is_worse_in_bad(self) -> BurstsForm:
-        if self.in_bad <= self.in_good:
-            raise _problem("loses no more in the bad state than in the good one; expected more")
+        if self.loss_bad <= self.loss_good:
+            raise _problem("has in_bad no larger than in_good; expected a larger in_bad")
         return self
 
 
 TAG = "form:"
-"""How the alternatives of a key are called; pydantic puts them in error paths, where a reader does
-not want them."""
+"""Prefix of the names of a key's alternatives, which are removed from pydantic's error paths."""
 
 
 def _in_detail(value: Any) -> str:
-    """One value, or a mapping that says more."""
+    """Return the alternative: a plain value or list, or a mapping with details."""
     return "form:detailed" if isinstance(value, Mapping | BaseModel) else "form:plain"
 
 
@@ -151,20 +151,20 @@ Losses = Annotated[
 
 
 class LinkForm(Section):
-    """What a link does to packets; `between` two regions, or one way `from` one `to` another."""
+    """Delay, rate and impairments of a link."""
 
     one_way_delay: Seconds = Field(examples=["11ms"])
     bandwidth: Bandwidth = Field(default=math.inf, examples=["1.12Gbit"])
     jitter: Jitter = Field(default=0.0, examples=["1ms"])
     loss: Losses = Field(default=0.0, examples=["0.1%"])
-    duplication: Share = Field(default=0.0, examples=["1%"])
+    duplication: Fraction = Field(default=0.0, examples=["1%"])
     corruption: Corruption = Field(default=0.0, examples=["0.1%"])
     reordering: Reordering = Field(default=0.0, examples=["1%"])
     queue: Positive | None = Field(default=None, examples=["1000"])
 
 
 class PairForm(LinkForm):
-    """A link with its two ends."""
+    """A link `between` two regions, or one way `from` one `to` another."""
 
     between: list[str] | None = Field(default=None, min_length=2, max_length=2)
     from_: str | None = Field(default=None, alias="from")
@@ -179,7 +179,7 @@ class PairForm(LinkForm):
 
 
 class MatrixForm(Section):
-    """Region x region values, a row for each source; the diagonal is inside a region."""
+    """Values by region: a row per source, a column per destination; the diagonal is inside."""
 
     one_way_delay: list[list[Seconds]] = Field(examples=["[[1ms, 11ms], [11ms, 1ms]]"])
     bandwidth: list[list[Bandwidth]] = Field(examples=["[[5Gbit, 1Gbit], [1Gbit, 5Gbit]]"])
@@ -187,12 +187,8 @@ class MatrixForm(Section):
     loss: list[list[Loss]] | None = None
 
 
-def _links_form(value: Any) -> str:
-    return "form:matrix" if isinstance(value, Mapping) else "form:pairs"
-
-
 def _inside_form(value: Any) -> str:
-    """One link for all regions, or a mapping region -> link (whose values are mappings)."""
+    """Return the alternative: one link for all regions, or a mapping from region to link."""
     per_region = isinstance(value, Mapping) and any(
         isinstance(v, Mapping) for key, v in value.items() if key not in LinkForm.model_fields
     )
@@ -200,8 +196,8 @@ def _inside_form(value: Any) -> str:
 
 
 Links = Annotated[
-    Annotated[list[PairForm], Tag("form:pairs")] | Annotated[MatrixForm, Tag("form:matrix")],
-    Discriminator(_links_form),
+    Annotated[list[PairForm], Tag("form:plain")] | Annotated[MatrixForm, Tag("form:detailed")],
+    Discriminator(_in_detail),
 ]
 Inside = Annotated[
     Annotated[LinkForm, Tag("form:all regions")]
@@ -211,16 +207,16 @@ Inside = Annotated[
 
 
 class NetworkForm(Section):
-    """How regions are connected, inside and to each other."""
+    """Links inside and between regions."""
 
-    sharing: Literal["pair", "class", "nic", "trunk"] = "pair"
+    sharing: Literal[tuple(SHARING)] = "pair"  # type: ignore[valid-type]  # known at run time
     mtu: int = Field(default=1500, ge=576, le=65535)
     inside: Inside | None = None
     links: Links = Field(default_factory=list)
 
 
 class NodesForm(Section):
-    """Equal nodes in one region."""
+    """A group of equal nodes in one region."""
 
     region: str = Field(examples=["Ohio"])
     count: Positive = Field(default=1, le=MAX_NODES, examples=["32"])
@@ -229,27 +225,23 @@ class NodesForm(Section):
     nic: Bandwidth = Field(default=math.inf, examples=["25Gbit"])
 
 
-def _per_system_form(value: Any) -> str:
-    return "form:per system" if isinstance(value, Mapping) else "form:all systems"
-
-
 FlopsForm = Annotated[
-    Annotated[Flops, Tag("form:all systems")] | Annotated[dict[str, Flops], Tag("form:per system")],
-    Discriminator(_per_system_form),
+    Annotated[Flops, Tag("form:plain")] | Annotated[dict[str, Flops], Tag("form:detailed")],
+    Discriminator(_in_detail),
 ]
 SecondsForm = Annotated[
-    Annotated[Seconds, Tag("form:all systems")]
-    | Annotated[dict[str, Seconds], Tag("form:per system")],
-    Discriminator(_per_system_form),
+    Annotated[Seconds, Tag("form:plain")] | Annotated[dict[str, Seconds], Tag("form:detailed")],
+    Discriminator(_in_detail),
 ]
+"""For all systems, or per system."""
 
 
 ModelName = Literal["resnet18", "resnet101", "bert-base"]
-"""`scenario.model.NAMED_MODELS`."""
+"""The keys of `scenario.model.NAMED_MODELS`."""
 
 
 class DeviceForm(Section):
-    """A device profile: achieved speeds, for all systems alike or per system."""
+    """A device profile: achieved speeds, for all systems or per system."""
 
     flops: FlopsForm = Field(default_factory=dict, examples=["55TFLOPS"])
     optimizer_per_parameter: SecondsForm | None = Field(default=None, examples=["0.5ns"])
@@ -283,7 +275,7 @@ DeviceChoice = Annotated[
     | Annotated[DeviceForm, Tag("form:profile")],
     Discriminator(_device_form),
 ]
-"""`builtin`, the path of a profile's file (from the scenario's folder), or the profile itself."""
+"""`builtin`, the path of a profile relative to the scenario's folder, or the profile itself."""
 
 
 class WorkloadForm(Section):
@@ -304,11 +296,11 @@ class WorkloadForm(Section):
 GPT_SIZES = (
     "layers", "hidden", "heads", "sequence", "recomputation", "embedding_parameters", "batch",
 )  # fmt: skip
-"""Keys of `WorkloadForm` that a named model does not have."""
+"""Keys of `WorkloadForm` that do not apply to a named model."""
 
 
 class NamedModelForm(Section):
-    """A model by name, of which every replica has a copy."""
+    """A model by name; every replica has a copy."""
 
     model: ModelName = Field(examples=["resnet18"])
     batch_per_replica: Positive = Field(examples=["128"])
@@ -320,8 +312,8 @@ class NamedModelForm(Section):
     def has_no_sizes(cls, data: Any) -> Any:
         for key in GPT_SIZES if isinstance(data, Mapping) else ():
             if key in data:
-                instead = "batch_per_replica" if key == "batch" else "sizes of its own"
-                raise _problem(f"is for a GPT, and a named model has {instead}; leave it out", key)
+                instead = "use batch_per_replica" if key == "batch" else "remove it"
+                raise _problem(f"is for a GPT and does not apply to a named model; {instead}", key)
         return data
 
 
@@ -345,7 +337,7 @@ WorkloadChoice = Annotated[
 
 
 class SliceForm(Section):
-    """Values to sweep over; what is left out has a default."""
+    """Values to sweep over; each key has a default."""
 
     layers: list[Positive] | None = Field(default=None, min_length=1)
     batch: list[Positive] | None = Field(default=None, min_length=1)
@@ -356,20 +348,20 @@ class SliceForm(Section):
 
 
 class DefaultForm(SliceForm):
-    """The slice that is run by default; networks and models by name."""
+    """The default slice; networks and models by name."""
 
     networks: list[str] | None = Field(default=None, min_length=1)
     models: list[str] | None = Field(default=None, min_length=1)
 
 
 class SweepNetworkForm(LinkForm):
-    """A network to sweep over: its link takes the place of every link between nodes."""
+    """A network of the sweep: its link replaces every link between nodes."""
 
     name: str = Field(pattern=NAME, examples=["10ms-1Gbit"])
 
 
 class SweepForm(SliceForm):
-    """All values a scenario offers, and the slice that is run by default."""
+    """All values of a scenario's sweep, and the default slice."""
 
     pipeline: Positive | None = Field(default=None, examples=["8"])
     pipeline_layers: list[Positive] | None = Field(
@@ -399,13 +391,13 @@ class ScenarioForm(Section):
 
 
 class _FileSchema(GenerateJsonSchema):
-    """Defaults as a file has them: JSON has no infinity."""
+    """Writes infinite defaults as a file does, because JSON has no infinity."""
 
     def encode_default(self, dft: Any) -> Any:
         return units.UNLIMITED[-1] if dft == math.inf else super().encode_default(dft)
 
 
 def scenario_json_schema() -> dict[str, Any]:
-    """JSON schema of a scenario file, for editors."""
+    """Return the JSON schema of a scenario file, for editors."""
     schema = ScenarioForm.model_json_schema(by_alias=True, schema_generator=_FileSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

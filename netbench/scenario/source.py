@@ -1,4 +1,4 @@
-"""Text of a YAML file with the line of every key, so that an error can say where."""
+"""Read YAML files with the line of every key, for error messages."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ KeyPath = Sequence[str | int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A YAML file as read: where it is, its data, and where in the text each value is."""
+class SourceFile:
+    """A YAML or JSON file: its path, its data, and the position of each value in the text."""
 
     path: Path
     data: Any
     root: Node | None
 
     def error(self, keys: KeyPath, message: str) -> ScenarioError:
-        """`file:line: key message`, for the value at `keys`."""
+        """Return the error `file:line: key message` for the value at `keys`."""
         where = f"{shown_path(self.path)}:{self.line(keys)}: "
         return ScenarioError(f"{where}{written_keys(keys)} {message}" if keys else where + message)
 
     def line(self, keys: KeyPath) -> int:
-        """The line, from 1, of the value at `keys`; of the innermost that exists, if not all do."""
+        """Return the line, from 1, of the value at `keys`, or of the innermost key that exists."""
         line, node = 1, self.root
         for key in keys:
             line, node = _step(node, key, line)
@@ -40,7 +40,7 @@ class Source:
 
 
 def _step(node: Node | None, key: str | int, line: int) -> tuple[int, Node | None]:
-    """Line and node of `node[key]`; the line given and no node if there is no such key."""
+    """Return line and node of `node[key]`; the given line and None if there is no such key."""
     if isinstance(node, MappingNode):
         for name, value in node.value:
             if name.value == str(key):
@@ -51,7 +51,7 @@ def _step(node: Node | None, key: str | int, line: int) -> tuple[int, Node | Non
 
 
 def written_keys(keys: KeyPath) -> str:
-    """E.g. network.links[2].bandwidth."""
+    """Return a path of keys as text, e.g. network.links[2].bandwidth."""
     text = ""
     for key in keys:
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
@@ -59,15 +59,15 @@ def written_keys(keys: KeyPath) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """Relative to the current folder when beneath it, else as it is."""
+    """Return the path relative to the current folder if it is inside it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-def read_source(path: Path) -> Source:
-    """Read and parse `path`.
+def read_source(path: Path) -> SourceFile:
+    """Read and parse a file.
 
     Raises ScenarioError if it cannot be read, is not UTF-8, is not YAML or repeats a key.
     """
@@ -80,12 +80,12 @@ def read_source(path: Path) -> Source:
         raise _yaml_error(path, error, f'"{key}" is given twice; keep one of the two') from None
     except (YAMLError, ValueError) as error:
         problem = str(getattr(error, "problem", None) or error).splitlines()[0]
-        # All JSON is YAML, so files of both are read here.
+        # JSON is a subset of YAML, so JSON files are read here too.
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise _yaml_error(path, error, f"not {kind}: {problem}") from None
     except RecursionError:
         raise ScenarioError(f"{shown_path(path)}: nested too deeply to be a scenario") from None
-    return Source(path=path, data=data, root=root)
+    return SourceFile(path=path, data=data, root=root)
 
 
 def _read_text(path: Path) -> str:

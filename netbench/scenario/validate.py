@@ -1,4 +1,4 @@
-"""Checks the data of a YAML file against a form; the first problem becomes a ScenarioError."""
+"""Check the data of a file against a form and report the first problem."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from netbench.scenario.schema import TAG, shown
-from netbench.scenario.source import Source
+from netbench.scenario.source import SourceFile
 
 Form = TypeVar("Form", bound=BaseModel)
 
 
-def validate(source: Source, form: type[Form]) -> Form:
-    """`source.data` as `form`. Raises ScenarioError for the first problem in the file."""
+def validate(source: SourceFile, form: type[Form]) -> Form:
+    """Return `source.data` as `form`. Raises ScenarioError for the first problem in the file."""
     try:
         return form.model_validate(source.data)
     except ValidationError as error:
@@ -23,14 +23,14 @@ def validate(source: Source, form: type[Form]) -> Form:
 
 
 def _keys(problem: Any) -> tuple[str | int, ...]:
-    """Path of the value the problem is about, without pydantic's names of alternatives."""
+    """Return the path of the invalid value, without the names of alternatives."""
     keys = [key for key in problem["loc"] if not str(key).startswith(TAG)]
     key = problem.get("ctx", {}).get("key")
     return (*keys, key) if key else tuple(keys)
 
 
 def _message(problem: Any) -> str:
-    """What is wrong and what to write, to follow the path of the value."""
+    """Return what is wrong and what to write; it follows the path of the value."""
     if problem["type"] == "netbench":
         return str(problem["msg"])
     if problem["type"] == "value_error":
@@ -39,7 +39,6 @@ def _message(problem: Any) -> str:
 
 
 def _expected(problem: Any) -> str:
-    """What pydantic would have taken."""
     context = problem.get("ctx", {})
     match problem["type"]:
         case "literal_error":

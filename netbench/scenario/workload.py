@@ -1,22 +1,23 @@
-"""What is trained: a GPT by its sizes, or models by name; and the part of a sweep that fits it."""
+"""Build the workload, a GPT by its sizes or a named model, and the models of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from netbench.errors import nearest
 from netbench.scenario.model import NAMED_MODELS, Workload
 from netbench.scenario.schema import ModelForm, NamedModelForm, ScenarioForm
-from netbench.scenario.source import Source
+from netbench.scenario.source import SourceFile
 from netbench.units import counted
 
-OF_A_GPT = ("pipeline", "layers", "batch", "micro_batch")
-OF_MODELS = ("models", "replicas")
-"""Keys of a sweep that only one kind of workload has."""
+GPT_KEYS = ("pipeline", "layers", "batch", "micro_batch")
+MODEL_KEYS = ("models", "replicas")
+"""Keys of a sweep that apply to only one kind of workload."""
 
 
 def build_workload(form: ScenarioForm) -> Workload:
-    """The workload of a scenario; of a named model, with the batch of all its devices."""
+    """Return the workload of a scenario; a named model has the batch of all devices."""
     if isinstance(form.workload, ModelForm):
         num_devices = sum(group.count * group.devices for group in form.nodes)
         return named_workload(form.workload, num_devices)
@@ -24,7 +25,7 @@ def build_workload(form: ScenarioForm) -> Workload:
 
 
 def named_workload(form: NamedModelForm, replicas: int = 1) -> Workload:
-    """A model by name, with the batch of so many replicas."""
+    """Return a named model with the batch of this number of replicas."""
     return Workload(
         layers=NAMED_MODELS[form.model],
         hidden=0,
@@ -38,46 +39,44 @@ def named_workload(form: NamedModelForm, replicas: int = 1) -> Workload:
     )
 
 
-def build_models(source: Source, form: ScenarioForm) -> tuple[Workload, ...]:
-    """The sweep's models, each with the batch of one replica; none, where it names none.
+def build_models(source: SourceFile, form: ScenarioForm) -> tuple[Workload, ...]:
+    """Return the sweep's models, each with the batch of one replica.
 
-    Raises ScenarioError for keys of a sweep that do not go with the workload, and for models and
-    replicas that are given twice, of the default slice but not of the sweep, or more than there is.
+    Raises ScenarioError for keys that do not apply to the workload, for repeated models, for models
+    of the default slice that the sweep lacks, and for more replicas than devices.
     """
     is_named = isinstance(form.workload, ModelForm)
+    misplaced = (
+        'needs a workload that names a model; write e.g. "model: resnet18" there, or remove it'
+    )
+    if is_named:
+        misplaced = "is for a GPT, but the workload names a model; remove it (use models, replicas)"
     for where, given in (((), form.sweep), (("default",), form.sweep.default)):
-        for key in OF_A_GPT if is_named else OF_MODELS:
+        for key in GPT_KEYS if is_named else MODEL_KEYS:
             if getattr(given, key, None) is not None:
-                raise source.error(("sweep", *where, key), _misplaced(is_named))
+                raise source.error(("sweep", *where, key), misplaced)
     models = form.sweep.models or []
-    _check_names(source, form, [model.model for model in models])
+    check_names(source, form, "models", [model.model for model in models])
     _check_replicas(source, form)
     return tuple(named_workload(model) for model in models)
 
 
-def _misplaced(is_named: bool) -> str:
-    if is_named:
-        return "is for a GPT, and the workload names a model; leave it out (models, replicas)"
-    return (
-        'needs a workload that names a model; write e.g. "model: resnet18" there, or leave it out'
-    )
-
-
-def _check_names(source: Source, form: ScenarioForm, names: Sequence[str]) -> None:
+def check_names(
+    source: SourceFile, form: ScenarioForm, key: Literal["models", "networks"], names: Sequence[str]
+) -> None:
+    """Raise ScenarioError for a repeated name under `key`, or an unknown one in `default`."""
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise source.error(
-                ("sweep", "models", i, "model"), f'"{name}" is given twice; keep one of the two'
-            )
-    for i, name in enumerate(form.sweep.default.models or []):
+            raise source.error(("sweep", key, i), f'"{name}" is given twice; keep one of the two')
+    for i, name in enumerate(getattr(form.sweep.default, key) or []):
         if name not in names:
             hint = nearest(name, names) if names else "add it there"
             raise source.error(
-                ("sweep", "default", "models", i), f'"{name}" is not in sweep.models; {hint}'
+                ("sweep", "default", key, i), f'"{name}" is not in sweep.{key}; {hint}'
             )
 
 
-def _check_replicas(source: Source, form: ScenarioForm) -> None:
+def _check_replicas(source: SourceFile, form: ScenarioForm) -> None:
     num_devices = sum(group.count * group.devices for group in form.nodes)
     for where, given in (((), form.sweep.replicas), (("default",), form.sweep.default.replicas)):
         for i, number in enumerate(given or []):

@@ -1,25 +1,24 @@
-"""Plans as flows over links: what an iteration takes, and why, in milliseconds.
+"""Simulate a plan: the time of an iteration, in milliseconds, without executing anything.
 
-- `simulate` turns a plan into a `Simulation`, `benchmark` a collective into seconds; `parallel`
-  runs many plans at once, `search` looks for the poorest network that will do.
-- `kernel` is the event loop, `graph` what it runs, `fabric` the network it runs on.
-- `pipeline` makes a graph of a schedule (`plan.schedules`), `zero3` of micro-steps over shards;
-  `local_steps` has systems that average after work of their own.
-- `collectives` are algorithms over the links. `profile` is what a transport library adds
-  (`profiles/*.yaml`, each constant with its source).
-- `explain` says where the time goes: `trail` walks back through waits, `losses` puts the largest
-  into words, `usage` has busy links, `activity` what ranks do, for a picture.
-- `unfold` is an iteration from end to end, rank by rank; `trace` writes one for Perfetto.
-- `scheduling` poses a plan to a scheduler as a problem, which `objective` times (`parts` of an
-  iteration apart) and `floors` bounds; `layouts` searches the plan too, `mending` says what lost
-  devices cost, `placement_file` keeps an answer.
-- `compiling` says so when numba compiles first.
+- `iteration` turns a plan into a `Simulation`.
+- `kernel` is the event loop, `graph` the task graph it runs, `fabric` the network underneath.
+- `pipeline` builds the graph of a pipeline schedule (`plan.schedules`), `segments` that of systems
+  whose ranks all do the same (`systems.iteration`).
+- `collectives` times the specifications of `plan.collectives`, within an iteration or alone.
+- `parallel` simulates many plans in worker processes.
+
+`netbench.explain` says why an iteration takes as long as it does.
 """
 
-from netbench.simulator.benchmark import simulate_collective
-from netbench.simulator.compiling import listen
-from netbench.simulator.profile import TransportProfile, load_transport
-from netbench.simulator.simulate import Part, Simulation, simulate
+from __future__ import annotations
+
+import logging
+
+from numba.core import event
+
+from netbench.simulator.collectives import simulate_collective
+from netbench.simulator.iteration import Part, Simulation, simulate
+from netbench.transport.profile import TransportProfile, load_transport
 
 __all__ = [
     "Part",
@@ -30,4 +29,23 @@ __all__ = [
     "simulate_collective",
 ]
 
-listen()
+
+class FirstCompilation(event.Listener):
+    """Logs when numba begins to compile, once: half a minute of silence looks like a hang.
+
+    Compiled code is kept beside the modules or in the user's cache.
+    """
+
+    told = False
+
+    def on_start(self, _: event.Event) -> None:
+        if not self.told:
+            self.told = True
+            log = logging.getLogger(__name__)
+            log.warning("compiling, once per installation: this may take half a minute")
+
+    def on_end(self, _: event.Event) -> None:
+        """Nothing: others may follow."""
+
+
+event.register("numba:compile", FirstCompilation())  # type: ignore[no-untyped-call]

@@ -1,28 +1,32 @@
-"""A network as resources that flows share, and paths between ranks across them."""
+"""The network as resources that flows share, and paths between ranks across them."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from netbench.errors import PlanError
 from netbench.scenario.model import Network
+from netbench.scenario.sharing import Crossing, QueueKind, Queues
 from netbench.simulator import kernel
-from netbench.simulator.profile import TransportProfile
+from netbench.transport.profile import TransportProfile
 
-_Limit = tuple[str, NDArray[np.bool_], NDArray[np.float64], tuple[NDArray[Any], ...]]
-"""A kind of resource, the paths that cross one, its rate (bit/s), and what tells it from others of
-its kind; of each path."""
+_BETWEEN_RANKS = ("src", "dst")
+_HOST, _CHANNELS, _INSIDE = (
+    QueueKind(name=name, by=_BETWEEN_RANKS) for name in ("host", "channels", "inside")
+)
+"""Limits of each pair of ranks: what hosts put on a connection, on several connections of a
+collective, and on ranks of one node."""
 
 
 class Fabric:
-    """Resources and paths, made as they are asked for.
+    """Resources and paths, created on demand.
 
-    node_of_rank: (num_ranks,), indices into the network's nodes. burst_bytes: what a connection
-    typically carries at once: its own queue adds so much to the round trip that TCP sees.
+    queues: of the network. node_of_rank: (num_ranks,), indices into its nodes. burst_bytes: bytes
+    that a connection typically sends at once; the time to send them adds to the round trip that TCP
+    sees.
     """
 
     def __init__(
@@ -39,13 +43,12 @@ class Fabric:
         self._num_ranks = len(self._node)
         mtu = network.mtu_bytes
         self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
-        regions = np.asarray(network.node_regions, dtype=np.int64)
-        self._region = regions[self._node]
+        self.queues = Queues(network)
+        self._region = self.queues.region[self._node]
         self._region_delay_s = np.array(
             [[link.one_way_delay_s for link in row] for row in network.links]
         )
-        self._region_bps = np.array([[link.bandwidth_bps for link in row] for row in network.links])
-        self._index: dict[int, NDArray[np.int32]] = {}  # by channels
+        self._index: dict[int, NDArray[np.int32]] = {}  # by number of channels
         self._capacity: list[float] = []
         self._keys: dict[tuple[object, ...], int] = {}
         self._hops = np.zeros((0, kernel.MAX_HOPS), np.int64)
@@ -53,36 +56,38 @@ class Fabric:
 
     @property
     def delay_s(self) -> NDArray[np.float64]:
-        """One-way, seconds, (num_paths,)."""
+        """One-way delays, seconds, (num_paths,)."""
         return self._delay_s
 
     @property
     def rate(self) -> NDArray[np.float64]:
-        """What each path carries when it is alone, payload bytes/s, (num_paths,)."""
+        """Rate of each path without contention, payload bytes/s, (num_paths,)."""
         capacity = np.append(self._capacity, math.inf)  # NONE is the last
         rate: NDArray[np.float64] = capacity[self._hops].min(axis=-1)
         return rate
 
     @property
     def resources(self) -> tuple[tuple[object, ...], ...]:
-        """What each resource is, in the order of `network().capacity`: its kind, then the ranks
-        (host, channels, inside), nodes (pair, egress, ingress) or regions (trunk) it joins; a class
-        has its node, delay and rate."""
+        """Keys of all resources, in the order of `network().capacity`.
+
+        A key is the kind, then the ranks that the resource joins (host, channels, inside), or the
+        columns of the network's queue.
+        """
         return tuple(self._keys)
 
     def one_way_delay_s(
         self, source: NDArray[np.int64], target: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Between ranks, seconds, in the shape of the arguments."""
+        """Return delays between ranks, seconds, in the shape of the arguments."""
         delay_s = self._region_delay_s[self._region[source], self._region[target]]
         return np.where(self._node[source] == self._node[target], 0.0, delay_s)
 
     def paths(
         self, source: NDArray[np.int64], target: NDArray[np.int64], channels: int = 1
     ) -> NDArray[np.int64]:
-        """Path indices from ranks to ranks, in the shape of the arguments.
+        """Return path indices from ranks to ranks, in the shape of the arguments.
 
-        channels: connections side by side that make up the path.
+        channels: number of parallel connections that make up a path.
         """
         if channels not in self._index:
             self._index[channels] = np.full(self._num_ranks**2, kernel.NONE, np.int32)
@@ -96,16 +101,16 @@ class Fabric:
         paths: NDArray[np.int64] = index.astype(np.int64)
         return paths
 
-    def network(self) -> kernel.Network:
-        """What the kernel needs of it."""
+    def network(self) -> kernel.FluidNetwork:
+        """Return the resources and paths created so far, for the kernel."""
         transport, rtt_s = self.transport, self._rtt_s
-        # RFC 6298, with a round trip that varies by what the connection itself has queued.
+        # RFC 6298, with a round trip that varies by the time the connection itself has queued.
         queue_s = self._burst_bytes / self.rate
-        return kernel.Network(
+        return kernel.FluidNetwork(
             capacity=np.asarray(self._capacity, dtype=np.float64),
             hops=self._hops,
             rtt_s=rtt_s,
-            idle_s=np.where(  # a window that is never short is never halved
+            idle_s=np.where(  # no round trip: the window never limits
                 rtt_s > 0,
                 rtt_s + queue_s + np.maximum(transport.retransmission_s, 4 * queue_s),
                 np.inf,
@@ -123,12 +128,12 @@ class Fabric:
     def copy_s(
         self, source: NDArray[np.int64], target: NDArray[np.int64], size: float
     ) -> NDArray[np.float64]:
-        """Seconds a process needs to move `size` bytes between its buffers and its sockets."""
+        """Return the seconds that a process needs to copy `size` bytes from or to its sockets."""
         inside = self._node[source] == self._node[target]
         return np.where(inside, 0.0, 8 * size / self.transport.host_bps)
 
     def num_beside(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each of `ranks`, (n,): how many of them are on its node, itself included."""
+        """Return, for each of `ranks`, (n,), how many of them are on its node, itself included."""
         nodes = self._node[ranks]
         count: NDArray[np.int64] = np.bincount(nodes)[nodes]
         return count
@@ -136,30 +141,34 @@ class Fabric:
     def buffered_bytes(
         self, source: NDArray[np.int64], target: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Bytes that one end of a connection holds; unlimited inside a node."""
+        """Return the bytes that one end of a connection buffers; unlimited inside a node."""
         transport = self.transport
         paths = self.paths(source, target)
         rtt_s = self._rtt_s[paths]
         window = np.where(rtt_s > 0, self.rate[paths], 0.0) * rtt_s * transport.window_factor
-        held = transport.fifo_bytes + transport.window_bytes + window
-        return np.where(self._node[source] == self._node[target], math.inf, held)
+        buffered = transport.fifo_bytes + transport.window_bytes + window
+        return np.where(self._node[source] == self._node[target], math.inf, buffered)
 
     def _make(
         self, source: NDArray[np.int64], target: NDArray[np.int64], channels: int
     ) -> NDArray[np.int64]:
-        """New paths, with the resources that they cross; their indices."""
+        """Create paths and the resources that they cross. Return the indices of the paths."""
         delay_s = self.one_way_delay_s(source, target)
         rtt_s = delay_s + self.one_way_delay_s(target, source)
         hops = np.full((len(source), kernel.MAX_HOPS), kernel.NONE)
         used = np.zeros(len(source), np.int64)
+        a, b = self._node[source], self._node[target]
         host_bps = channels * self._host_bps(rtt_s) / self._goodput
-        own = ("host" if channels == 1 else "channels", host_bps)
-        for kind, where, bps, which in self._limits(source, target, delay_s, own):
-            some = np.flatnonzero(where & np.isfinite(bps))
-            keys = zip(*(column[some].tolist() for column in which), strict=True)
+        inside_bps = np.full(len(a), self.transport.inside_node_bps / self._goodput)
+        for crossing in (
+            Crossing(_INSIDE, a == b, inside_bps, (source, target)),
+            Crossing(_HOST if channels == 1 else _CHANNELS, a != b, host_bps, (source, target)),
+            *self.queues.between(a, b),
+        ):
+            some = np.flatnonzero(crossing.passes & np.isfinite(crossing.bps))
             hops[some, used[some]] = [
-                self._resource((kind, *key), limit)
-                for key, limit in zip(keys, bps[some].tolist(), strict=True)
+                self._resource(key, limit)
+                for key, limit in zip(crossing.ids(some), crossing.bps[some].tolist(), strict=True)
             ]
             used[some] += 1
         first = len(self._hops)
@@ -169,38 +178,8 @@ class Fabric:
         self._channels = np.append(self._channels, np.full(len(source), channels))
         return np.arange(first, len(self._hops))
 
-    def _limits(
-        self,
-        source: NDArray[np.int64],
-        target: NDArray[np.int64],
-        delay_s: NDArray[np.float64],
-        own: tuple[str, NDArray[np.float64]],
-    ) -> list[_Limit]:
-        """What the network's sharing puts on paths. own: that of each connection, on its hosts."""
-        network = self._network
-        a, b = self._node[source], self._node[target]
-        inside, far = a == b, a != b
-        src, dst = self._region[source], self._region[target]
-        link_bps = self._region_bps[src, dst]
-        inside_bps = np.full(len(a), self.transport.inside_node_bps / self._goodput)
-        kind, host_bps = own
-        limits: list[_Limit] = [
-            ("inside", inside, inside_bps, (source, target)),
-            (kind, far, host_bps, (source, target)),
-        ]
-        trunked = far & (src != dst) if network.sharing == "trunk" else np.zeros_like(far)
-        if network.sharing == "class":
-            limits.append(("class", far, link_bps, (a, delay_s, link_bps)))
-        else:
-            limits.append(("pair", far & ~trunked, link_bps, (a, b)))
-            limits.append(("trunk", trunked, link_bps, (src, dst)))
-        if network.sharing == "nic":
-            nic_bps = np.asarray(network.nic_bps, dtype=np.float64)
-            limits += [("egress", far, nic_bps[a], (a,)), ("ingress", far, nic_bps[b], (b,))]
-        return limits
-
     def _host_bps(self, rtt_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Payload that a connection carries at most: its host's, or a window per round trip."""
+        """Return the payload rate of a connection: its host's limit, or a window per round trip."""
         transport = self.transport
         window_bytes = transport.max_window_bytes * transport.sockets
         with np.errstate(divide="ignore"):

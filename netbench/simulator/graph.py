@@ -16,10 +16,10 @@ from netbench.simulator.fabric import Fabric
 Ids = NDArray[np.int64]
 
 
-class Kind(IntEnum):
-    """What a task is, for whoever asks where the time went."""
+class TaskKind(IntEnum):
+    """Kind of a task, for reports on where the time went."""
 
-    MARK = 0  # takes no time: a moment that others wait for
+    MARK = 0  # takes no time: a moment that tasks wait for
     FORWARD = 1
     BACKWARD = 2
     OPTIMIZER = 3
@@ -30,13 +30,13 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timeline:
-    """Every task of a graph with its time.
+class TaskTimeline:
+    """All tasks of a graph with their times.
 
-    Arrays of (num_tasks,). kind: `Kind`. rank: whose; for a transfer the sender. peer: the
-    receiver of a transfer, else -1. label: micro-batch, slice or step, -1 = none.
-    start_s, end_s: seconds. amount: seconds of work, or bytes. path: of the fabric, -1 = none.
-    The edges, (num_edges,): `after` waits for `before`, and lag_s longer.
+    Arrays of (num_tasks,). kind: `TaskKind`. rank: the rank that works or sends. peer: the receiver
+    of a transfer, else -1. label: micro-batch, slice or step, -1 = none. start_s, end_s: seconds.
+    amount: seconds of work, or bytes. path: index in the fabric, -1 = none.
+    Edges, (num_edges,): `after` starts at least lag_s seconds after the end of `before`.
     """
 
     kind: NDArray[np.int8]
@@ -60,11 +60,11 @@ _COLUMNS: dict[str, type] = {
     "amount": np.float64,
     "path": np.int64,
 }
-"""Of a task."""
+"""Columns of a task."""
 
 
 class Graph:
-    """Collects tasks and edges; `run` times them on a fabric."""
+    """A graph under construction; `run` times its tasks on a fabric."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
@@ -75,25 +75,28 @@ class Graph:
     def work(
         self, kind: ArrayLike, rank: ArrayLike, seconds: ArrayLike = 0.0, label: ArrayLike = -1
     ) -> Ids:
-        """Tasks that keep `rank` busy for `seconds`. Arguments broadcast; ids have their shape."""
+        """Add tasks that keep `rank` busy for `seconds`. Arguments broadcast, to the ids' shape."""
         return self._add(kind, rank, -1, label, seconds, kernel.NONE)
 
     def flow(
         self,
-        kind: Kind,
+        kind: TaskKind,
         source: ArrayLike,
         target: ArrayLike,
         size: ArrayLike,
         label: ArrayLike = -1,
     ) -> Ids:
-        """Tasks that move `size` bytes from rank `source` to rank `target`; each ends when its
-        last byte leaves, so what needs the bytes waits a one-way delay longer (`delay_s`)."""
-        channels = self.fabric.transport.channels if kind == Kind.COLLECTIVE else 1
+        """Add tasks that move `size` bytes from rank `source` to rank `target`.
+
+        A task ends when its last byte leaves. A task that needs the bytes waits a one-way delay
+        longer (`delay_s`).
+        """
+        channels = self.fabric.transport.channels if kind == TaskKind.COLLECTIVE else 1
         path = self.fabric.paths(np.asarray(source), np.asarray(target), channels)
         return self._add(kind, source, target, label, size, path)
 
     def edge(self, before: ArrayLike, after: ArrayLike, lag_s: ArrayLike = 0.0) -> None:
-        """`after` starts `lag_s` seconds after `before` ended, or later. Arguments broadcast."""
+        """Let `after` start at least `lag_s` seconds after `before` ended. Arguments broadcast."""
         shape = _common_shape(before, after, lag_s)
         self._edges.append(
             (
@@ -104,10 +107,10 @@ class Graph:
         )
 
     def delay_s(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
-        """One-way delays between ranks, seconds."""
+        """Return one-way delays between ranks, seconds."""
         return self.fabric.one_way_delay_s(np.asarray(source), np.asarray(target))
 
-    def run(self) -> Timeline:
+    def run(self) -> TaskTimeline:
         """Time every task."""
         kind, rank, peer, label, amount, path = (
             np.concatenate([np.zeros(0, _COLUMNS[name]), *parts])
@@ -129,7 +132,7 @@ class Graph:
             lag_s=lag_s,
         )
         start_s, end_s = kernel.run(tasks, self.fabric.network())
-        return Timeline(
+        return TaskTimeline(
             kind=kind,
             rank=rank,
             peer=peer,
@@ -168,7 +171,7 @@ def _common_shape(*arrays: ArrayLike) -> tuple[int, ...]:
 
 
 def _filled(values: ArrayLike, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """`values` broadcast to `shape`, flat. Much less overhead than `numpy.broadcast_arrays`."""
+    """Return `values` broadcast to `shape`, flat; faster than `numpy.broadcast_arrays`."""
     array: NDArray[Any] = np.empty(shape, dtype)
     array[...] = values
     return array.ravel()

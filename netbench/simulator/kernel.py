@@ -1,22 +1,22 @@
-"""The event loop: when every task of a graph starts and ends.
+"""The event loop: start and end of every task of a graph.
 
-A task either works for a time or moves bytes across resources (links, NICs, classes), which it
-shares by max-min fairness with every flow that crosses them at that moment. Between events all
+A task either works for a time or is a flow: it moves bytes across resources (links, NICs, classes).
+Flows that cross a resource at the same moment share it by max-min fairness. Between events all
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
 
-When work ends is known as soon as all tasks before it have their ends. So it is for a flow that is
-alone wherever it goes. Only flows that meet others wait for the clock. Who meets is found by
-trying: all count as alone until two are on a resource at once, which is then shared, and all runs
-again.
+The end of a work task is known as soon as all its predecessors have ended. So is the end of a flow
+that has its resources to itself. Only flows that contend with others wait for the clock. Contention
+is found iteratively: assume that there is none; if two flows are on a resource at once, mark it and
+everything connected with it as shared, and run again.
 
-Compiled code counts references to arrays, at more than what a step costs, unless it is seen to need
-none: so loops over hops do not break, and helpers are given arrays one by one. All of it is one
-module, for numba's cache notices changes of a function's own file only.
+Compiled code counts references to arrays unless numba can prune that, and counting costs more than
+a step. Therefore loops over hops do not break, and helpers take arrays one by one. All compiled
+code is in this module, since numba's cache only notices changes of a function's own file.
 
 A connection starts slowly, as TCP does: it sends its window, waits for the round trip to end, and
-doubles the window, until one fills the round trip (first window: RFC 6928). From then on a window
-grows by what is sent, while that is more than half of it, and is halved for every retransmission
-timeout that the connection is idle (RFC 2861; on by default in Linux).
+doubles the window, until one fills the round trip (first window: RFC 6928). From then on the window
+grows by the bytes sent while they exceed half of it. It is halved for every retransmission timeout
+that the connection is idle (RFC 2861; on by default in Linux).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Flags = NDArray[np.bool_]
 Records = NDArray[np.void]
 
 MAX_HOPS = 4
-"""Resources that a flow crosses at most: its connection, egress NIC, link or class, ingress NIC."""
+"""Most resources that a flow crosses: its connection, egress NIC, link or class, ingress NIC."""
 
 NONE = -1
 _TICKS = float(1 << 30)
-"""Of a second: what should happen at once does, however a processor rounds."""
+"""Resolution of the clock, per second. Events that should coincide do, however a CPU rounds."""
 
 
-class Network(NamedTuple):
-    """What flows cross.
+class FluidNetwork(NamedTuple):
+    """Resources, and the paths of connections across them.
 
     capacity: (num_resources,), bytes/s. hops: (num_paths, MAX_HOPS), resource indices, NONE where
-    there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idleness that halves a
-    connection's window. first_window: (num_paths,), bytes; inf = never slow.
+    there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idle time that halves a
+    connection's window. first_window: (num_paths,), bytes; inf = no slow start.
     """
 
     capacity: Floats
@@ -56,11 +56,11 @@ class Network(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """What is to be done, and in which order.
+    """Tasks and the edges between them.
 
     amount: (num_tasks,), seconds of work, or bytes where `path` is not NONE. num_before:
-    (num_tasks,), how many tasks each waits for. What waits for task t is
-    after[after_start[t]:after_start[t + 1]], and may start `lag_s` seconds after t ended.
+    (num_tasks,), number of predecessors. The successors of task t are
+    after[after_start[t]:after_start[t + 1]]; each may start `lag_s` seconds after t ended.
     """
 
     amount: Floats
@@ -80,8 +80,8 @@ _TASK = np.dtype(
         ("waiting", np.int64),
     ]
 )
-"""A task, its figures side by side in memory, for the loop jumps between tasks. waiting: how many
-tasks it still waits for; those that have ended let it start at `start`."""
+"""A task. Its fields are side by side in memory, since the loop jumps between tasks. waiting:
+predecessors that have not ended; the others let it start at `start`."""
 
 _PATH = np.dtype(
     [
@@ -96,8 +96,9 @@ _PATH = np.dtype(
         ("alone", np.bool_),
     ]
 )
-"""A path and its connection: its window, what of it is left in the round that began at `round_s`,
-when it was last used (-1 = never), as in `Network`, and the most that it can carry, bytes/s."""
+"""A path and its connection. window, granted: bytes, in all and left in the round that began at
+`round_s`. used_s: time of last use, -1 = never. rtt_s, idle_s, first: as in `FluidNetwork`.
+fastest: capacity of the path, bytes/s. alone: no flow on it contends with another path's."""
 
 _FLOW = np.dtype(
     [
@@ -113,9 +114,10 @@ _FLOW = np.dtype(
         ("mark", np.int64),
     ]
 )
-"""A flow under way that is not alone: when it is to be looked at, whose it is, and its place in the
-queue (of one that is over: the next that is); bytes left, bytes that may go now (`chunk`; 0 = none
-are under way) and are still to go (`until`), its rate and since when; in which sharing it was."""
+"""A flow under way that may contend. due: time of its next event. task: its task. place: index in
+the queue (of a finished flow: the next finished one). left: bytes. chunk: bytes that may leave now,
+0 = none are under way. until: bytes of the chunk that had not left at `since`. rate: bytes/s since
+then. mark: the sharing that it was part of."""
 
 _RESOURCE = np.dtype(
     [
@@ -128,16 +130,17 @@ _RESOURCE = np.dtype(
         ("dirty", np.bool_),
     ]
 )
-"""A resource: from when on it is free, if it is not shared; else the first of its flows, as a slot.
-While it is shared anew: what is left of it, for how many flows, and in which sharing."""
+"""A resource. free_s: end of its last flow, if it is not shared. head: slot of the first of its
+flows, if it is. While rates are computed: room, bytes/s left for `users` flows; mark, the sharing
+that reached it; dirty, whether its rates must be computed again."""
 
 
 class _Traffic(NamedTuple):
-    """What flows that are not alone need.
+    """State of the flows that may contend.
 
-    queue: such flows, a heap by due time and task. beside: (num_slots, 2), one slot per flow and
-    hop, the next and the previous one on the same resource. dirty: resources to be shared anew.
-    reached: those that a sharing reaches. num: see `_QUEUED`.
+    queue: those flows, a heap by due time and task. beside: (num_slots, 2), one slot per flow and
+    hop: the next and the previous one on the same resource. dirty: resources whose rates must be
+    computed again. reached: resources that a sharing reaches. num: see `_QUEUED`.
     """
 
     flows: Records
@@ -150,18 +153,18 @@ class _Traffic(NamedTuple):
 
 
 _QUEUED, _FLOWS, _OVER, _DIRTY, _SHARES = range(5)
-"""Of `num`: length of the queue, flows so far, the first of those that are over, length of `dirty`,
-sharings so far."""
+"""Indices of `num`: length of the queue, flows so far, first of the finished flows, length of
+`dirty`, sharings so far."""
 
 
-def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
-    """Start and end of every task, (num_tasks,), seconds; nan for a task that cannot start."""
+def run(tasks: Tasks, network: FluidNetwork) -> tuple[Floats, Floats]:
+    """Return start and end of every task, (num_tasks,), seconds; nan if a task cannot start."""
     num_tasks, num_resources = len(tasks.amount), len(network.capacity)
     shared, alone = np.zeros(num_resources, np.bool_), np.ones(len(network.hops), np.bool_)
-    for last_try in (False, False, False, True):  # sharing moves flows in time, and others meet
+    for last_try in (False, False, False, True):  # sharing delays flows, and others contend
         if last_try:
             shared[:], alone[:] = True, False
-        # Made here: numba 0.68 loses writes to arrays of a tuple that is made in compiled code.
+        # Allocated here: numba 0.68 loses writes to arrays of a tuple built in compiled code.
         state, paths = _records(num_tasks, _TASK), _records(len(alone), _PATH)
         traffic = _Traffic(
             flows=_records(num_tasks, _FLOW),
@@ -178,23 +181,23 @@ def run(tasks: Tasks, network: Network) -> tuple[Floats, Floats]:
 
 
 def _records(count: int, dtype: np.dtype[np.void]) -> Records:
-    return np.empty(count, dtype).view(np.recarray)  # so that it runs uncompiled, too
+    return np.empty(count, dtype).view(np.recarray)  # so that it also runs uncompiled
 
 
 @njit(cache=True, error_model="numpy")
 def _run(
     tasks: Tasks,
-    network: Network,
+    network: FluidNetwork,
     shared: Flags,
     alone: Flags,
     state: Records,
     paths: Records,
     traffic: _Traffic,
 ) -> bool:
-    """Fill `state`. False = flows that were taken to be alone met: `shared` has more resources."""
+    """Fill `state`. Return False if flows taken to be alone contend; `shared` then marks more."""
     flows, resources, queue, beside, dirty, _, num = traffic
     hops, num_tasks = network.hops, len(state)
-    ready = np.empty(num_tasks, np.int64)  # in order: all before them have ended
+    ready = np.empty(num_tasks, np.int64)  # in order: all their predecessors have ended
     num_ready = num_begun = 0
     for index in range(len(resources)):
         resources[index].capacity = network.capacity[index]
@@ -287,7 +290,7 @@ def _tick(time_s: float) -> float:
 def _release(
     task: int, end: float, tasks: Tasks, state: Records, ready: Integers, num_ready: int
 ) -> int:
-    """Tell those that wait for a task when it ends, and note whom nothing else keeps waiting."""
+    """Tell the successors of a task when it ends, and append those that wait for nothing else."""
     for edge in range(tasks.after_start[task], tasks.after_start[task + 1]):
         later = tasks.after[edge]
         state[later].start = max(state[later].start, _tick(end + tasks.lag_s[edge]))
@@ -299,7 +302,7 @@ def _release(
 
 
 @njit(cache=True, error_model="numpy")
-def _new_path(index: int, network: Network, alone: bool, paths: Records) -> None:
+def _new_path(index: int, network: FluidNetwork, alone: bool, paths: Records) -> None:
     path = paths[index]
     path.window = path.granted = path.first = network.first_window[index]
     path.rtt_s, path.idle_s = network.rtt_s[index], network.idle_s[index]
@@ -313,7 +316,7 @@ def _new_path(index: int, network: Network, alone: bool, paths: Records) -> None
 
 @njit(cache=True, error_model="numpy")
 def _wake(now: float, path: Any) -> None:
-    """A message begins: the first round, or what idleness has left of the window."""
+    """Begin a message: start the first round, or halve the window for the idle time."""
     if path.used_s < 0.0:
         path.round_s = now
     elif now - path.used_s >= path.idle_s:
@@ -329,7 +332,7 @@ def _round_ends(path: Any) -> float:
 
 @njit(cache=True, error_model="numpy")
 def _granted(left: float, now: float, path: Any) -> float:
-    """Bytes that may go now; none until `_round_ends` where the window is used up."""
+    """Return the bytes that may leave now: 0 until `_round_ends` if the window is used up."""
     if path.granted < np.inf and now >= _round_ends(path):
         if path.granted <= path.window / 2.0:  # only a window that was used grows
             path.window *= 2.0
@@ -343,7 +346,7 @@ def _granted(left: float, now: float, path: Any) -> float:
 
 @njit(cache=True, error_model="numpy")
 def _sent(chunk: float, amount: float, now: float, path: Any) -> None:
-    """Some bytes of a message of `amount` have left."""
+    """Account for bytes of a message of `amount` that have left."""
     path.granted -= chunk
     path.used_s = now
     if path.granted == np.inf and 2.0 * amount > path.window:
@@ -352,7 +355,7 @@ def _sent(chunk: float, amount: float, now: float, path: Any) -> None:
 
 @njit(cache=True, error_model="numpy")
 def _send_alone(start: float, amount: float, path: Any) -> float:
-    """When a message has left that has all that its path can carry."""
+    """Return the time at which a message has left that has its path to itself."""
     now, left = start, amount
     _wake(now, path)
     while left > 0.0:
@@ -370,7 +373,7 @@ def _send_alone(start: float, amount: float, path: Any) -> float:
 def _occupy(
     path: int, start: float, end: float, hops: Integers, resources: Records, shared: Flags
 ) -> bool:
-    """Whether a path's resources are free from `start` on; they are not until `end`."""
+    """Occupy a path's resources until `end`. Return whether all were free at `start`."""
     all_free = True
     for hop in range(_num_hops(path, hops)):
         index = hops[path, hop]
@@ -382,7 +385,7 @@ def _occupy(
 
 @njit(cache=True, error_model="numpy")
 def _spread(hops: Integers, shared: Flags, alone: Flags) -> None:
-    """Who crosses a shared resource is not alone, and shares all others that it crosses."""
+    """Mark paths across shared resources as not alone, and the other resources that they cross."""
     grows = True
     while grows:
         grows = False
@@ -415,7 +418,7 @@ def _sooner(a: int, b: int, flows: Records) -> bool:
 
 @njit(cache=True, error_model="numpy")
 def _queue(flow: int, due: float, queue: Integers, flows: Records, num: Integers) -> None:
-    """Look at a flow at `due`, and not when it was to be looked at before."""
+    """Schedule a flow's next event at `due`, in place of the one before."""
     at = flows[flow].place
     flows[flow].due = due
     if at == NONE:
@@ -430,7 +433,7 @@ def _queue(flow: int, due: float, queue: Integers, flows: Records, num: Integers
 
 @njit(cache=True, error_model="numpy")
 def _sink(flow: int, at: int, queue: Integers, flows: Records, length: int) -> None:
-    """Put a flow at a place of the heap, or further down."""
+    """Insert a flow at a place of the heap, or further down."""
     while True:
         child = 2 * at + 1
         if child + 1 < length and _sooner(queue[child + 1], queue[child], flows):
@@ -446,7 +449,7 @@ def _sink(flow: int, at: int, queue: Integers, flows: Records, length: int) -> N
 
 @njit(cache=True, error_model="numpy")
 def _next(queue: Integers, flows: Records, num: Integers) -> int:
-    """Take the flow that is due first from the heap."""
+    """Remove the flow that is due first from the heap."""
     flow = queue[0]
     num[_QUEUED] -= 1
     _sink(queue[num[_QUEUED]], 0, queue, flows, num[_QUEUED])
@@ -464,7 +467,7 @@ def _num_hops(path: int, hops: Integers) -> int:
 
 @njit(cache=True, error_model="numpy")
 def _touch(index: int, resources: Records, dirty: Integers, num: Integers) -> None:
-    """Note, once, that a resource is to be shared anew."""
+    """Append a resource to the dirty ones, once."""
     dirty[num[_DIRTY]] = index
     num[_DIRTY] += not resources[index].dirty
     resources[index].dirty = True
@@ -480,7 +483,7 @@ def _enter(
     dirty: Integers,
     num: Integers,
 ) -> None:
-    """Put a flow on its resources, which are to be shared anew."""
+    """Add a flow to its resources, which become dirty."""
     for hop in range(_num_hops(path, hops)):
         index = hops[path, hop]
         slot, first = flow * MAX_HOPS + hop, resources[index].head
@@ -501,7 +504,7 @@ def _leave(
     dirty: Integers,
     num: Integers,
 ) -> None:
-    """Take a flow off its resources; those that others still use are to be shared anew."""
+    """Remove a flow from its resources; those that others still use become dirty."""
     for hop in range(_num_hops(path, hops)):
         index = hops[path, hop]
         slot = flow * MAX_HOPS + hop
@@ -520,7 +523,7 @@ def _leave(
 def _only_flow(
     index: int, hops: Integers, flows: Records, resources: Records, beside: Integers
 ) -> int:
-    """The flow that has a resource and all its other ones to itself, or NONE."""
+    """Return the flow that has a resource and its other ones to itself, or NONE."""
     slot = resources[index].head
     flow = max(slot, 0) // MAX_HOPS
     path = flows[flow].path
@@ -533,7 +536,7 @@ def _only_flow(
 
 @njit(cache=True, error_model="numpy")
 def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
-    """A flow goes on at a rate from now: when it will have sent what it may."""
+    """Set a flow's rate from now on. Return when it will have sent its chunk."""
     if flows[flow].rate == rate:
         return float(flows[flow].due)
     flows[flow].until -= flows[flow].rate * (now - flows[flow].since)
@@ -543,8 +546,10 @@ def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
 
 @njit(cache=True, error_model="numpy")
 def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
-    """Max-min rates for all flows that a resource reaches, by progressive filling: the resource
-    with the least room per flow is full first and fixes its flows' rate."""
+    """Compute max-min rates for all flows connected with a resource, by progressive filling.
+
+    The resource with the least room per flow fills up first and fixes the rate of its flows.
+    """
     flows, resources, queue, beside, _, reached, num = traffic
     num_reached, num_open = _gather(first, hops, flows, resources, beside, reached, num[_SHARES])
     while num_open > 0:
@@ -578,10 +583,10 @@ def _gather(
     reached: Integers,
     mark: int,
 ) -> tuple[int, int]:
-    """Mark the resources and flows that `first` is connected with; how many of each."""
+    """Mark the resources and flows connected with `first`. Return the number of each."""
     resources[first].mark, reached[0] = mark, first
     num_reached, num_flows, place = 1, 0, 0
-    while place < num_reached:  # the list grows while it is walked
+    while place < num_reached:  # the list grows meanwhile
         index = reached[place]
         resources[index].room, resources[index].users = resources[index].capacity, 0
         slot = resources[index].head
@@ -605,8 +610,11 @@ def _gather(
 def by_task(
     before: Integers, after: Integers, lag_s: Floats, num_tasks: int
 ) -> tuple[Integers, Integers, tuple[Integers, Integers, Floats]]:
-    """Edges in order of the task before, stable: where each task's start, (num_tasks + 1,), for how
-    many tasks each waits, (num_tasks,), and the edges."""
+    """Sort edges by predecessor, stably.
+
+    Return the start of each task's edges, (num_tasks + 1,), the number of its predecessors,
+    (num_tasks,), and the sorted edges.
+    """
     starts, num_before = np.zeros(num_tasks + 1, np.int64), np.zeros(num_tasks, np.int64)
     for edge in range(len(before)):
         starts[before[edge] + 1] += 1

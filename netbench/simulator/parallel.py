@@ -1,4 +1,4 @@
-"""Many plans at once, over the cores of this machine."""
+"""Simulate many plans at once, on the cores of this machine."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import numpy as np
 
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
-from netbench.simulator.simulate import simulate
+from netbench.simulator.iteration import simulate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FEW = 8
-"""Plans that are simulated sooner in this process than others are started."""
+"""Fewer plans than this are simulated in this process: starting others takes longer."""
 
 CHUNKS_PER_WORKER = 16
-"""Plans travel in so many portions: large enough to be cheap, small enough to balance."""
+"""Portions of plans per worker: large enough to be cheap, small enough to balance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """What of a simulation travels between processes. iteration_s, phases: seconds."""
+    """Result of a simulation, as sent between processes. iteration_s, phases: seconds."""
 
     iteration_s: float
     phases: dict[str, float]
@@ -47,9 +47,9 @@ def time_plan(plan: Plan) -> Timing:
 def time_plans(plans: Sequence[Plan], num_workers: int | None = None) -> Iterator[Timing]:
     """Simulate `plans`, in their order. num_workers: processes, None = one per core.
 
-    The first plan is simulated before this returns, in this process: it compiles the kernel, or
-    loads it, and forked workers have it then. Raises what `simulate` raises, and TestbedError when
-    a worker dies.
+    The first plan is simulated in this process before this returns. That compiles or loads the
+    kernel, and forked workers inherit it. Raises the errors of `simulate`, and TestbedError when a
+    worker dies.
     """
     if num_workers is None:
         num_workers = len(os.sched_getaffinity(0))
@@ -60,7 +60,7 @@ def time_plans(plans: Sequence[Plan], num_workers: int | None = None) -> Iterato
 
 
 def library_versions() -> dict[str, str]:
-    """What can change a simulated figure, for its record."""
+    """Return the versions of libraries that can change a simulated figure, for its record."""
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -71,8 +71,11 @@ def library_versions() -> dict[str, str]:
 def in_workers(
     function: Callable[[Item], Result], items: Sequence[Item], num_workers: int | None = None
 ) -> Iterator[Result]:
-    """What `function`, of a module, returns for each of `items`, in their order. num_workers:
-    processes, None = one per core. Raises what it raises, and TestbedError when a worker dies."""
+    """Return the results of `function` for `items`, in their order.
+
+    function: a function of a module. num_workers: processes, None = one per core. Raises the errors
+    of `function`, and TestbedError when a worker dies.
+    """
     cores = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
     num_workers = max(1, min(cores, len(items)))
     pool = ProcessPoolExecutor(num_workers, get_context("fork"), initializer=_start_worker)
@@ -81,14 +84,14 @@ def in_workers(
         yield from pool.map(function, items, chunksize=chunk)
     except BrokenProcessPool as error:
         raise TestbedError(
-            "a process that simulated plans was ended from outside (out of memory?); "
-            "what was recorded before is kept, continue with --resume"
+            "a process that simulated plans was killed (out of memory?); earlier records are kept; "
+            "continue with --resume"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _start_worker() -> None:
-    """Leave an interruption to the parent, which cancels; do not inherit its way to end."""
+    """Ignore interruptions, which the parent handles; do not inherit its handler of SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,12 +1,12 @@
-"""A pipeline schedule as a graph: compute, and messages as NCCL moves them over TCP.
+"""Build the graph of a pipeline schedule: compute, and messages as NCCL moves them over TCP.
 
-A message of S bytes is three things. The sender's operation copies it into the library's buffers,
-the bytes cross the network, and the receiver's operation copies them out: each copy takes S over
-what a process moves through its sockets. Operations of one communicator follow one another, which
-is what keeps fast networks from hiding their transfers behind compute. The buffers at either end
-hold E = FIFO + window + factor x rate x round trip: so many bytes may arrive before the receiver
-asks for them, and a send is done when no more than that is left. On long paths E is several
-messages and nobody waits for anybody; on short ones it is a part of one.
+A message of S bytes has three steps. The sender's operation copies it into the library's buffers,
+the bytes cross the network, and the receiver's operation copies them out. Each copy takes S over
+the rate at which a process moves bytes through its sockets. Operations of one communicator follow
+one another, so fast networks cannot hide their transfers behind compute. The buffers at either end
+hold E = FIFO + window + factor x rate x round trip. Up to E bytes may arrive before the receiver
+asks for them, and a send is done when at most E bytes are left. On long paths E is several
+messages, and ranks do not wait for each other; on short paths it is a part of a message.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from netbench.plan.schedules import (
     Work,
     user,
 )
-from netbench.simulator.graph import Graph, Ids, Kind
+from netbench.simulator.graph import Graph, Ids, TaskKind
 
 MAX_AHEAD = 64
-"""Messages in buffers, beyond which they count as unlimited: no schedule has more under way."""
+"""Buffers of more messages than this count as unlimited: no schedule has more under way."""
 
-_KINDS = {FORWARD: Kind.FORWARD, BACKWARD: Kind.BACKWARD, WEIGHT: Kind.BACKWARD}
+_KINDS = {FORWARD: TaskKind.FORWARD, BACKWARD: TaskKind.BACKWARD, WEIGHT: TaskKind.BACKWARD}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,21 +43,21 @@ class Lanes:
     ranks: Ids
     num_micro_batches: int
     message_bytes: float
-    blocking: bool  # a rank waits for every exchange; else compute and communication overlap
+    blocking: bool  # a rank waits for every exchange; otherwise compute overlaps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """A schedule as the tasks of one pipeline and what they wait for: of no network, and no time.
+    """A schedule as the tasks and edges of one pipeline, independent of network and durations.
 
-    Of tasks, (num_tasks,): kind (`Kind`), stage, label (micro-batch). First comes all work, with
-    its virtual_stage, (num_work,); work_of has the tasks of every kind of work. Then come those of
-    messages, four times (num_messages,): where sends start, are done, receives start, are done. The
-    last are marks.
-    Of messages, (num_messages,), those from one stage to another together and in order: source and
-    target stage, place among those, and how many these are (length).
+    Tasks, (num_tasks,): kind (`TaskKind`), stage, label (micro-batch). Work comes first, with its
+    virtual_stage, (num_work,); work_of has the tasks of every kind of work. Messages follow, four
+    times (num_messages,): start and end of their sends, start and end of their receives. Marks are
+    last.
+    Messages, (num_messages,), grouped by pair of stages, in order: source and target stage, place
+    in their group, and length of that group.
     before, after: (num_edges,), tasks. first: tasks that wait for the gate of their stage. ends:
-    (num_stages,), a mark that follows all of a stage.
+    (num_stages,), a mark that follows all tasks of a stage.
     """
 
     kind: NDArray[np.int8]
@@ -76,8 +76,7 @@ class Wiring:
 
 
 class _Names(NamedTuple):
-    """Tasks of one lane: all work, and of every message where its send starts, is done, where its
-    receive starts, is done."""
+    """Tasks of one lane: all work, and start and end of the send and receive of every message."""
 
     work: dict[Work, int]
     issue: dict[Message, int]
@@ -87,7 +86,7 @@ class _Names(NamedTuple):
 
 
 def wire(programs: list[Program], *, blocking: bool) -> Wiring:
-    """A schedule's programs, by stage. blocking: as in `Lanes`."""
+    """Turn a schedule's programs, by stage, into tasks and edges. blocking: as in `Lanes`."""
     works = [
         (stage, step)
         for stage, program in enumerate(programs)
@@ -113,8 +112,8 @@ def wire(programs: list[Program], *, blocking: bool) -> Wiring:
     edges, marks, firsts = _edges(programs, names, ends, blocking=blocking)
     before, after = np.array(edges, np.int64).reshape(-1, 2).T
     others = np.array([*range(len(programs)), *marks], np.int64)
-    operations = np.repeat([Kind.MARK, Kind.SEND, Kind.MARK, Kind.RECEIVE], count)
-    marks_kind, no_label = np.full(len(others), Kind.MARK), np.full(len(others), -1)
+    operations = np.repeat([TaskKind.MARK, TaskKind.SEND, TaskKind.MARK, TaskKind.RECEIVE], count)
+    marks_kind, no_label = np.full(len(others), TaskKind.MARK), np.full(len(others), -1)
     work_kind, work_stage, work_label = np.array(
         [(_KINDS[step.kind], stage, step.micro_batch) for stage, step in works], np.int64
     ).T
@@ -136,7 +135,7 @@ def wire(programs: list[Program], *, blocking: bool) -> Wiring:
 
 
 def _channels(programs: list[Program]) -> dict[tuple[int, int], list[Message]]:
-    """Messages from one stage to another, in order."""
+    """Return the messages between each pair of stages, in order."""
     channels: dict[tuple[int, int], list[Message]] = {}
     for stage, program in enumerate(programs):
         for step in program:
@@ -149,11 +148,11 @@ def _channels(programs: list[Program]) -> dict[tuple[int, int], list[Message]]:
 def _edges(
     programs: list[Program], names: _Names, ends: Ids, *, blocking: bool
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """What waits for what, the stages of further marks, and the first task of every chain.
+    """Return the edges, the stages of further marks, and the first task of every chain.
 
-    A rank that waits for exchanges has one chain of all that it does, else one of its work and one
-    of its communicator's operations; then work waits for its message, and a message for the work
-    that makes it. An operation of several sends and receives is between two marks.
+    A rank that waits for exchanges has one chain of all its tasks. Otherwise it has a chain of its
+    work and one of its communicator's operations; work waits for its message, and a message for the
+    work that makes it. An operation of several sends and receives is between two marks.
     """
     edges: list[tuple[int, int]] = []
     marks: list[int] = []
@@ -194,9 +193,8 @@ def add_pipelines(
 ) -> Ids:
     """Add a schedule for every lane.
 
-    seconds: by kind of work, (num_virtual_stages, num_lanes). gate: (num_lanes, num_stages), what
-    each rank has ended before. Returns (num_lanes, num_stages), when each rank has ended its
-    program.
+    seconds: by kind of work, (num_virtual_stages, num_lanes). gate: (num_lanes, num_stages), tasks
+    that each rank ends before. Returns (num_lanes, num_stages), tasks at the end of each program.
     """
     ranks = lanes.ranks.T
     amount = np.zeros((len(wiring.kind), ranks.shape[1]))
@@ -212,8 +210,10 @@ def add_pipelines(
 
 
 def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> None:
-    """Bytes of every message, between its send and its receive. All arrays are (num_messages,
-    num_lanes)."""
+    """Add the bytes of every message, between its send and its receive.
+
+    All arrays are (num_messages, num_lanes).
+    """
     size = max(1.0, lanes.message_bytes)  # even an empty one is a message
     num_work, count = len(wiring.virtual_stage), len(wiring.source)
     issue, sent, post, received = tasks[num_work : num_work + 4 * count].reshape(4, count, -1)
@@ -235,11 +235,11 @@ def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> Non
     # Bytes of message m up to `part` wait for the receiver to ask for m - ahead - 1, the rest for
     # m - ahead; when all but `part` have left, the send of m + ahead is done. So three pieces.
     low, high = np.minimum(part, size - part), np.maximum(part, size - part)
-    first = graph.flow(Kind.TRANSFER, senders, receivers, np.where(cut, low, size), label)
+    first = graph.flow(TaskKind.TRANSFER, senders, receivers, np.where(cut, low, size), label)
     middle, last = first.copy(), first.copy()
     ends = (senders[cut], receivers[cut])
-    middle[cut] = graph.flow(Kind.TRANSFER, *ends, (high - low)[cut], label[cut])
-    last[cut] = graph.flow(Kind.TRANSFER, *ends, (size - high)[cut], label[cut])
+    middle[cut] = graph.flow(TaskKind.TRANSFER, *ends, (high - low)[cut], label[cut])
+    last[cut] = graph.flow(TaskKind.TRANSFER, *ends, (size - high)[cut], label[cut])
     graph.edge(first[cut], middle[cut])
     graph.edge(middle[cut], last[cut])
     for pieces, skip in ((np.where(early, middle, last), ahead), (first, ahead + 1)):

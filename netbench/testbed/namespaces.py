@@ -1,23 +1,21 @@
-"""Nodes as network namespaces on one bridge, and the transport that reaches them.
+"""Nodes as network namespaces on one bridge: how to build, reach and start ranks on them.
 
-Where regions are joined by trunks a region has a router, one more namespace on the bridge. A node
-sends what is for another region to its own region's router, whose queue for that region is the
-trunk; from there it goes straight to its destination, and the answer by the other region's router.
+If regions are joined by trunks, each has a router: one more namespace on the bridge. A node sends
+packets for another region to the router of its own region, whose queue for that region is the
+trunk. From there they go straight to their destination. Answers take the router of the other
+region.
 
 Everything here is made inside a private mount and network namespace (or a guest kernel), so the
-kernel takes all of it back when the last process of the session ends, however it ends.
+kernel removes it when the last process of the session ends, however it ends.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import json
-import os
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,55 +23,51 @@ from typing import Any
 from pyroute2 import IPRoute, netns
 
 from netbench.errors import TestbedError
-from netbench.network import netlink
-from netbench.network.queues import num_routers
+from netbench.network.nodes import COMMAND_TIMEOUT_S, Channel, Completed
+from netbench.network.shaping import netlink
 from netbench.scenario.model import Network
-from netbench.testbed.transport import COMMAND_TIMEOUT_S, Channel, NodeAddress
+from netbench.scenario.sharing import num_routers
+from netbench.testbed.interface import NodeAddress
+from netbench.testbed.lines import LineBuffer
 
 SUBNET = ipaddress.IPv4Network("10.77.0.0/16")
 """The data network; it exists only inside the session's own namespace."""
 
 CONTROLLER_ADDRESS = str(SUBNET[-2])
-"""The session itself, on the bridge. No filter matches it, so control traffic is not shaped."""
+"""Address of the session on the bridge. No filter matches it, so control traffic is not shaped."""
 
 BRIDGE = "netbench"
 INTERFACE = "eth0"
 LOOPBACK_INDEX = 1  # the kernel makes lo first in every network namespace
+CHUNK_BYTES = 1 << 16
+KILL_TIMEOUT_S = 10.0
+"""Deadline for killed processes to end, seconds."""
+
 NETNS_DIRECTORY = Path("/run/netns")
 NO_GATEWAYS: Mapping[tuple[int, int], int] = {}
 
-FORK_SERVER_START_S = 120.0
-"""Deadline for importing torch and listening, by the session's clock, seconds."""
-
 
 def node_addresses(names: Sequence[str]) -> tuple[NodeAddress, ...]:
-    """The address of every node, in order."""
-    if len(names) > SUBNET.num_addresses - 4:
-        raise TestbedError(f"{len(names)} nodes do not fit the data network {SUBNET}")
-    return tuple(
-        NodeAddress(index=i, name=name, address=str(SUBNET[i + 1]), interface=INTERFACE)
-        for i, name in enumerate(names)
-    )
+    """Return the address of every node, in order."""
+    return tuple(_address(index, name) for index, name in enumerate(names))
 
 
 def router_addresses(network: Network) -> tuple[NodeAddress, ...]:
-    """The address of every region's router, after those of the nodes; none without trunks."""
-    first = network.num_nodes
-    if first + num_routers(network) > SUBNET.num_addresses - 4:
-        raise TestbedError(f"{first} nodes and their routers do not fit the data network {SUBNET}")
+    """Return the address of every region's router, after the nodes'; none without trunks."""
     return tuple(
-        NodeAddress(
-            index=first + region,
-            name=f"router of {network.regions[region]}",
-            address=str(SUBNET[first + region + 1]),
-            interface=INTERFACE,
-        )
+        _address(network.num_nodes + region, f"router of {network.regions[region]}")
         for region in range(num_routers(network))
     )
 
 
+def _address(index: int, name: str) -> NodeAddress:
+    if index + 1 > SUBNET.num_addresses - 4:
+        raise TestbedError(f"more nodes and routers than fit the data network {SUBNET}")
+    return NodeAddress(index=index, name=name, address=str(SUBNET[index + 1]), interface=INTERFACE)
+
+
 def gateways(network: Network) -> dict[tuple[int, int], int]:
-    """(node, node of another region) -> the router between; empty without trunks."""
+    """Return (node, node of another region) -> the router between; empty without trunks."""
     if not num_routers(network):
         return {}
     regions = network.node_regions
@@ -86,7 +80,7 @@ def gateways(network: Network) -> dict[tuple[int, int], int]:
 
 
 def namespace_path(node: int) -> Path:
-    """The file that names the network namespace of `node`."""
+    """Return the file that names the network namespace of `node`."""
     return NETNS_DIRECTORY / f"n{node}"
 
 
@@ -97,56 +91,44 @@ def build(
 ) -> None:
     """Make a bridge and, per node, a namespace with one interface on it. Needs root.
 
-    nodes: with the routers, if any. gateways: see `gateways`; others are reached straight.
+    nodes: with the routers, if any. gateways: see `gateways`; other nodes are reached directly.
     /run must be private to the session (a fresh tmpfs), so that no name can collide.
     """
-    _add_namespaces(nodes)
+    # One batch: 64 namespaces take 0.04 s in a guest; pyroute2 forks itself for each, 4.4 s.
+    names = [namespace_path(node.index).name for node in nodes]
+    checked(["ip", "-batch", "-"], "".join(f"netns add {name}\n" for name in names))
     with IPRoute() as root:
         root.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
         bridge = root.link_lookup(ifname=BRIDGE)[0]
         root.link("set", index=LOOPBACK_INDEX, state="up")
         for node in nodes:
             _add_interface(root, bridge, node, mtu_bytes)
-        _tell_bridge(nodes)
+        _fill_bridge(nodes)
         root.link("set", index=bridge, mtu=mtu_bytes, state="up")
         root.addr("add", index=bridge, address=CONTROLLER_ADDRESS, prefixlen=SUBNET.prefixlen)
     for node in nodes:
         _configure_inside(node, nodes, gateways)
 
 
-def _add_namespaces(nodes: Sequence[NodeAddress]) -> None:
-    # One batch: 64 namespaces take 0.04 s in a guest; pyroute2 forks itself for each, 4.4 s.
-    _load("ip", [f"netns add {namespace_path(node.index).name}" for node in nodes])
+def _fill_bridge(nodes: Sequence[NodeAddress]) -> None:
+    """Enter every node in the bridge's table, and stop the bridge from learning. It learned from
+    frames whose source address a link had corrupted: a node was unreachable for two minutes."""
+    lines = [f"link set dev v{node.index} learning off\n" for node in nodes]
+    lines += [f"fdb add {_mac(node)} dev v{node.index} master static\n" for node in nodes]
+    checked(["bridge", "-batch", "-"], "".join(lines))
 
 
-def _tell_bridge(nodes: Sequence[NodeAddress]) -> None:
-    """Where every node is. A bridge that learns is misled by a frame whose source address a link
-    with corruption has damaged: a node was unreachable for two minutes."""
-    lines = [f"link set dev v{node.index} learning off" for node in nodes]
-    lines += [f"fdb add {_mac(node)} dev v{node.index} master static" for node in nodes]
-    _load("bridge", lines)
-
-
-def _load(command: str, lines: Sequence[str]) -> None:
-    done = subprocess.run(
-        [command, "-batch", "-"],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def checked(command: Sequence[str], stdin: str = "") -> None:
+    """Run a command that must succeed. Raises TestbedError with its stderr."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TestbedError(f"`{command} -batch` failed: {done.stderr.strip()}")
+        raise TestbedError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
 
 
 def _add_interface(root: Any, bridge: int, node: NodeAddress, mtu_bytes: int) -> None:
-    namespace, host_side = namespace_path(node.index).name, f"v{node.index}"
-    peer = {
-        "ifname": node.interface,
-        "mtu": mtu_bytes,
-        "net_ns_fd": namespace,
-        "address": _mac(node),
-    }
+    host_side, namespace = f"v{node.index}", namespace_path(node.index).name
+    peer = {"ifname": node.interface, "mtu": mtu_bytes, "address": _mac(node)}
+    peer["net_ns_fd"] = namespace
     root.link("add", ifname=host_side, kind="veth", mtu=mtu_bytes, peer=peer)
     root.link("set", index=root.link_lookup(ifname=host_side)[0], master=bridge, state="up")
 
@@ -165,36 +147,27 @@ def _configure_inside(
             # and 64 nodes have 4032. It also saves the links from ARP.
             for other in nodes:
                 if other is not node:
-                    inside.neigh(
-                        "add",
-                        ifindex=interface,
-                        dst=other.address,
-                        lladdr=_mac(other),
-                        state="permanent",
-                    )
+                    known = {"dst": other.address, "lladdr": _mac(other), "state": "permanent"}
+                    inside.neigh("add", ifindex=interface, **known)
                 router = gateways.get((node.index, other.index))
                 if router is not None:
-                    inside.route(
-                        "add",
-                        dst=f"{other.address}/32",
-                        gateway=nodes[router].address,
-                        oif=interface,
-                    )
+                    way = {"dst": f"{other.address}/32", "gateway": nodes[router].address}
+                    inside.route("add", oif=interface, **way)
     finally:
         netns.popns()
 
 
 def _mac(node: NodeAddress) -> str:
-    """A locally administered hardware address that spells the IPv4 address."""
+    """Return a locally administered hardware address that contains the IPv4 address."""
     return "02:00:" + ":".join(f"{int(part):02x}" for part in node.address.split("."))
 
 
 class SocketChannel:
-    """A rank's channel over a connected stream socket."""
+    """A channel over a connected stream socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._reader = connection.makefile("r", encoding="utf-8")
+        self._lines = LineBuffer()
 
     def send(self, line: str) -> None:
         try:
@@ -203,112 +176,104 @@ class SocketChannel:
             raise TestbedError(f"a rank has gone: {error}") from error
 
     def receive(self) -> str | None:
-        try:
-            return self._reader.readline() or None
-        except (OSError, ValueError):
-            return None
+        while (line := self._lines.take()) is None:
+            try:
+                chunk = self._connection.recv(CHUNK_BYTES)
+            except OSError:
+                return None
+            if not chunk:
+                return None
+            self._lines.feed(chunk)
+        return line
 
     def close(self) -> None:
         # shutdown, not only close: it wakes a thread that is blocked in receive().
-        with suppress(OSError):  # the rank was faster
+        with suppress(OSError):  # the other end was faster
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
 
-def run(
-    node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
-) -> tuple[int, str, str]:
-    """Run a command in the namespace of `node`: `Transport.run`. Raises TestbedError."""
-    # Without nsenter: in a guest, half of the time of a short command is starting it.
-    with netlink.inside(namespace_path(node)):
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        except OSError as error:  # 127: as a shell says it
-            return 127, "", f"{argv[0]}: {error.strerror}"
-    with process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout_s)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            raise TestbedError(
-                f"node n{node}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
-            ) from error
-        except BaseException:
-            process.kill()
-            raise
-    return process.returncode, stdout, stderr
+class NamespaceNode:
+    """The namespace of node `index`: a `netbench.network.nodes.Node`.
 
-
-class NamespaceTransport:
-    """Commands in namespaces; ranks forked by one server that imported torch once.
-
-    trains: whether there will be such ranks, and not scripts.
+    started: processes of the commands that `open` started, for `kill_all`.
     """
 
-    def __init__(self, scratch: Path, environment: dict[str, str], trains: bool = True) -> None:
-        self._socket_path = scratch / "ranks.sock"
-        self._commands: list[subprocess.Popen[bytes]] = []
-        self._server = None
-        if trains:
-            fork_server = ["--fork-server", str(self._socket_path)]
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "netbench.trainers", *fork_server],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment},
-            )
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def run(
-        self, node: int, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
-    ) -> tuple[int, str, str]:
-        return run(node, argv, stdin, timeout_s)
+        self, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> Completed:
+        """Run a command to its end. Raises TestbedError."""
+        # Without nsenter: in a guest, half of the time of a short command is starting it.
+        with netlink.inside(namespace_path(self._index)):
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            except OSError as error:
+                not_found = 127  # the status that a shell gives
+                return Completed(not_found, "", f"{argv[0]}: {error.strerror}")
+        with process:
+            try:
+                stdout, stderr = process.communicate(stdin, timeout_s)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise TestbedError(
+                    f"node n{self._index}: no answer within {timeout_s:g} s from: {' '.join(argv)}"
+                ) from error
+            except BaseException:
+                process.kill()
+                raise
+        return Completed(process.returncode, stdout, stderr)
 
-    def start_rank(self, node: int, rank: int) -> Channel:
-        connection = self._connect()
-        channel = SocketChannel(connection)
-        netns_path = str(namespace_path(node))
-        channel.send(json.dumps({"op": "fork", "rank": rank, "netns": netns_path}))
-        return channel
-
-    def start_command(self, node: int, rank: int) -> Channel:
-        here, there = socket.socketpair()
-        with netlink.inside(namespace_path(node)), there:
-            command = subprocess.Popen(
-                [sys.executable, "-m", "netbench.trainers", "--command"],
-                stdin=there.fileno(),
-                stdout=there.fileno(),
-            )
-        self._commands.append(command)
+    def open(self, argv: Sequence[str]) -> Channel:
+        """Start a command that stays; its stderr is this process's. Raises NetbenchError."""
+        with netlink.inside(namespace_path(self._index)):
+            here, there = socket.socketpair()
+            try:
+                with there:
+                    process = subprocess.Popen(argv, stdin=there.fileno(), stdout=there.fileno())
+            except OSError as error:
+                here.close()
+                what = f"node n{self._index}: cannot start {argv[0]}: {error.strerror}"
+                raise TestbedError(what) from error
+        self.started.append(process)
         return SocketChannel(here)
 
-    def _connect(self) -> socket.socket:
-        assert self._server is not None
-        deadline = time.monotonic() + FORK_SERVER_START_S
-        while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                connection.connect(str(self._socket_path))
-            except (FileNotFoundError, ConnectionRefusedError):
-                connection.close()
-                if self._server.poll() is not None:
-                    raise TestbedError(
-                        f"the fork server ended with status {self._server.returncode}"
-                        " before it listened"
-                    ) from None
-                if time.monotonic() > deadline:
-                    raise TestbedError("the fork server did not listen in time") from None
-                time.sleep(0.05)
-            else:
-                return connection
+    def put(self, data: bytes, path: str) -> None:
+        """Write a new file: all nodes share this machine's file tree."""
+        try:
+            with Path(path).open("xb") as file:
+                file.write(data)
+        except OSError as error:
+            raise TestbedError(f"node n{self._index}: cannot write {path}: {error}") from error
 
-    def close(self) -> None:
-        started = [*self._commands, *([self._server] if self._server else [])]
-        for process in started:
-            process.kill()  # its ranks die with it; SIGTERM would leave one that is stopped
-        for process in started:
-            process.wait(timeout=10.0)
+
+def kill_all(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill processes and wait for their end; SIGTERM would leave one that is stopped.
+
+    Raises TestbedError that names every process left after `KILL_TIMEOUT_S`.
+    """
+    left = list(processes)
+    for process in left:
+        process.kill()
+    end_s = time.monotonic() + KILL_TIMEOUT_S
+    for process in tuple(left):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, end_s - time.monotonic()))
+            left.remove(process)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise TestbedError(f"killed, but not ended within {KILL_TIMEOUT_S:g} s: process {pids}")
+
+
+def namespace_nodes(nodes: Sequence[NodeAddress]) -> tuple[NamespaceNode, ...]:
+    """The nodes, and routers, of a network that was built here, by index."""
+    return tuple(NamespaceNode(node.index) for node in nodes)

@@ -1,4 +1,4 @@
-"""`python -m netbench.trainers [--fork-server SOCKET | --command | --calibrate]`."""
+"""`python -m netbench.trainers [--fork-server SOCKET [MODULE ...] | --command | --calibrate]`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ import os
 import sys
 from pathlib import Path
 
-from netbench.trainers.protocol import Channel
+from netbench.trainers.protocol import MessageChannel
 
 
 def main() -> None:
-    """One rank on standard input and output, or a fork server on a Unix socket."""
+    """Run one rank on standard input and output, or a fork server on a Unix socket."""
     parser = argparse.ArgumentParser(prog="python -m netbench.trainers", description=__doc__)
     parser.add_argument(
         "--fork-server",
-        type=Path,
-        metavar="SOCKET",
-        help="listen on this Unix socket and fork one rank per connection",
+        nargs="+",
+        metavar=("SOCKET", "MODULE"),
+        help="import modules, listen on this Unix socket and fork one rank per connection",
     )
     parser.add_argument(
-        "--command", action="store_true", help="the rank is a script that the controller names"
+        "--command", action="store_true", help="run a script that the controller names as the rank"
     )
     parser.add_argument(
-        "--calibrate", action="store_true", help="measure a device instead, as the controller says"
+        "--calibrate", action="store_true", help="measure a device for the controller instead"
     )
     arguments = parser.parse_args()
     if arguments.calibrate:
         from netbench.trainers.calibrate import run_calibration
 
-        sys.exit(run_calibration(Channel.over_standard_streams()))
+        sys.exit(run_calibration(MessageChannel.over_standard_streams()))
     if arguments.command:
-        from netbench.trainers.command import serve as serve_command
+        from netbench.trainers.systems.script import serve as serve_command
 
         # Not sys.exit: a thread may still wait for orders.
-        os._exit(serve_command(Channel.over_standard_streams()))
+        os._exit(serve_command(MessageChannel.over_standard_streams()))
     if arguments.fork_server:
-        # A fifth of the time of importing torch went into looking for garbage, of which there is
-        # none; `serve` does it once, and turns it on again.
+        # Garbage collection would take a fifth of the time of importing torch, and find nothing.
+        # `serve` collects once and enables it again.
         gc.disable()
         from netbench.trainers.fork_server import serve
 
-        serve(arguments.fork_server)
+        path, *modules = arguments.fork_server
+        serve(Path(path), modules)
     else:
         from netbench.trainers.rank import run_rank
 
-        sys.exit(run_rank(Channel.over_standard_streams()))
+        sys.exit(run_rank(MessageChannel.over_standard_streams()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Measures this machine's device: `python -m netbench.trainers --calibrate`.
+"""Measure this machine's device: `python -m netbench.trainers --calibrate`.
 
-It speaks JSON lines like a rank (`protocol`). Orders, each answered once:
+The protocol is JSON lines, as for a rank (`protocol`). Orders, each answered once:
 
     {"op": "open", "device": "cpu" or "cuda", "threads": n}
         {"event": "opened", "name": .., "memory_bytes": .., "versions": {..}}
@@ -8,16 +8,16 @@ It speaks JSON lines like a rank (`protocol`). Orders, each answered once:
      "budget_s": t}
         {"event": "layer", "times": {"forward": T, "backward": T, "recomputing_backward": T},
          "activation_bytes": .., "peak_bytes": ..}
-    {"op": "optimizer", "system": s, "parameters": n, "dtype": d, "budget_s": t}
+    {"op": "optimizer", "optimizer": o, "parameters": n, "dtype": d, "budget_s": t}
         {"event": "optimizer", "times": {"update": T}}
     {"op": "iterate", "plan": text of `plan_to_json`, "budget_s": t}
         {"event": "iterated", "times": {"iteration": T}}
     {"op": "stop"}
 
-T is {"median_s": .., "spread": interquartile range / median, "num_runs": ..}. Runs before the
-warm-up is over do not count; they are repeated until the median is known well, or the budget, in
-seconds, is spent. Any but the first order may be answered {"event": "skipped", "reason": ..}. An
-error ends the process: {"event": "error", "message": ..}.
+T is {"median_s": .., "spread": interquartile range / median, "num_runs": ..}. Warm-up runs do not
+count. Runs are repeated until the median is known well, or the budget, in seconds, is spent. Any
+order but the first may be answered {"event": "skipped", "reason": ..}. An error ends the process:
+{"event": "error", "message": ..}.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from netbench.errors import NetbenchError, TestbedError
-from netbench.plan import plan_from_json
 from netbench.plan.model import Plan
-from netbench.trainers.layers import DTYPES, GPTBlock
-from netbench.trainers.memory import is_out_of_memory
-from netbench.trainers.protocol import Channel, ChannelClosed, Message
-from netbench.trainers.real import OPTIMIZERS, adam, find_device
-from netbench.trainers.stage import Part, Stage, build_stage, run_micro_batches
+from netbench.plan.serial import plan_from_json
+from netbench.trainers.layers.gpt import DTYPES, GPTBlock
+from netbench.trainers.layers.real import OPTIMIZERS, find_device
+from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage, run_micro_batches
+from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
+from netbench.trainers.rank import is_out_of_memory
 
 T = TypeVar("T")
 Stopwatch = Callable[[Callable[[], T]], tuple[T, float]]
-"""Does some work: its result, and the seconds that the device took for it."""
+"""Runs a function. Returns its result and the seconds that the device took."""
 
-WARM_UP_RUNS, WARM_UP_SHARE, WARM_UP_LIMIT = 2, 0.05, 0.1
-"""Runs that do not count: so many at least, for such a share of the budget (a GPU's clock has to
-rise, however short a run is), unless they have taken more than the second share."""
+WARM_UP_RUNS, WARM_UP_FRACTION, WARM_UP_LIMIT = 2, 0.05, 0.1
+"""Warm-up: at least this many runs, for at least this fraction of the budget (a GPU's clock has to
+rise, even if runs are short), unless it takes more than the second fraction."""
 
 MIN_RUNS, LEAST_RUNS, MAX_RUNS = 5, 3, 400
-"""Runs that count: as many, where the budget is spent, and at most."""
+"""Runs that count: at least, at least once the budget is spent, and at most."""
 
 STEADY = 0.005
-"""Repeat until the standard error of the median is this share of it: far less than a model of the
-device is off."""
+"""Repeat until the standard error of the median is this fraction of it: far less than the error of
+a model of the device."""
 
 
-def run_calibration(channel: Channel) -> int:
-    """Serve orders until told to stop or the controller goes: the exit status."""
+def run_calibration(channel: MessageChannel) -> int:
+    """Serve orders until told to stop or the channel closes. Return the exit status."""
     try:
         bench = _open(channel.receive())
         channel.send(event="opened", **bench.about())
@@ -80,34 +80,36 @@ def run_calibration(channel: Channel) -> int:
 
 
 class TooSlow(Exception):
-    """One run takes more than there is time for."""
+    """One run takes longer than the budget."""
 
 
-def _open(order: Message) -> Bench:
+def _open(order: Message) -> DeviceBench:
     device = find_device(order["device"])
     if device.type == "cuda":
-        return Bench(device, cuda_stopwatch)
+        return DeviceBench(device, cuda_stopwatch)
     torch.set_num_threads(order["threads"])
-    return Bench(device, core_stopwatch if order["threads"] == 1 else cpu_stopwatch)
+    return DeviceBench(device, core_stopwatch if order["threads"] == 1 else cpu_stopwatch)
 
 
 def core_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
-    """Time of the one core that works: what else the machine does meanwhile is not in it."""
+    """Measure the time of the one core that works, without other work of the machine."""
     started_s = time.process_time()
     result = work()
     return result, time.process_time() - started_s
 
 
 def cpu_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
-    """Wall time, where several cores work at once."""
+    """Measure wall time, for work on several cores."""
     started_s = time.perf_counter()
     result = work()
     return result, time.perf_counter() - started_s
 
 
 def cuda_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
-    """Between two events of the GPU's stream, which is empty before: `work` returns as soon as its
-    kernels are queued."""
+    """Measure the time between two events of the GPU's stream, which is empty before.
+
+    `work` returns as soon as its kernels are queued.
+    """
     before, after = (_event() for _ in range(2))
     torch.cuda.synchronize()
     before.record()
@@ -126,13 +128,13 @@ def repeat(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, float]]:
-    """Times of a run's parts, by name: median_s, spread, num_runs. Warm-ups do not count.
+    """Return the times of a run's parts, by name: median_s, spread, num_runs, without warm-up.
 
-    Raises TooSlow where the budget is spent before any counts.
+    Raises TooSlow if the budget is spent before any run counts.
     """
     started_s = clock()
     spent_s, done = 0.0, 0
-    while done < WARM_UP_RUNS or spent_s < WARM_UP_SHARE * budget_s:
+    while done < WARM_UP_RUNS or spent_s < WARM_UP_FRACTION * budget_s:
         run()
         spent_s, done = clock() - started_s, done + 1
         if spent_s > budget_s:
@@ -161,26 +163,28 @@ def _columns(runs: list[Mapping[str, float]]) -> dict[str, list[float]]:
 
 
 def _spread(seconds: list[float]) -> float:
-    """Interquartile range over median: what half of the runs stay within."""
+    """Return interquartile range over median: half of the runs are within it."""
     low, middle, high = statistics.quantiles(seconds, n=4)
     return (high - low) / middle
 
 
 def _known(seconds: list[float]) -> bool:
-    """Standard error of the median, normal runs taken: 1.2533 sigma / sqrt(n), where the quartiles
-    are 1.349 sigma apart."""
+    """Return whether the median is known well.
+
+    Its standard error, for normal runs, is 1.2533 sigma / sqrt(n); quartiles are 1.349 sigma apart.
+    """
     return 1.2533 / 1.349 * _spread(seconds) / math.sqrt(len(seconds)) <= STEADY
 
 
-class Bench:
-    """One device, and what is measured on it."""
+class DeviceBench:
+    """Measurements of one device."""
 
     def __init__(self, device: torch.device, stopwatch: Stopwatch[Any]) -> None:
         self._device = device
         self._stopwatch = stopwatch
 
     def about(self) -> dict[str, Any]:
-        """Name, memory and versions of what is measured."""
+        """Return name, memory and versions of the device and its software."""
         versions = {"python": platform.python_version(), "torch": torch.__version__}
         if self._device.type == "cuda":
             found = torch.cuda.get_device_properties(self._device)
@@ -191,7 +195,7 @@ class Bench:
         return {"name": "", "memory_bytes": total_kib * 1024, "versions": versions}
 
     def serve(self, order: Message) -> Message:
-        """The answer to one order."""
+        """Return the answer to one order."""
         orders = {"layer": self._layer, "optimizer": self._optimizer, "iterate": self._iterate}
         if order["op"] not in orders:
             raise TestbedError(f"unknown op {order['op']!r}; expected {', '.join(orders)} or stop")
@@ -215,7 +219,7 @@ class Bench:
         gradient = torch.randn_like(x)
 
         def run() -> dict[str, float]:
-            # As in training, gradients of weights add up, and those of the input do not.
+            # As in training, gradients of weights add up; those of the input do not.
             x.grad = None
             y, forward_s = self._stopwatch(lambda: layer(x))
             _, backward_s = self._stopwatch(lambda: y.backward(gradient))
@@ -237,11 +241,11 @@ class Bench:
         }
 
     def _optimizer(self, order: Message) -> Message:
-        """As `RealStage.update` does: step on a flat tensor, zero its gradients."""
+        """Measure an update like `RealStage.update`: step on a flat tensor, zero its gradients."""
         dtype, count = DTYPES[order["dtype"]], order["parameters"]
         weights = torch.randn(count, dtype=dtype, device=self._device)
         weights.grad = torch.randn_like(weights)
-        optimizer = OPTIMIZERS.get(order["system"], adam)([weights])
+        optimizer = OPTIMIZERS[order["optimizer"]]([weights])
 
         def run() -> dict[str, float]:
             def update() -> None:
@@ -254,10 +258,10 @@ class Bench:
         return {"event": "optimizer", "times": repeat(run, order["budget_s"])}
 
     def _iterate(self, order: Message) -> Message:
-        """All of a plan of one stage, as a rank would run it."""
+        """Measure an iteration of a plan of one stage, as a rank would run it."""
         plan = plan_from_json(order["plan"])
         dtype = DTYPES[plan.workload.dtype]
-        part = Part(index=0, replica=0, gradient_dtype=dtype, gradient_messages=1)
+        part = StageRole(index=0, replica=0, gradient_dtype=dtype, gradient_messages=1)
         stage = build_stage(plan, part)
 
         def run() -> dict[str, float]:
@@ -266,7 +270,7 @@ class Bench:
         return {"event": "iterated", "times": repeat(run, order["budget_s"])}
 
     def _peak_bytes(self, work: Callable[[], object]) -> int:
-        """What `work` takes at its peak beside what is there before; on a CPU, resident pages."""
+        """Return the peak memory that `work` adds, bytes; on a CPU, resident pages."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
@@ -274,21 +278,21 @@ class Bench:
             work()
             torch.cuda.synchronize()
             return torch.cuda.max_memory_allocated() - before
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not there any more
+        ctypes.CDLL(None).malloc_trim(0)  # release memory that was freed before
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from VmRSS: proc(5)
         before = _status_bytes("VmRSS")
         work()
         return _status_bytes("VmHWM") - before
 
 
-def iterate(plan: Plan, stage: Stage) -> None:
-    """Every micro-batch forward and backward, then the update."""
+def iterate(plan: Plan, stage: TrainedStage) -> None:
+    """Run every micro-batch forward and backward, then the update."""
     run_micro_batches(stage, plan.num_micro_batches)
     stage.update()
 
 
 def activation_bytes(layer: torch.nn.Module, x: torch.Tensor) -> int:
-    """What autograd keeps of a forward pass for the backward pass, its weights aside."""
+    """Return the bytes that autograd keeps for the backward pass, without weights."""
     weights = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
     kept: dict[int, int] = {}
 
@@ -299,7 +303,7 @@ def activation_bytes(layer: torch.nn.Module, x: torch.Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        y = layer(x)  # held, so that no storage is used twice
+        y = layer(x)  # kept alive, so that no storage is used twice
     del y
     return sum(kept.values())
 

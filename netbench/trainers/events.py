@@ -1,16 +1,16 @@
-"""What a rank does and when, recorded while an iteration is asked to be traced.
+"""Record the events of a rank in an iteration that is traced.
 
-A process is one rank, so it has one recorder, `RECORDER`. Kinds:
+A process is one rank, so it has one recorder, `RECORDER`. Kinds of events:
 
     forward, backward, weight   a pass; of `micro_batch`, of model chunk `chunk`
     optimizer                   the update
     collective, barrier         from the call to the return
     send                        from its start until the kernel has taken its last byte
-    receive                     from when its turn came until the rank took note of it
+    receive                     from the start of its turn until the rank noticed its end
 
-The first three lines are spans: of one thread, one at a time. A span inside another interrupts it,
-so that a thread's spans never overlap and their seconds add up. Sends and receives go on beside
-them. Times are CLOCK_MONOTONIC. Nothing is recorded, and next to nothing spent, unless asked for.
+Events of the first three lines are spans. A thread has one span at a time: a span inside another
+interrupts it, so a thread's spans never overlap and their seconds add up. Sends and receives go on
+beside them. Times are CLOCK_MONOTONIC. Without a trace, nothing is recorded, at almost no cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 
-from netbench.trainers.world import Work
+from netbench.trainers.communication.world import PendingTransfer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ NOTHING = nullcontext()
 
 @dataclass(kw_only=True, slots=True)
 class Event:
-    """One thing a rank did. start_s, end_s: CLOCK_MONOTONIC. details: micro_batch, chunk, name,
+    """One event of a rank. start_s, end_s: CLOCK_MONOTONIC. details: micro_batch, chunk, name,
     peer (a process), message (its number among those from or to that peer), bytes."""
 
     kind: str
@@ -51,7 +51,7 @@ class Event:
 
 @dataclass(kw_only=True, slots=True)
 class _Span:
-    """One that is open in a thread. since_s: when it began, or went on after an interruption."""
+    """An open span of a thread. since_s: its start, or the end of its last interruption."""
 
     kind: str
     details: dict[str, Any]
@@ -79,11 +79,11 @@ class Recorder:
         return self._events is not None
 
     def begin(self, *, on_gpu: bool = False) -> None:
-        """Record from now on. on_gpu: a span ends when the GPU has done what it was given."""
+        """Record from now on. on_gpu: a span ends when the GPU has finished its work."""
         self._events, self._on_gpu = [], on_gpu
 
     def take(self) -> list[Event]:
-        """Stop recording: all since `begin`, by start, once the last send is done."""
+        """Stop recording once the last send is done. Return all events since `begin`, by start."""
         for watcher in self._watchers.values():
             watcher.finish()
         self._watchers.clear()
@@ -91,14 +91,14 @@ class Recorder:
         return sorted(events, key=lambda event: event.start_s)
 
     def add(self, kind: str, start_s: float, **details: Any) -> None:
-        """Something that began at `start_s` and ends now."""
+        """Add an event that began at `start_s` and ends now."""
         if self._events is not None:
             self._events.append(
                 Event(kind=kind, start_s=start_s, end_s=time.monotonic(), details=details)
             )
 
     def span(self, kind: str, **details: Any) -> AbstractContextManager[None]:
-        """What is done inside `with`."""
+        """Record the body of a `with` statement as a span."""
         return NOTHING if self._events is None else self._record(kind, details)
 
     @contextmanager
@@ -127,9 +127,11 @@ class Recorder:
             torch.cuda.synchronize()
         return time.monotonic()
 
-    def follow(self, work: Work, start_s: float, **details: Any) -> None:
-        """A send that began at `start_s`: note when it is done. Nobody else may wait for it: gloo
-        tells of a completion once."""
+    def follow(self, work: PendingTransfer, start_s: float, **details: Any) -> None:
+        """Record a send that began at `start_s`, once it is done.
+
+        The caller must not wait for it: gloo reports a completion only once.
+        """
         if self._events is None:
             return
         key = details["peer"], details.get("tag")
@@ -139,22 +141,22 @@ class Recorder:
 
 
 class _Watcher:
-    """Waits for the sends to one peer, which are done in the order in which they were started."""
+    """Waits for the sends to one peer, which complete in the order of their starts."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._sends: queue.SimpleQueue[tuple[Work, float, dict[str, Any]] | None] = (
+        self._sends: queue.SimpleQueue[tuple[PendingTransfer, float, dict[str, Any]] | None] = (
             queue.SimpleQueue()
         )
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def follow(self, work: Work, start_s: float, details: dict[str, Any]) -> None:
-        """Note when this one is done."""
+    def follow(self, work: PendingTransfer, start_s: float, details: dict[str, Any]) -> None:
+        """Record a send when it is done."""
         self._sends.put((work, start_s, details))
 
     def finish(self) -> None:
-        """Block until all are."""
+        """Block until all sends are done."""
         self._sends.put(None)
         self._thread.join()
 
@@ -169,7 +171,7 @@ RECORDER = Recorder()
 
 
 def recorded(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function whose calls are spans; its name goes with them."""
+    """Decorate a function so that its calls are spans with its name."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -191,7 +193,7 @@ Pass = Callable[[S, int, torch.Tensor | None], torch.Tensor]
 
 
 def recorded_pass(kind: str) -> Callable[[Pass[S]], Pass[S]]:
-    """Decorates `forward` and `backward` of a stage."""
+    """Decorate `forward` or `backward` of a stage so that its calls are spans."""
 
     def decorate(function: Pass[S]) -> Pass[S]:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""One process that has imported torch, and forks ranks from it.
+"""A process that imports torch once and forks ranks.
 
 Importing torch 64 times on two cores takes minutes; a fork takes a fraction of a second.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -15,27 +16,33 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from netbench.errors import NetbenchError, TestbedError
-from netbench.trainers.protocol import Channel, ChannelClosed
-from netbench.trainers.rank import import_everything, run_rank
+from netbench.trainers.protocol import ChannelClosed, MessageChannel
+from netbench.trainers.rank import run_rank
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 BACKLOG = 1024
-"""Connections that may wait for their fork: more than the ranks of any scenario."""
+"""Most connections that wait for a fork: more than the ranks of any scenario."""
 
 
-def serve(path: Path) -> NoReturn:
+def serve(path: Path, modules: Sequence[str] = ()) -> NoReturn:
     """Listen on the Unix socket `path`; fork one rank per connection until killed.
 
-    When a rank is killed, its connection is told.
+    When a rank is killed, a message on its connection says so. modules: imported before, so that
+    ranks need not import them (`plan.experiment.rank_modules`).
     """
-    import_everything()
-    # What exists now never becomes garbage: its pages stay shared between the ranks.
+    torch.set_num_threads(1)
+    for module in modules:
+        importlib.import_module(module)
+    # Objects that exist now never become garbage: their pages stay shared between ranks.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -50,7 +57,7 @@ def serve(path: Path) -> NoReturn:
                     _fork(listener, selector)
                 else:
                     selector.unregister(key.fileobj)
-                    _bury(key.fd, *key.data)
+                    _report_end(key.fd, *key.data)
 
 
 def _fork(listener: socket.socket, selector: selectors.BaseSelector) -> None:
@@ -58,7 +65,7 @@ def _fork(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     connection, _ = listener.accept()
     parent = os.getpid()
     if child := os.fork():
-        # A descriptor of a process can be read from once it has ended.
+        # A pidfd becomes readable when its process ends.
         selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, connection))
         return
     status = 1
@@ -70,33 +77,33 @@ def _fork(listener: socket.socket, selector: selectors.BaseSelector) -> None:
                 key.data[1].close()
         listener.close()
         selector.close()
-        status = _serve(Channel.over_socket(connection))
+        status = _serve(MessageChannel.over_socket(connection))
     except BaseException:
         traceback.print_exc()
     finally:
-        # Not sys.exit: the parent's clean-up is not the child's to do.
+        # Not sys.exit, which would run the parent's clean-up.
         sys.stderr.flush()
         os._exit(status)
 
 
-def _bury(descriptor: int, child: int, connection: socket.socket) -> None:
-    """Say on its connection which signal killed a rank: it cannot do so itself."""
+def _report_end(descriptor: int, child: int, connection: socket.socket) -> None:
+    """Report on its connection which signal killed a rank."""
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(descriptor)
     if status < 0:
-        with contextlib.suppress(ChannelClosed):  # nobody is left to be told
-            Channel.over_socket(connection).send(event="ended", status=status)
-    with contextlib.suppress(OSError):  # nobody is left
+        with contextlib.suppress(ChannelClosed):  # the controller has gone
+            MessageChannel.over_socket(connection).send(event="ended", status=status)
+    with contextlib.suppress(OSError):  # the controller has gone
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
-def _serve(channel: Channel) -> int:
-    """Become the rank that the first message asks for: the exit status."""
+def _serve(channel: MessageChannel) -> int:
+    """Become the rank that the first message asks for. Return the exit status."""
     try:
         request = channel.receive()
     except ChannelClosed:
-        return 0  # went away before it asked for anything
+        return 0  # closed without a request
     rank = request.get("rank")
     try:
         if request.get("op") != "fork":

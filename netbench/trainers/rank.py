@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import math
 import os
 import sys
@@ -17,30 +16,22 @@ import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
+from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
-from netbench.trainers.hivemind import Verdict
-from netbench.trainers.memory import is_out_of_memory
-from netbench.trainers.protocol import Channel, ChannelClosed, Message
-from netbench.trainers.systems import Elastic, System, build_system
-from netbench.trainers.virtual import sleep_until
-from netbench.trainers.world import World
+from netbench.trainers.layers.virtual import sleep_until
+from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
+from netbench.trainers.systems.hivemind import RoundOutcome
+from netbench.trainers.systems.registry import ElasticTrainer, Trainer, build_trainer
 
 OPS = "connect, join, prepare, meet, run or stop"
 
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
 TIMER_SLACK_NS = 1
-"""The kernel may end a sleep this much late; its default of 50 µs would be in every result."""
+"""Slack of a sleep, nanoseconds. The kernel's default of 50 µs would be part of every result."""
 
 
-def import_everything() -> None:
-    """Import what any plan may need, so that a forked rank imports nothing itself."""
-    torch.set_num_threads(1)
-    for module in ("torch.distributed.fsdp", "torch.distributed.device_mesh"):
-        importlib.import_module(module)
-
-
-def run_rank(channel: Channel, rank: int | None = None) -> int:
-    """Serve the controller on `channel` until it says stop or goes away: the exit status."""
+def run_rank(channel: MessageChannel, rank: int | None = None) -> int:
+    """Serve the controller on `channel` until it stops or closes. Return the exit status."""
     torch.set_num_threads(1)
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS)
     loop = Rank(channel, rank)
@@ -54,22 +45,29 @@ def run_rank(channel: Channel, rank: int | None = None) -> int:
         described = describe_error(error)
         if not (isinstance(error, NetbenchError) or described["follows"]):
             traceback.print_exc()
-        with contextlib.suppress(ChannelClosed):  # nobody is left to tell; stderr has it
+        with contextlib.suppress(ChannelClosed):  # the controller has gone; stderr has it
             channel.send(event="error", rank=loop.rank, **described)
         return _leave(1)
     return _leave(0)
 
 
 def describe_error(error: Exception) -> Message:
-    """`message` and `follows` of an error event: see `protocol`."""
+    """Return `message` and `follows` of an error event (`protocol`)."""
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, NetbenchError):
         return {"message": str(error), "follows": False}
     if is_out_of_memory(error):
         return {"message": f"out of memory: {lines[0] or 'no more to be had'}", "follows": False}
-    # What gloo raises when a peer has gone names its own source file first.
+    # When a peer has gone, gloo's errors name its own source file first.
     follows = "/transport/tcp/" in lines[0] or isinstance(error, dist.DistNetworkError)
     return {"message": f"{type(error).__name__}: {lines[0]}", "follows": follows}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out: Python's, a GPU's, or a CPU's (torch raises RuntimeError)."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _leave(status: int) -> int:
@@ -82,14 +80,14 @@ def _leave(status: int) -> int:
 class Rank:
     """The state of one rank between orders."""
 
-    def __init__(self, channel: Channel, rank: int | None) -> None:
+    def __init__(self, channel: MessageChannel, rank: int | None) -> None:
         self.rank = rank
         self._channel = channel
         self._world: World | None = None
-        self._systems: dict[str, System] = {}
+        self._trainers: dict[str, Trainer] = {}
 
     def serve(self, order: Message) -> bool:
-        """Carry out one order; False when it was to stop."""
+        """Carry out one order. Return False if it was to stop."""
         match order["op"]:
             case "connect":
                 self._connect(order)
@@ -120,31 +118,31 @@ class Rank:
         self._channel.send(event="ready", rank=self.rank)
 
     def _join(self, order: Message) -> None:
-        """Take part in elastic systems only: gloo's world is as it was connected."""
+        """Join without gloo, whose world is fixed: only elastic systems can run on this rank."""
         self.rank = order["rank"]
         self._world = World(None, order["rank"], order["world_size"], order["address"])
         self._channel.send(event="ready", rank=self.rank)
 
     def _meet(self, order: Message) -> None:
-        system = self._system(order)
-        if not isinstance(system, Elastic):
+        trainer = self._trainer(order)
+        if not isinstance(trainer, ElasticTrainer):
             raise TestbedError(f"plan {order['plan_hash']} is of a system whose peers stay")
-        system.meet(_addresses(order["members"]), order["epoch"], order["new"])
+        trainer.meet(_addresses(order["members"]), order["epoch"], order["new"])
         self._channel.send(event="met", rank=self.rank)
 
-    def _decide(self, complete: bool) -> Verdict:
-        """Ask the controller what becomes of a round."""
+    def _decide(self, complete: bool) -> RoundOutcome:
+        """Ask the controller whether a round counts."""
         self._channel.send(event="round", rank=self.rank, complete=complete)
         answer = self._channel.receive()
-        return Verdict(
+        return RoundOutcome(
             members=_addresses(answer["members"]), again=answer["again"], epoch=answer["epoch"]
         )
 
-    def _system(self, order: Message) -> System:
-        system = self._systems.get(order["plan_hash"])
-        if system is None:
+    def _trainer(self, order: Message) -> Trainer:
+        trainer = self._trainers.get(order["plan_hash"])
+        if trainer is None:
             raise TestbedError(f"plan {order['plan_hash']} was not prepared")
-        return system
+        return trainer
 
     def _prepare(self, order: Message) -> None:
         plan = experiment_from_json(order["plan"])
@@ -155,31 +153,31 @@ class Rank:
             raise TestbedError(
                 f"plan has {num_ranks} ranks, the world {self._world.size} processes"
             )
-        system = build_system(self._world, plan)
-        self._world.warm(system.peers())
-        self._systems[experiment_hash(plan)] = system
-        # What was prepared stays: the collector need not look at it between iterations.
+        trainer = build_trainer(self._world, plan)
+        self._world.warm(trainer.peers())
+        self._trainers[experiment_hash(plan)] = trainer
+        # Prepared trainers stay: the collector need not visit them between iterations.
         gc.collect()
         gc.freeze()
         self._channel.send(
             event="prepared",
             rank=self.rank,
             plan_hash=experiment_hash(plan),
-            address=system.address if isinstance(system, Elastic) else None,
+            address=trainer.address if isinstance(trainer, ElasticTrainer) else None,
         )
 
     def _run(self, order: Message) -> None:
-        system = self._system(order)
-        if isinstance(system, Elastic):
-            system.decide = self._decide if order.get("elastic") else None
-        system.arm()
+        trainer = self._trainer(order)
+        if isinstance(trainer, ElasticTrainer):
+            trainer.decide = self._decide if order.get("elastic") else None
+        trainer.arm()
         if order.get("trace"):
             RECORDER.begin(on_gpu=torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
         sleep_until(order["start_at"])
         start_s = time.monotonic()
-        phases = system.iterate()
+        phases = trainer.iterate()
         end_s = time.monotonic()
-        loss = system.take_loss()
+        loss = trainer.take_loss()
         if loss is not None and not math.isfinite(loss):
             raise TestbedError(
                 f"the loss of iteration {order['iteration']} is {loss}; it diverged: "
@@ -199,5 +197,5 @@ class Rank:
 
 
 def _addresses(members: dict[str, str]) -> dict[int, str]:
-    """Rank -> address; JSON's keys are text."""
+    """Return rank -> address; keys in JSON are text."""
     return {int(rank): address for rank, address in members.items()}

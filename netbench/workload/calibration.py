@@ -1,4 +1,4 @@
-"""From measured passes of a layer to a device profile.
+"""Fit a device profile to measured passes of a layer.
 
 A pass over a layer takes a constant time, for launching it, and what its FLOPs take at a constant
 rate. Both are fitted per dtype; the file that is written is a device profile like the built-in
@@ -18,18 +18,18 @@ from netbench.workload.costs import layer_forward_flops
 from netbench.workload.memory import layer_bytes
 
 PASSES = {"forward": 1, "backward": 2, "recomputing_backward": 3}
-"""A pass's work over that of a forward pass (`costs.backward_factor`)."""
+"""Work of a pass over that of a forward pass (`costs.backward_factor`)."""
 
 UNSTABLE = 0.1
-"""Interquartile range over median above which a time is not to be trusted: a tenth is more than
-what separates most settings."""
+"""Interquartile range over median above which a time is not trusted: most settings differ by less
+than a tenth."""
 
 DIGITS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """What a layer is measured with."""
+    """The sizes of a measured layer."""
 
     hidden: int
     heads: int
@@ -39,7 +39,7 @@ class Point:
 
     @property
     def workload(self) -> Workload:
-        """A model of one such layer."""
+        """Return a model of one such layer."""
         return Workload(
             layers=1,
             hidden=self.hidden,
@@ -52,13 +52,13 @@ class Point:
 
     @property
     def text(self) -> str:
-        """In short, for a person."""
+        """Text, in short."""
         return f"h{self.hidden} s{self.sequence} m{self.micro_batch} {self.dtype}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Time:
-    """Repeated runs of one thing. median_s: seconds. spread: interquartile range over median."""
+    """Time of repeated runs. median_s: seconds. spread: interquartile range over median."""
 
     median_s: float
     spread: float
@@ -72,7 +72,7 @@ class Time:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerTimes:
     """A layer at one point. passes: by name, as in `PASSES`. activation_bytes: kept for the
-    backward pass. peak_bytes: of a forward and a backward pass, beside what was there."""
+    backward pass. peak_bytes: allocated by a forward and a backward pass."""
 
     point: Point
     passes: Mapping[str, Time]
@@ -88,11 +88,11 @@ class Fit:
     layer_s: float
 
     def predict_s(self, point: Point, name: str) -> float:
-        """Of the pass called `name`."""
+        """Return the seconds of the pass called `name`."""
         return PASSES[name] * (self.layer_s + layer_forward_flops(point.workload) / self.flops)
 
     def residual(self, times: LayerTimes, name: str) -> float:
-        """Predicted over measured, less 1."""
+        """Return predicted over measured, minus 1."""
         return self.predict_s(times.point, name) / times.passes[name].median_s - 1
 
 
@@ -125,12 +125,12 @@ def grid(
 
 
 def heads_of(hidden: int) -> int:
-    """Heads of a layer: 64 wide where that divides."""
+    """Return the heads of a layer, 64 wide if that divides."""
     return hidden // 64 if hidden % 64 == 0 else 1
 
 
 def fit_layer(measured: Sequence[LayerTimes]) -> Fit:
-    """Least squares of the relative error over all passes; neither constant is below 0.
+    """Fit by least squares of the relative error over all passes; both constants are at least 0.
 
     measured: of one dtype, at least one point.
     """
@@ -153,7 +153,7 @@ def fit_layer(measured: Sequence[LayerTimes]) -> Fit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """All that a profile is written from.
+    """The measurements of a profile.
 
     fits: by dtype, the first of which is also that of other dtypes. optimizer_s: seconds per
     parameter, by system or `default`. provenance: lines on machine, versions, date, command and
@@ -168,13 +168,13 @@ class Calibration:
     provenance: tuple[str, ...]
 
     def error(self, dtype: str) -> float:
-        """Mean absolute residual over a dtype's points and passes."""
+        """Return the mean absolute residual over a dtype's points and passes."""
         of = [times for times in self.measured if times.point.dtype == dtype]
         return float(np.mean([abs(self.fits[dtype].residual(t, n)) for t in of for n in PASSES]))
 
 
 def profile_yaml(calibration: Calibration) -> str:
-    """The device profile, as a file that a scenario can name."""
+    """Return the text of the device profile, a file that a scenario can name."""
     first = next(iter(calibration.fits))
     fits = {**calibration.fits, "default": calibration.fits[first]}
     lines = [
@@ -194,12 +194,12 @@ def profile_yaml(calibration: Calibration) -> str:
 
 
 def _ps(seconds: float) -> float:
-    """To the picosecond: less is not written."""
+    """Round to the picosecond."""
     return round(seconds, 12)
 
 
 def _table(calibration: Calibration) -> list[str]:
-    """The measurements as comments: medians, spreads, and what the fit makes of them."""
+    """Return the measurements as comments: medians, spreads and residuals of the fit."""
     lines = ["# median ms (interquartile range), predicted; activations kept, by estimate; peak"]
     for times in calibration.measured:
         cells = [

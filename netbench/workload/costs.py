@@ -1,4 +1,4 @@
-"""What a GPT-style model costs: FLOPs, parameters, bytes and, on a device profile, seconds.
+"""Costs of a GPT-style model: FLOPs, parameters, bytes and, on a device profile, seconds.
 
 Every formula counts one layer = self-attention + feed-forward of width 4h, h = hidden size,
 s = sequence length, b = sequences per micro-batch.
@@ -18,16 +18,18 @@ from netbench.workload.models import MODELS
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes per element."""
 
-MEGATRON_GRADIENT_BYTES = 4
-"""Bytes per parameter: Megatron accumulates and all-reduces gradients in fp32."""
+
+def at_least_fp32(dtype: str) -> str:
+    """Return `dtype`, or fp32 if it has fewer bytes."""
+    return dtype if DTYPE_BYTES[dtype] > DTYPE_BYTES["fp32"] else "fp32"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """The cost of one pipeline stage on its device, per micro-batch unless said otherwise; of one
-    of the ranks that share the stage, where it is tensor parallel.
+    """The cost of one pipeline stage on its device, for one of its tensor-parallel ranks and per
+    micro-batch unless said otherwise.
 
-    forward_s, backward_s: seconds, backward with recomputation where the workload has it.
+    forward_s, backward_s: seconds; backward includes recomputation if the workload recomputes.
     optimizer_s: seconds per iteration, alone on its host. parameters: count.
     gradient_bytes: bytes synchronised by data parallelism, per iteration.
     """
@@ -41,7 +43,7 @@ class Stage:
 
 
 def layer_forward_flops(workload: Workload) -> float:
-    """FLOPs of one layer's forward pass over one micro-batch: 24 b s h^2 (1 + s / 6h).
+    """Return the FLOPs of one layer's forward pass over a micro-batch: 24 b s h^2 (1 + s / 6h).
 
     Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
     Using Megatron-LM" (2021), appendix; a multiply-add counts as two.
@@ -51,15 +53,15 @@ def layer_forward_flops(workload: Workload) -> float:
 
 
 def backward_factor(workload: Workload) -> int:
-    """Backward work over forward work: 2, and one forward more with activation recomputation."""
+    """Return backward work over forward work: 2, or 3 with activation recomputation."""
     return 3 if workload.recomputation else 2
 
 
 def pflop_per_iteration(workload: Workload) -> float:
-    """Work of one iteration in PFLOP: 96 B s L h^2 (1 + s / 6h) / 1e15 with recomputation.
+    """Return the work of one iteration in PFLOP: 96 B s L h^2 (1 + s / 6h) / 1e15 with
+    recomputation, or that of a named model's blocks.
 
-    Embeddings and heads are not counted, as in the published tables. Of a named model, what its
-    blocks take.
+    Embeddings and heads are not counted, as in the published tables.
     """
     passes = 1 + backward_factor(workload)
     if workload.model:
@@ -69,12 +71,12 @@ def pflop_per_iteration(workload: Workload) -> float:
 
 
 def layer_parameters(workload: Workload) -> int:
-    """Parameters of one layer: 12 h^2 weights and 13 h biases and layer norms."""
+    """Return the parameters of one layer: 12 h^2 weights, 13 h biases and layer norms."""
     return 12 * workload.hidden**2 + 13 * workload.hidden
 
 
 def layer_matrices(workload: Workload) -> tuple[int, ...]:
-    """Parameters of one layer's weight matrices in the order they are used: queries, keys and
+    """Return the parameters of one layer's weight matrices in order of use: queries, keys and
     values 3 h^2, projection h^2, feed-forward 4 h^2 twice.
 
     Source: GPT-2 (Radford et al. 2019) as in Megatron-LM (Shoeybi et al. 2019, section 3).
@@ -84,40 +86,20 @@ def layer_matrices(workload: Workload) -> tuple[int, ...]:
 
 
 def live_layers(workload: Workload, live_parameters: int) -> int:
-    """Layers whose parameters may all stay gathered within `live_parameters`, embeddings first."""
+    """Return the layers that may stay gathered within `live_parameters`, after the embeddings."""
     room = live_parameters - workload.embedding_parameters
     return min(workload.layers, max(0, room // layer_parameters(workload)))
 
 
 def model_parameters(workload: Workload) -> int:
-    """Parameters of the model: layers and embeddings."""
+    """Return the parameters of the model: layers and embeddings."""
     return workload.layers * layer_parameters(workload) + workload.embedding_parameters
 
 
 def activation_bytes(workload: Workload) -> int:
-    """Bytes of the boundary tensor (b, s, h) of one micro-batch between two stages."""
+    """Return the bytes of the boundary tensor (b, s, h) of one micro-batch between two stages."""
     elements = workload.micro_batch * workload.sequence * workload.hidden
     return elements * DTYPE_BYTES[workload.dtype]
-
-
-def gradient_bytes(system: str, workload: Workload, parameters: int) -> int:
-    """Bytes of gradients that data parallelism synchronises for `parameters` parameters.
-
-    dtfm, zero3 and ddp send them in the model's dtype, megatron in fp32 or more, hivemind in fp16;
-    diloco sends differences of parameters, in fp32 or more.
-
-    The published notes give dtfm 296 MB for a stage of 3 layers of GPT-XL and 409 MB for the
-    first. The formula gives 288 MiB and, with 64 M embedding parameters, 410 MiB: read as MiB,
-    the first agrees; the 8 MiB that remain are one h x h matrix, which only a stage with the
-    classification head has. The other stages are taken without it.
-    """
-    own = DTYPE_BYTES[workload.dtype]
-    sent = {
-        "megatron": max(own, MEGATRON_GRADIENT_BYTES),
-        "hivemind": DTYPE_BYTES["fp16"],
-        "diloco": max(own, DTYPE_BYTES["fp32"]),
-    }
-    return parameters * sent.get(system, own)
 
 
 def stage_costs(
@@ -126,17 +108,22 @@ def stage_costs(
     *,
     system: str,
     num_stages: int,
+    gradient_dtype: str = "",
     tensor_parallel: int = 1,
     optimizer_shards: int = 1,
     stage_layers: Sequence[int] = (),
 ) -> tuple[Stage, ...]:
-    """Cost of every pipeline stage, embeddings in the first.
+    """Return the cost of every pipeline stage, embeddings in the first.
 
-    tensor_parallel: ranks that share every layer and the embeddings evenly; the few parameters
-    that Megatron replicates (layer norms, biases after a reduction) are taken as shared too.
-    optimizer_shards: ranks that share one stage's update (ZeRO: all of them).
-    stage_layers: of each stage, together the workload's; () = as many each.
-    Raises PlanError if the layers do not divide or the profile does not know the system.
+    system: a key of the profile's FLOP/s and update times. gradient_dtype: what data parallelism
+    sends, "" = the workload's.
+    The published notes give dtfm 296 MiB for a stage of 3 layers of GPT-XL, 8 MiB more than the
+    formula: one h x h matrix, which only a stage with the classification head has.
+    tensor_parallel: ranks that divide every layer and the embeddings evenly. The few parameters
+    that Megatron replicates (layer norms, biases after a reduction) count as divided too.
+    optimizer_shards: ranks that divide a stage's update (ZeRO: all of them).
+    stage_layers: of each stage, adding up to the workload's; () = evenly.
+    Raises PlanError if the layers do not divide or the profile has no FLOP/s for the system.
     """
     if not stage_layers and workload.layers % num_stages:
         raise PlanError(
@@ -147,6 +134,7 @@ def stage_costs(
     stage_layers = stage_layers or [workload.layers // num_stages] * num_stages
     flops = _flops(profile, system, workload.dtype) * tensor_parallel
     layer_s = profile.layer_s.get(workload.dtype, profile.layer_s.get("default", 0.0))
+    element_bytes = DTYPE_BYTES[gradient_dtype or workload.dtype]
     update_s = profile.optimizer_s_per_parameter
     optimizer_s = update_s.get(system, update_s.get("default", 0.0)) / optimizer_shards
 
@@ -162,14 +150,14 @@ def stage_costs(
             backward_s=forward_s * backward_factor(workload),
             optimizer_s=optimizer_s * parameters,
             parameters=parameters,
-            gradient_bytes=gradient_bytes(system, workload, parameters),
+            gradient_bytes=parameters * element_bytes,
         )
 
     return tuple(stage(index) for index in range(num_stages))
 
 
 def _flops(profile: DeviceProfile, system: str, dtype: str) -> float:
-    """Achieved FLOP/s of the device under `system`, else in `dtype`."""
+    """Return the achieved FLOP/s of the device under `system`, else in `dtype`."""
     found = (profile.flops.get(key) for key in (system, dtype, "default"))
     flops = next((value for value in found if value is not None), None)
     if flops is None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Layers that follow each other. parameters: count. forward_flops: per sample; a multiply-add
-    counts as two, normalisations and activations as none."""
+    """Consecutive layers. parameters: count. forward_flops: per sample; a multiply-add counts as
+    two, normalisations and activations as none."""
 
     name: str
     parameters: int
@@ -34,7 +34,7 @@ class NamedModel:
 
     @property
     def forward_flops(self) -> float:
-        """Of one sample."""
+        """FLOPs of one sample."""
         return sum(block.forward_flops for block in self.blocks)
 
 
@@ -42,7 +42,7 @@ IMAGE_SIDE, IMAGE_CLASSES = 224, 1000
 """Pixels, classes: ImageNet's. Source: He et al., "Deep Residual Learning" (2015), section 3.4."""
 
 WORDS, VOCABULARY, POSITIONS, SENTENCE_CLASSES = 128, 30_522, 512, 2
-"""Of a BERT that classifies sentences. Sources: results/published/dp_scaling.csv ("len 128");
+"""Sizes of a BERT that classifies sentences. Sources: results/published/dp_scaling.csv ("len 128");
 Devlin et al., "BERT" (2019), and the vocabulary of its release."""
 
 
@@ -120,4 +120,4 @@ MODELS: dict[str, NamedModel] = {
     "resnet101": _resnet((3, 4, 23, 3), (256, 512, 1024, 2048), bottleneck=True),
     "bert-base": _bert(12, 768),
 }
-"""By the name that a workload gives (`scenario.model.NAMED_MODELS`)."""
+"""By the name in a workload (`scenario.model.NAMED_MODELS`)."""

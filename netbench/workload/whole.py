@@ -1,4 +1,4 @@
-"""Models that are trained whole: what comes when in a pass, and what it costs."""
+"""Models that every rank has whole: their blocks in order, and their cost."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from netbench.workload.models import MODELS, Block
 
 
 def blocks(workload: Workload) -> tuple[Block, ...]:
-    """Of whatever is trained. A GPT's blocks are its embeddings, which cost no work worth counting,
-    and its layers."""
+    """Return the blocks of a named model or a GPT. A GPT's are its embeddings, whose work is
+    negligible, and its layers."""
     if workload.model:
         return MODELS[workload.model].blocks
     flops = layer_forward_flops(workload) / workload.micro_batch
@@ -31,10 +31,10 @@ def blocks(workload: Workload) -> tuple[Block, ...]:
 
 
 def model_stages(workload: Workload, device: DeviceProfile) -> tuple[Stage, ...]:
-    """A named model on one device, per micro-batch: one stage; none for a GPT (`stage_costs`).
+    """Return a named model as one stage on one device; nothing for a GPT (see `stage_costs`).
 
-    The profile's throughput is of training alone, update included, and shared between the passes as
-    their work is. Raises PlanError where the profile has none for the model.
+    The profile's throughput is that of training on one device, update included. The passes divide
+    the time in proportion to their work. Raises PlanError if the profile has none for the model.
     """
     if not workload.model:
         return ()
@@ -44,7 +44,7 @@ def model_stages(workload: Workload, device: DeviceProfile) -> tuple[Stage, ...]
         raise PlanError(
             f"device {device.name} has no throughput for {workload.model}; it has "
             f"{sorted(device.throughput)}: add `throughput: {{{workload.model}: ...}}`, the "
-            f"{model.unit} per second that one of it trains alone"
+            f"{model.unit} per second that one device trains alone"
         )
     both_s = workload.micro_batch * model.units_per_sample / throughput
     forward_s = both_s / (1 + backward_factor(workload))

@@ -35,8 +35,10 @@ from benchmarks.fit_v100 import (
     with_micro_batch,
 )
 from netbench.plan.build import build_plan
+from netbench.plan.model import Execution
 from netbench.scenario.devices import device_profile, read_device_profile
 from netbench.scenario.load import load_scenario
+from netbench.scenario.model import Setting
 from netbench.scenario.schema import DeviceForm
 from netbench.scenario.source import read_source
 from netbench.scenario.validate import validate
@@ -58,8 +60,8 @@ def pool() -> Iterator[Executor]:
 
 
 def made_up(pool: Executor, *keys: tuple[str, str, int, int]) -> Bench:
-    """Settings whose published times are what KNOWN gives; cases 1 and 2 only, so a fit that
-    asked for another would fail."""
+    """Return settings whose published times are those of KNOWN; cases 1 and 2 only, so a fit that
+    asked for another case would fail."""
     bench = Bench(dict.fromkeys(keys, 1.0), pool)
     simulator = Simulator(constants=KNOWN, transport=NCCL)
     rows = bench.residuals(simulator, {key[0] for key in keys}, {key[1] for key in keys})
@@ -76,7 +78,7 @@ def test_gauss_newton_finds_the_least_squares_of_a_curve() -> None:
 
 
 def test_dtfm_fit_recovers_the_constants_of_made_up_times(pool: Executor) -> None:
-    """Its layer from what a larger batch adds, its optimiser from the rest."""
+    """The layer from the time that a larger batch adds, the optimiser from the rest."""
     bench = made_up(
         pool,
         ("case1", "dtfm-scheduled", 24, 1024),
@@ -98,7 +100,7 @@ def test_megatron_fit_recovers_layer_and_rate_inside_a_node(pool: Executor) -> N
 
 
 def test_zero3_fit_recovers_the_host_time_of_a_collective(pool: Executor) -> None:
-    """At a known layer."""
+    """With a known layer time."""
     bench = made_up(pool, ("case1", "zero3", 40, 1024))
     found = fit_zero3(bench, NCCL, KNOWN.layer_s["zero3"])
     assert found.constants.collective_s == pytest.approx(KNOWN.collective_s, rel=1e-2)
@@ -106,23 +108,34 @@ def test_zero3_fit_recovers_the_host_time_of_a_collective(pool: Executor) -> Non
 
 @pytest.mark.parametrize("variant", ["dtfm-scheduled", "megatron-p8", "zero3"])
 def test_every_batch_of_a_setting_is_simulated(variant: str) -> None:
-    """As the plan of that batch is, with the device that the constants make."""
+    """Equal to simulating the plan of each batch with the fitted device."""
     simulator = Simulator(constants=KNOWN, transport=NCCL)
     batches = (1024, 2048, 4096)
     found = simulator.seconds(("case1", variant, 24, 2022, batches))
     scenario = load_scenario("case1")
     scenario.devices["V100"] = profile_of(KNOWN, scenario.workload)
-    plans = [build_plan(scenario, variant, 24, batch, 2022, 2, 1, scale=1.0) for batch in batches]
+    plans = [
+        build_plan(
+            scenario,
+            variant,
+            Setting(layers=24, batch=batch, seed=2022),
+            Execution(iterations=2, warmup_iterations=1, scale=1.0),
+        )
+        for batch in batches
+    ]
     assert found == [simulate(plan).iteration_s for plan in plans]
 
 
 def test_residuals_are_those_of_the_profile_that_is_written(tmp_path: Path) -> None:
-    """To its digits: what is read back from the file are the very constants that were judged."""
+    """The constants read back from the file are those of the residuals."""
     constants = as_written(KNOWN)
     path = tmp_path / "V100.yaml"
     path.write_text(render_profile(constants), encoding="utf-8")
     read = validate(read_source(path), DeviceForm)
     judged = profile_of(constants, load_scenario("case1").workload)
+    assert isinstance(read.flops, dict)
+    assert isinstance(read.optimizer_per_parameter, dict)
+    assert isinstance(read.collective, dict)
     assert {name: read.flops[name] for name in judged.flops} == pytest.approx(
         judged.flops, rel=1e-12
     )
@@ -141,7 +154,7 @@ def test_a_profile_spends_the_seconds_it_was_made_from() -> None:
 
 
 def test_a_rendered_profile_is_read_back(tmp_path: Path) -> None:
-    """As a built-in one; the host time of a collective reaches zero3's plans and no others."""
+    """It loads like a built-in one; the host time of a collective affects only zero3's plans."""
     path = tmp_path / "V100.yaml"
     path.write_text(render_profile(KNOWN), encoding="utf-8")
     read = device_profile("V100", validate(read_source(path), DeviceForm))
@@ -152,7 +165,12 @@ def test_a_rendered_profile_is_read_back(tmp_path: Path) -> None:
     assert (read.collective_s, read.memory_bytes) == ({"zero3": 12e-3, "default": 0.0}, 16e9)
     scenario.devices["V100"] = read
     plans = [
-        build_plan(scenario, variant, 24, 1024, 2022, 2, 1, scale=1.0)
+        build_plan(
+            scenario,
+            variant,
+            Setting(layers=24, batch=1024, seed=2022),
+            Execution(iterations=2, warmup_iterations=1, scale=1.0),
+        )
         for variant in ("zero3", "ddp", "dtfm-scheduled")
     ]
     assert [plan.collective_s for plan in plans] == [12e-3, 0.0, 0.0]
@@ -161,10 +179,10 @@ def test_a_rendered_profile_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", A40_SCENARIOS, ids=lambda path: path.stem)
 def test_an_a40_is_rewritten_by_the_ratio_of_the_peaks(path: Path, tmp_path: Path) -> None:
     """150 TFLOPS over 125; nothing else of the scenario changes."""
-    before = load_scenario(path)
+    before = load_scenario(str(path))
     copy = tmp_path / path.name
     copy.write_text(rewrite_a40(path.read_text(encoding="utf-8"), KNOWN), encoding="utf-8")
-    after = load_scenario(copy)
+    after = load_scenario(str(copy))
     made = profile_of(KNOWN, before.workload).flops
     found = after.devices["A40"].flops
     assert {name: found[name] for name in made} == pytest.approx(
@@ -197,14 +215,19 @@ def test_a_derived_profile_is_rewritten_by_the_ratio_of_the_peaks(
 
 
 def test_a_scenario_without_an_a40_is_refused() -> None:
-    """Rather than left as it was."""
+    """It is not left unchanged silently."""
     with pytest.raises(ValueError, match="0 A40 profiles"):
         rewrite_a40("devices:\n  V100: builtin\n", KNOWN)
 
 
 def test_a_head_works_in_the_last_stage_and_is_shared_by_tensor_parallel_ranks() -> None:
     """6 s h V FLOP, a third of it forward."""
-    plan = build_plan(load_scenario("case1"), "megatron-p4t2", 24, 1024, 2022, 2, 1, scale=1.0)
+    plan = build_plan(
+        load_scenario("case1"),
+        "megatron-p4t2",
+        Setting(layers=24, batch=1024, seed=2022),
+        Execution(iterations=2, warmup_iterations=1, scale=1.0),
+    )
     changed = with_head(plan, 50e12)
     assert changed.stages[:-1] == plan.stages[:-1]
     head_s = 6 * 2048 * 2048 * 51200 / 50e12 / 2
@@ -216,7 +239,12 @@ def test_a_head_works_in_the_last_stage_and_is_shared_by_tensor_parallel_ranks()
 
 def test_micro_steps_of_another_size_compute_as_much() -> None:
     """Half the sequences, twice the steps."""
-    plan = build_plan(load_scenario("case1"), "zero3", 24, 1024, 2022, 2, 1, scale=1.0)
+    plan = build_plan(
+        load_scenario("case1"),
+        "zero3",
+        Setting(layers=24, batch=1024, seed=2022),
+        Execution(iterations=2, warmup_iterations=1, scale=1.0),
+    )
     changed = with_micro_batch(plan, 2)
     assert (plan.num_micro_batches, changed.num_micro_batches) == (4, 8)
     assert changed.num_micro_batches * changed.stages[0].forward_s == pytest.approx(

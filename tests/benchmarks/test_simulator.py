@@ -9,11 +9,11 @@ from benchmarks.__main__ import render
 from benchmarks.simpy_model import end_times, never_slow
 from benchmarks.simulator import TOLERANCE, plan_of, stretch
 from netbench.errors import PlanError
-from netbench.plan.collective import uniform_network
+from netbench.plan.benchmark import uniform_network
 from netbench.scenario.load import load_scenario
 from netbench.simulator import load_transport, simulate
 from netbench.simulator.fabric import Fabric
-from netbench.simulator.graph import Graph, Kind
+from netbench.simulator.graph import Graph, TaskKind
 
 NCCL = never_slow(load_transport("nccl"))
 
@@ -24,8 +24,8 @@ def test_simpy_flows_share_a_link_evenly() -> None:
     graph = Graph(Fabric(network, [0, 1], NCCL))
     path = graph.fabric.paths(np.array([0]), np.array([1]))
     rate = float(graph.fabric.rate[path][0])
-    sent = graph.flow(Kind.TRANSFER, 0, 1, np.array([rate, 2 * rate]))
-    work = graph.work(Kind.FORWARD, 1, 1.0)
+    sent = graph.flow(TaskKind.TRANSFER, 0, 1, np.array([rate, 2 * rate]))
+    work = graph.work(TaskKind.FORWARD, 1, 1.0)
     graph.edge(sent, work, 0.5)
     ends = end_times(graph.run(), graph.fabric)
     assert [ends[task] for task in (*sent, work)] == pytest.approx([2.0, 3.0, 4.5])

@@ -1,4 +1,4 @@
-"""`netbench calibrate`, with a device that answers at once."""
+"""`netbench calibrate` with a simulated device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from netbench.cli import run
 from netbench.commands import calibrate
-from netbench.plan import plan_from_json
+from netbench.plan.serial import plan_from_json
 from netbench.scenario.devices import read_device_profile
 from netbench.workload.calibration import PASSES, Point
 from netbench.workload.costs import layer_forward_flops
@@ -22,7 +22,7 @@ FLOPS, LAYER_S, UPDATE_S = 80e9, 2e-4, 1.5e-9
 
 
 class Device:
-    """Computes at a constant rate, and takes a constant time per layer."""
+    """Device with a constant rate and a constant time per layer."""
 
     name = ""
     memory_bytes = 8 << 30
@@ -63,10 +63,10 @@ def use(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     monkeypatch.setattr(calibrate, "open_bench", open_bench)
 
 
-def test_the_profile_holds_the_devices_constants(
+def test_the_profile_has_the_constants_of_the_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """As a scenario reads them, with where they come from; the check is off by what it is."""
+    """The profile has source and versions; the check reports the device's 25% slower iteration."""
     use(monkeypatch, Device(spread=0.01, slower=1.25))
     path = tmp_path / "mine.yaml"
     assert run(["calibrate", "--output", str(path)]) == 0
@@ -84,10 +84,10 @@ def test_the_profile_holds_the_devices_constants(
     assert "devices: {mine: mine.yaml}" in out
 
 
-def test_unstable_times_are_named_and_change_the_exit_code(
+def test_unstable_times_change_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """The profile is written all the same."""
+    """They are named, and the profile is written nevertheless."""
     use(monkeypatch, Device(spread=0.3))
     path = tmp_path / "mine.yaml"
     assert run(["calibrate", "--quick", "--output", str(path)]) == 3
@@ -97,10 +97,10 @@ def test_unstable_times_are_named_and_change_the_exit_code(
     assert read_device_profile("mine", path).flops
 
 
-def test_what_cannot_be_measured_is_left_out(
+def test_sizes_that_cannot_be_measured_are_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """And nothing at all is an error."""
+    """It is an error if nothing can be measured."""
     use(monkeypatch, Device(spread=0.01))
     options = ["--sequence", "128", "--micro-batch", "1", "--output", str(tmp_path / "x.yaml")]
     assert run(["calibrate", "--hidden", "512,4096", *options]) == 0
@@ -110,7 +110,7 @@ def test_what_cannot_be_measured_is_left_out(
 
 
 def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The first is the default."""
+    """The first data type has the default rate."""
     use(monkeypatch, Device(spread=0.01))
     path = tmp_path / "mine.yaml"
     assert run(["calibrate", "--dtype", "bf16,fp32", "--output", str(path)]) == 0
@@ -120,15 +120,15 @@ def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--dtype", "int4"], "'int4' is none of fp64, fp32"),
-        (["--hidden", "0"], "a size of a layer is 0; expected whole numbers above 0"),
-        (["--output", "nowhere/x.yaml"], "there is no folder nowhere"),
+        (["--dtype", "int4"], "'int4' is not one of fp64, fp32"),
+        (["--hidden", "0"], "a layer size is 0; expected whole numbers above 0"),
+        (["--output", "nowhere/x.yaml"], "folder nowhere does not exist"),
         (["--device", "tpu"], "is not one of 'cpu', 'cuda'"),
     ],
 )
 def test_a_wrong_request_is_a_usage_error(
     options: list[str], says: str, capsys: CaptureFixture
 ) -> None:
-    """Before anything starts."""
+    """The exit code is 2, before anything starts."""
     assert run(["calibrate", *options]) == 2
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`netbench collective`, as a person types it; without a guest."""
+"""`netbench collective` on the command line, without a guest."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from netbench.cli import run
 from netbench.commands.collective import check_fits
 from netbench.errors import PlanError
-from netbench.plan.collective import CollectivePlan, uniform_network
+from netbench.plan.benchmark import CollectivePlan, uniform_network
+from netbench.plan.collectives import COLLECTIVES
 from netbench.records import Run, find_run, read_run
-from netbench.report.collective import bus_factor
 from tests.commands import two_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def simulator(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[CollectivePlan]:
-    """Put a simulator in place that always says `seconds`; the plans it was asked for."""
+    """Install a simulator that always returns `seconds`; return the list of its plans."""
     asked: list[CollectivePlan] = []
 
     def simulate_collective(plan: CollectivePlan) -> float:
@@ -38,10 +38,10 @@ def recorded(results: Path, scenario: str = "collective-uniform") -> Run:
     return read_run(path)
 
 
-def test_a_simulated_op_is_recorded_and_tabled(
+def test_a_simulated_operation_is_recorded_and_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
-    """4 ranks, 64 MiB in half a second: 1.074 Gbit/s, and 1.611 on the bus of an all-reduce."""
+    """64 MiB in 0.5 s are 1.074 Gbit/s; the bus bandwidth of 4 ranks is 1.611 Gbit/s."""
     asked = simulator(monkeypatch, 0.5)
     command = ["collective", "all-reduce", "--nodes", "4", "--bytes", "64MiB", "--mtu", "9001"]
     assert run([*command, *NETWORK, "--testbed", "sim", "--results", str(tmp_path)]) == 0
@@ -62,7 +62,7 @@ def test_a_simulated_op_is_recorded_and_tabled(
 
 
 def test_several_ops_and_sizes_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Size by size, each op once however often it is named."""
+    """Plans are ordered by size; an operation given twice runs once."""
     simulator(monkeypatch, 0.5)
     command = ["collective", "p2p", "reduce", "p2p", "--nodes", "2", "--bytes", "1MiB,2MiB"]
     assert run([*command, *NETWORK, "--testbed", "sim", "--results", str(tmp_path)]) == 0
@@ -75,10 +75,10 @@ def test_several_ops_and_sizes_are_one_run(tmp_path: Path, monkeypatch: pytest.M
     ]
 
 
-def test_a_run_of_collectives_is_tabled_again(
+def test_the_table_of_collectives_can_be_printed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
-    """Under its own name, in every form; as a run of the scenario it is refused."""
+    """It is found under its own name, in every format, but not as a run of the scenario."""
     simulator(monkeypatch, 0.5)
     command = ["collective", "all-reduce", "--nodes", "4", "--bytes", "64MiB", "--testbed", "sim"]
     assert run([*command, "--scenario", "case3", "--results", str(tmp_path)]) == 0
@@ -95,8 +95,8 @@ def test_a_run_of_collectives_is_tabled_again(
     assert "has no picture" in capsys.readouterr().err
 
 
-def test_a_scenario_lends_its_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first nodes; the run is not mistaken for one of the scenario."""
+def test_a_scenario_provides_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first nodes are taken; the run is not found as one of the scenario."""
     asked = simulator(monkeypatch, 0.5)
     command = ["collective", "p2p", "--nodes", "3", "--bytes", "1MiB", "--testbed", "sim"]
     assert run([*command, "--scenario", "example-two-labs", "--results", str(tmp_path)]) == 0
@@ -127,23 +127,23 @@ def test_a_scenario_lends_its_network(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_wrong_request_is_a_usage_error(
     options: list[str], says: str, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """Exit code 2, what was found and what to do."""
+    """The exit code is 2, and no file is created."""
     command = ["collective", "p2p", "--nodes", "2", "--bytes", "1MiB", *NETWORK]
     assert run([*command, "--results", str(tmp_path), *options]) == 2
     assert says in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_network_it_says_what_to_give(capsys: CaptureFixture) -> None:
-    """Either of the two ways."""
+def test_a_missing_network_is_an_error(capsys: CaptureFixture) -> None:
+    """The message names both ways to give one."""
     assert run(["collective", "p2p", "--nodes", "2", "--bytes", "1MiB", "--delay", "1ms"]) == 2
-    assert "give --delay and --rate" in capsys.readouterr().err
+    assert "add --delay and --rate" in capsys.readouterr().err
 
 
 def test_the_network_of_a_file_is_recorded_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the folder of results, wherever the file is."""
+    """The run goes to the folder of results, wherever the file is."""
     simulator(monkeypatch, 0.5)
     scenario, results = two_nodes.write(tmp_path), tmp_path / "results"
     command = ["collective", "p2p", "--nodes", "2", "--bytes", "1MiB", "--scenario", scenario]
@@ -153,8 +153,8 @@ def test_the_network_of_a_file_is_recorded_by_its_name(
 
 
 @pytest.mark.parametrize(("op", "factor"), [("all-reduce", 1), ("sharded-ps", 3.25)])
-def test_the_limit_counts_what_a_rank_holds(op: str, factor: float) -> None:
-    """4 ranks: the largest payload that is told to fit does, a MiB more does not."""
+def test_the_size_limit_counts_the_tensors_of_a_rank(op: str, factor: float) -> None:
+    """The largest payload in the message fits, and 1 MiB more does not."""
 
     def plan(size_mib: int) -> CollectivePlan:
         return CollectivePlan(
@@ -185,5 +185,5 @@ def test_the_limit_counts_what_a_rank_holds(op: str, factor: float) -> None:
     ],
 )
 def test_bus_bandwidth_is_nccl_tests(op: str, num_ranks: int, factor: float) -> None:
-    """Its PERFORMANCE.md: 2 (n - 1) / n, (n - 1) / n, 1."""
-    assert bus_factor(op, num_ranks) == factor
+    """Factors of nccl-tests' PERFORMANCE.md: 2 (n - 1) / n, (n - 1) / n, 1."""
+    assert COLLECTIVES[op].bus_factor(num_ranks) == factor

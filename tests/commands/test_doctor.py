@@ -10,12 +10,14 @@ from netbench import cli
 from netbench.commands import doctor
 
 
-def test_the_report_covers_machine_and_modes(
+def test_the_report_covers_machine_and_testbeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a kernel in the cache, building one is suggested."""
+    """Without a kernel in the cache, the report suggests to build one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("netbench.testbed.host.locate_packaged_kernel", lambda: None)
+    monkeypatch.setattr(
+        "netbench.testbed.machine.capabilities.locate_packaged_kernel", lambda: None
+    )
     code = cli.run(["doctor"])
     out = capsys.readouterr().out
     assert "-> netbench kernel build" in out
@@ -24,10 +26,10 @@ def test_the_report_covers_machine_and_modes(
     assert code == (0 if native.split()[0] == "yes" else 1)
 
 
-def test_install_asks_for_what_the_features_lack(
+def test_install_installs_missing_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--install may be repeated; each feature's commands are looked for."""
+    """--install may be repeated; the packages of all features are installed together."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(doctor, "missing_packages", lambda commands: tuple(commands))
     monkeypatch.setattr(doctor, "install", lambda missing, **_: asked.append(missing))

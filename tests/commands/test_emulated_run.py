@@ -1,43 +1,43 @@
-"""`netbench run` around a local testbed, which is imitated here: no kernel boots."""
+"""`netbench run` with a fake testbed, so that no kernel boots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from netbench.cli import run
-from netbench.commands import run as run_command
-from netbench.plan import Plan, plan_hash
+from netbench.commands.run import execution
 from netbench.plan.experiment import experiment_record
+from netbench.plan.model import Plan
+from netbench.plan.serial import plan_hash
 from netbench.records import Environment, Run, RunStore, find_run, read_run
-from netbench.testbed.local import Observer, Outcome
+from netbench.testbed.runs.controller import Observer, SessionSetup
 
 CaptureFixture = pytest.CaptureFixture[str]
 
 
-class Testbed:
-    """Iteration i of every plan takes 1 + i s. stops: after the first that is not recorded yet."""
+class FakeTestbed:
+    """Testbed whose iteration i takes 1 + i s. stops: end after one iteration."""
 
-    __test__ = False  # pytest: the name starts with "Test"
     stops = False
     reasons: tuple[str, ...] = ()
 
     def run_plans(
         self,
         plans: Sequence[Plan],
+        setup: SessionSetup,
         *,
         open_store: Callable[[Environment], RunStore],
         finished: Mapping[str, Sequence[int]],
         observer: Observer,
-        mode: str,
-        **_: Any,
-    ) -> Outcome:
-        """As `netbench.testbed.local.run_plans`."""
+    ) -> Path:
+        """Replace `netbench.testbed.runs.controller.run_plans`."""
         scale = plans[0].scale
-        where = Environment(kernel="6", mode=mode, scale=scale, versions={}, machine="a test")
+        where = Environment(
+            kernel="6", mode=setup.testbed, scale=scale, versions={}, machine="a test"
+        )
         todo = [
             (plan, index)
             for plan in plans
@@ -45,6 +45,8 @@ class Testbed:
             if index not in finished.get(plan_hash(plan), ())
         ]
         with open_store(where) as store:
+            for reason in self.reasons:
+                store.append_doubt(plan_hash(plans[0]), reason)
             for plan, index in todo[: 1 if self.stops else None]:
                 record = experiment_record(
                     plan,
@@ -56,22 +58,23 @@ class Testbed:
                 )
                 store.append_iteration(record)
                 observer.iteration(plan, record)
-            store.append_verdict(trustworthy=not self.reasons, reasons=self.reasons)
-            return Outcome(path=store.path, reasons=self.reasons)
+            if not self.stops:
+                store.append_verdict()
+            return store.path
 
 
 @pytest.fixture
-def testbed(monkeypatch: pytest.MonkeyPatch) -> Testbed:
-    made = Testbed()
-    monkeypatch.setattr(run_command, "run_plans", made.run_plans)
-    monkeypatch.setattr(run_command, "ensure_kernel", lambda: None)
-    monkeypatch.setattr(run_command, "ensure_shim", lambda: None)
+def testbed(monkeypatch: pytest.MonkeyPatch) -> FakeTestbed:
+    made = FakeTestbed()
+    monkeypatch.setattr(execution, "run_plans", made.run_plans)
+    monkeypatch.setattr(execution, "ensure_kernel", lambda: None)
+    monkeypatch.setattr(execution, "ensure_shim", lambda: None)
     return made
 
 
-def emulate(results: Path, *words: str) -> int:
-    """Exit code of a run of the example on the imitated testbed."""
-    return run(["run", "example-two-labs", *words, "--results", str(results)])
+def emulate(results: Path, *options: str) -> int:
+    """Run the example on the fake testbed and return the exit code."""
+    return run(["run", "example-two-labs", *options, "--results", str(results)])
 
 
 def recorded(results: Path) -> Run:
@@ -80,10 +83,10 @@ def recorded(results: Path) -> Run:
     return read_run(path)
 
 
-def test_what_was_recorded_is_not_run_again(
-    testbed: Testbed, tmp_path: Path, capsys: CaptureFixture
+def test_recorded_iterations_are_not_run_again(
+    testbed: FakeTestbed, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """One file: every plan and its prediction once, every iteration once, a session per start."""
+    """The file has every plan, prediction and iteration once, and a session per start."""
     testbed.stops = True
     assert emulate(tmp_path, "--systems", "megatron,zero3") == 0
     testbed.stops = False
@@ -95,17 +98,32 @@ def test_what_was_recorded_is_not_run_again(
         (variant, iteration) for variant in ("megatron", "zero3") for iteration in range(3)
     ]
     printed = capsys.readouterr().out
-    assert "1 iteration there already" in printed
+    assert "1 iteration already recorded" in printed
     assert emulate(tmp_path, "--resume") == 0
-    assert "all of it is finished" in capsys.readouterr().out
+    assert "all iterations are finished" in capsys.readouterr().out
     assert len(recorded(tmp_path).sessions) == 2
 
 
-def test_a_run_that_cannot_be_trusted_ends_with_code_3(
-    testbed: Testbed, tmp_path: Path, capsys: CaptureFixture
+def test_a_run_stopped_before_its_verdict_gets_it_when_resumed(
+    testbed: FakeTestbed, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """It is recorded all the same, with the reason; and the reason is printed."""
+    """All iterations are on disk, with a doubt of a session that was killed; only the end lacks."""
+    testbed.reasons = ("a link is 9% off",)
+    emulate(tmp_path, "--systems", "megatron")
+    path = recorded(tmp_path).path
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert "no verdict" not in capsys.readouterr().out
+    for _ in range(2):
+        assert emulate(tmp_path, "--resume") == 3
+        assert "NOT TRUSTWORTHY: a link is 9% off" in capsys.readouterr().out
+    assert len(recorded(tmp_path).verdicts) == 1
+
+
+def test_a_run_that_cannot_be_trusted_ends_with_code_3(
+    testbed: FakeTestbed, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The reason is recorded and printed."""
     testbed.reasons = ("a link is 9% off",)
     assert emulate(tmp_path, "--systems", "megatron") == 3
-    assert "not trustworthy: a link is 9% off" in capsys.readouterr().out
+    assert "NOT TRUSTWORTHY: a link is 9% off" in capsys.readouterr().out
     assert recorded(tmp_path).verdicts[-1].reasons == testbed.reasons

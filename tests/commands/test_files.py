@@ -1,4 +1,4 @@
-"""Files that cannot be written are refused before anything is simulated."""
+"""Output files are checked before any work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.commands.files import check_writable
+from netbench.commands.output import check_writable
 from netbench.errors import UsageError
 
 COMMANDS: Sequence[Sequence[str]] = (
@@ -23,8 +23,8 @@ COMMANDS: Sequence[Sequence[str]] = (
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("picture.txt", 'there is no format ".txt"; write e.g. picture.png, .svg or .pdf'),
-        ("no/picture.png", "there is no folder"),
+        ("picture.txt", 'unknown format ".txt"; write e.g. picture.png, .svg or .pdf'),
+        ("no/picture.png", "does not exist; create it first"),
         (".", "is a folder; name a file in it"),
     ],
 )
@@ -36,7 +36,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_any_work(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing on stdout, no run, exit code 2."""
+    """The exit code is 2; nothing is printed or created."""
     monkeypatch.chdir(tmp_path)
     assert run([*command, "--plot", name]) == 2
     printed = capsys.readouterr()
@@ -45,15 +45,15 @@ def test_a_picture_that_cannot_be_written_is_refused_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_this_user_may_not_write_is_refused(
+def test_a_file_without_write_permission_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is there by its own mode, a new one by its folder's."""
+    """An existing file is checked itself, a new one by its folder."""
     there = tmp_path / "there.png"
     there.touch()
     asked: list[object] = []
     monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
     for path in (there, tmp_path / "new.png"):
-        with pytest.raises(UsageError, match="may not be written by this user"):
+        with pytest.raises(UsageError, match="this user may not write it"):
             check_writable(path)
     assert asked == [there, tmp_path]

@@ -12,7 +12,7 @@ from netbench import cli
 def test_status_of_an_empty_cache_says_how_to_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1, the command, and where the kernel would be."""
+    """The exit code is 1; the output has the command and the path of the kernel."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cli.run(["kernel", "status"]) == 1
     out = capsys.readouterr().out
@@ -20,17 +20,17 @@ def test_status_of_an_empty_cache_says_how_to_build(
     assert str(tmp_path) in out
 
 
-def test_a_source_archive_that_is_not_there_is_a_usage_error(
+def test_a_missing_source_archive_is_a_usage_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Refused before anything is built."""
+    """It is found before anything is built."""
     assert cli.run(["kernel", "build", "--source", "/nonexistent.tar.xz"]) == 2
     assert "/nonexistent.tar.xz" in capsys.readouterr().err
 
 
 @pytest.mark.guest
 def test_status_and_build_agree_on_a_built_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    """A second build only says where the kernel is."""
+    """A second build only prints the path of the kernel."""
     assert cli.run(["kernel", "status"]) == 0
     assert "good" in capsys.readouterr().out
     assert cli.run(["kernel", "build"]) == 0

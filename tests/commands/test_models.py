@@ -1,4 +1,4 @@
-"""`netbench run` of models by name: what is chosen, and what is printed."""
+"""`netbench run` of models by name: selection and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CaptureFixture = pytest.CaptureFixture[str]
 def test_a_simulated_run_prints_throughput_and_scalability(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """Of every model on all devices, and no PFLOPS: what was published is in the same units."""
+    """Throughput is in the units of the published figures, instead of PFLOPS."""
     assert run(["run", "dp-scaling", "--testbed", "sim", "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "PFLOPS" not in printed
@@ -27,7 +27,7 @@ def test_a_simulated_run_prints_throughput_and_scalability(
 
 
 def test_models_and_replicas_are_chosen(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """In the order given; each is a plan of its own."""
+    """Every combination is a plan, in the order given."""
     arguments = ["--models", "bert-base,resnet18", "--replicas", "1,4", "--dry-run"]
     assert run(["run", "dp-scaling-1gbit", *arguments]) == 0
     plans = capsys.readouterr().out.splitlines()
@@ -39,14 +39,14 @@ def test_models_and_replicas_are_chosen(tmp_path: Path, capsys: CaptureFixture) 
     ]
 
 
-def test_the_whole_sweep_is_all_of_them(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """Three models, three numbers of replicas, three systems."""
+def test_the_whole_sweep_has_all_combinations(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """It has three models, three numbers of replicas and three systems."""
     assert run(["run", "dp-scaling", "--all", "--testbed", "sim", "--dry-run"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 27
 
 
 def test_a_scenario_shows_its_models_replicas_and_speeds(capsys: CaptureFixture) -> None:
-    """In the place of a GPT's sizes."""
+    """They replace the sizes of a GPT."""
     assert run(["scenario", "show", "dp-scaling"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "V100: resnet18 90.2 images/s, resnet101 23.94 images/s, bert-base 2269.57 words/s" in (
@@ -57,8 +57,8 @@ def test_a_scenario_shows_its_models_replicas_and_speeds(capsys: CaptureFixture)
     assert "hidden" not in shown
 
 
-def test_a_scenarios_whole_sweep_is_checked(capsys: CaptureFixture) -> None:
-    """Three models, three numbers of replicas, three systems."""
+def test_validation_builds_the_whole_sweep(capsys: CaptureFixture) -> None:
+    """It has three models, three numbers of replicas and three systems."""
     assert run(["scenario", "validate", "dp-scaling"]) == 0
     assert "plans: 27)" in capsys.readouterr().out
 
@@ -66,16 +66,16 @@ def test_a_scenarios_whole_sweep_is_checked(capsys: CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dp-scaling", "--layers", "24"], "trains models by name; their sizes and batches are"),
-        (["dp-scaling", "--batch", "24"], "choose by --models and --replicas"),
+        (["dp-scaling", "--layers", "24"], "trains models by name, which fix layers and batches"),
+        (["dp-scaling", "--batch", "24"], "use --models and --replicas"),
         (["dp-scaling", "--models", "vgg"], "has no model 'vgg'"),
         (["dp-scaling", "--replicas", "17"], "17 replicas; expected 1 to 16"),
         (["case3", "--replicas", "4"], "case3 trains a GPT on all its devices"),
     ],
 )
-def test_what_does_not_go_together_is_said(
+def test_impossible_combinations_are_errors(
     arguments: list[str], message: str, capsys: CaptureFixture
 ) -> None:
-    """And nothing is run."""
+    """The message names the options or the alternatives."""
     assert run(["run", *arguments, "--dry-run"]) in (1, 2)
     assert message in capsys.readouterr().err

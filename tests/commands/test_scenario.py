@@ -1,4 +1,4 @@
-"""`netbench scenario`, as typed."""
+"""`netbench scenario` on the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def typed(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str
 
 
 def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each, with its size."""
+    """Every scenario has a line with its size."""
     code, out, _ = typed(capsys, "list")
     lines = {line.split()[0]: line for line in out.splitlines()[1:]}
     assert code == 0
@@ -31,7 +31,7 @@ def test_list_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show_prints_regions_and_links(capsys: pytest.CaptureFixture[str]) -> None:
-    """Delay over bandwidth, per pair of regions, and what a run does by default."""
+    """It shows delay and bandwidth between regions, and the defaults of a run."""
     code, out, _ = typed(capsys, "show", "case3")
     assert code == 0
     for text in ("Ohio", "Virginia", "32", "11ms", "1.12Gbit", "1ms", "5Gbit", "sharing: class"):
@@ -39,18 +39,18 @@ def test_show_prints_regions_and_links(capsys: pytest.CaptureFixture[str]) -> No
     assert "dtfm-scheduled, dtfm-random, megatron-p8, zero3" in out
 
 
-def test_show_prints_one_way_links_each_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """A row per source."""
+def test_show_prints_both_directions_of_a_link(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every source region has a row."""
     _, out, _ = typed(capsys, "show", "example-two-labs")
     assert "200Mbit" in out
     assert "50Mbit" in out
     assert "RTX4090: default 60TFLOPS; 24GB" in out
 
 
-def test_show_marks_jitter_loss_and_what_has_no_link(
+def test_show_marks_jitter_loss_and_missing_links(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A region with one node has nothing inside."""
+    """A region with one node has no link inside."""
     (tmp_path / "s.yaml").write_text(
         "regions: [A, B]\n"
         "nodes: [{region: A, device: V100}, {region: B, device: V100}]\n"
@@ -65,7 +65,7 @@ def test_show_marks_jitter_loss_and_what_has_no_link(
 
 
 def test_show_lists_the_networks_of_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each with its link, and which of them a run takes by default."""
+    """Every network has its link; those that a run needs an option for are marked."""
     _, out, _ = typed(capsys, "show", "gpt3-small")
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert "5ms, 2Gbit" in lines["5ms-2Gbit"]
@@ -77,7 +77,7 @@ def test_show_lists_the_networks_of_the_sweep(capsys: pytest.CaptureFixture[str]
 
 
 def test_show_plot_writes_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """In the format of the file's suffix."""
+    """The suffix chooses the format."""
     picture = tmp_path / "case3.png"
     code, out, _ = typed(capsys, "show", "case3", "--plot", str(picture))
     assert code == 0
@@ -85,9 +85,12 @@ def test_show_plot_writes_a_picture(capsys: pytest.CaptureFixture[str], tmp_path
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_validate_counts_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
-    """Plans of the whole sweep included: 9 settings x (3 + 3 + 3 placements) for case 3, 10
-    networks x 3 micro-batches x 2 systems for gpt3-small."""
+def test_validate_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    """The plans are those of the whole sweep.
+
+    Case 3 has 9 settings x (3 + 3 + 3 placements), and gpt3-small 10 networks x 3 micro-batches x
+    2 systems.
+    """
     code, out, _ = typed(capsys, "validate", "case3", "example-two-labs", "gpt3-small")
     assert code == 0
     assert out.splitlines() == [
@@ -107,7 +110,7 @@ def test_validate_counts_what_it_found(capsys: pytest.CaptureFixture[str]) -> No
 def test_validate_of_a_bad_file_exits_with_2_and_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
 ) -> None:
-    """No traceback, nothing on standard output."""
+    """The error is one line without a traceback, and standard output stays empty."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     code, out, err = typed(capsys, "validate", str(path))
@@ -133,14 +136,14 @@ def test_validate_builds_the_plans(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_an_unknown_scenario_exits_with_2_and_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On standard error."""
+    """The message goes to standard error."""
     code, _, err = typed(capsys, "show", "csae3")
     assert code == 2
     assert "did you mean case3" in err
 
 
 def test_schema_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """For an editor's settings."""
+    """Editors can use it."""
     code, out, _ = typed(capsys, "schema")
     assert code == 0
     assert "workload" in json.loads(out)["properties"]
@@ -155,10 +158,10 @@ def test_show_needs_neither_torch_nor_matplotlib() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
-def test_show_says_what_else_a_link_does(
+def test_show_lists_the_impairments_of_a_link(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Distribution, bursts with their mean, and a line for each thing else; what a trunk is."""
+    """Bursty loss has its mean, and every other impairment a line; the caption explains trunks."""
     (tmp_path / "s.yaml").write_text(
         "regions: [A, B]\n"
         "nodes: [{region: A, device: V100}, {region: B, device: V100}]\n"
@@ -178,29 +181,29 @@ def test_show_says_what_else_a_link_does(
     assert "unlimited 4% loss in bursts" in out
     assert "  2% duplicated" in out
     assert "  queue 500" in out
-    assert "sharing: trunk (all between two regions shares one rate)" in out
+    assert "sharing: trunk (all traffic between two regions shares one rate)" in out
 
 
-def test_a_generated_scenario_is_made_again_by_the_command_in_its_head(
+def test_the_command_in_a_generated_scenario_generates_it_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """To a file and to the screen alike; and it is a scenario."""
+    """File and standard output are equal, and the scenario is valid."""
     made = tmp_path / "random.yaml"
-    words = ["generate", "--regions", "3", "--devices", "24", "--seed", "7", "--mixed"]
-    assert typed(capsys, *words, "-o", str(made))[0] == 0
+    options = ["generate", "--regions", "3", "--devices", "24", "--seed", "7", "--mixed"]
+    assert typed(capsys, *options, "-o", str(made))[0] == 0
     head = made.read_text().splitlines()[0]
     command = head.removeprefix("# Made by: netbench scenario ").split()
-    assert command == words
+    assert command == options
     assert typed(capsys, *command) == (0, made.read_text(), "")
     code, out, _ = typed(capsys, "validate", str(made))
     assert code == 0
     assert "devices: 24, regions: 3" in out
 
 
-def test_one_device_in_one_city_is_no_plural(
+def test_one_device_in_one_city_is_singular(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the title, in what is printed, and in an error about it."""
+    """Title and messages use the singular."""
     file = tmp_path / "one.yaml"
     typed(capsys, "generate", "--regions", "1", "--devices", "1", "-o", str(file))
     assert "title: 1 device in 1 city, seed 1\n" in file.read_text()
@@ -208,8 +211,8 @@ def test_one_device_in_one_city_is_no_plural(
     assert "has 1 device; use" in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_cannot_be_generated_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
+def test_an_impossible_scenario_is_not_generated(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what is possible."""
     code, _, err = typed(capsys, "generate", "--regions", "8", "--devices", "4")
     assert code == 2
-    assert err.startswith("error: 8 regions for 4 devices: expected 1 to 4: there are 71 cities")
+    assert err.startswith("error: 8 regions for 4 devices: expected 1 to 4, since there are 71")

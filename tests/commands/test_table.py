@@ -1,4 +1,4 @@
-"""`netbench table`, as a person types it."""
+"""`netbench table` on the command line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from tests.report import runs
+from netbench.testing import runs
 
 CaptureFixture = pytest.CaptureFixture[str]
 
 
 def test_the_newest_run_is_printed(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """Of several runs of the scenario, the last one, with where its records are."""
-    runs.write(tmp_path, {("zero3", 24, 1024, 2022): [1.0, 111.0]}, created=datetime(2026, 1, 1))
-    newest = runs.write(tmp_path, runs.CASE3, created=datetime(2026, 1, 2))
-    runs.write(tmp_path, runs.CASE3, scenario="case4", created=datetime(2026, 1, 3))
+    """It is the last run of the scenario; the path of its records is printed."""
+    runs.write_run(
+        tmp_path, {("zero3", 24, 1024, 2022): [1.0, 111.0]}, created=datetime(2026, 1, 1)
+    )
+    newest = runs.write_run(tmp_path, runs.CASE3_TIMES, created=datetime(2026, 1, 2))
+    runs.write_run(tmp_path, runs.CASE3_TIMES, scenario="case4", created=datetime(2026, 1, 3))
     assert run(["table", "case3", "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "16.05 ±0.05" in printed
@@ -31,25 +33,25 @@ def test_the_newest_run_is_printed(tmp_path: Path, capsys: CaptureFixture) -> No
 
 def test_a_run_can_be_chosen(tmp_path: Path, capsys: CaptureFixture) -> None:
     """--run takes a folder; it must be of the scenario named."""
-    path = runs.write(tmp_path, runs.CASE3, scenario="mine")
+    path = runs.write_run(tmp_path, runs.CASE3_TIMES, scenario="mine")
     assert run(["table", "mine", "--run", str(path.parent), "--format", "markdown"]) == 0
     assert "| L24 B1024 | dtfm-scheduled |" in capsys.readouterr().out
     assert run(["table", "case4", "--run", str(path.parent)]) == 2
     assert "a run of mine, not of case4" in capsys.readouterr().err
 
 
-def test_a_folder_of_a_run_will_do(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """As `netbench trace diff` takes it."""
-    path = runs.write(tmp_path, runs.CASE3, scenario="mine")
+def test_the_folder_of_a_run_replaces_the_scenario(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """`netbench trace diff` accepts the same."""
+    path = runs.write_run(tmp_path, runs.CASE3_TIMES, scenario="mine")
     assert run(["table", str(path.parent), "--format", "markdown"]) == 0
     assert "| L24 B1024 | dtfm-scheduled |" in capsys.readouterr().out
 
 
-def test_recorded_runs_are_used_where_there_are_no_others(
+def test_recorded_runs_are_used_if_there_are_no_others(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
     """A fresh clone shows the runs that came with it."""
-    runs.write(tmp_path / "recorded", runs.CASE3)
+    runs.write_run(tmp_path / "recorded", runs.CASE3_TIMES)
     assert run(["table", "case3", "--results", str(tmp_path), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert rows[0]["variant"] == "dtfm-scheduled"
@@ -66,7 +68,7 @@ def test_recorded_runs_are_used_where_there_are_no_others(
 def test_without_a_run_the_published_times_are_printed(
     tmp_path: Path, capsys: CaptureFixture, form: str, expected: str
 ) -> None:
-    """And how to make a run; not among the figures where they go into a file."""
+    """A hint says how to make a run; it goes to standard error unless the format is rich."""
     assert run(["table", "case4", "--results", str(tmp_path), "--format", form]) == 0
     printed = capsys.readouterr()
     assert expected in printed.out
@@ -76,48 +78,52 @@ def test_without_a_run_the_published_times_are_printed(
 def test_a_scenario_without_run_or_publication_says_how_to_run_it(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """Known but never run: exit code 2 and the command."""
+    """The exit code is 2, and the message has the command."""
     assert run(["table", "example-two-labs", "--results", str(tmp_path)]) == 2
-    said = f"no run of example-two-labs in {tmp_path}; make one with: netbench run example-two-labs"
-    assert said in capsys.readouterr().err
+    message = (
+        f"no run of example-two-labs in {tmp_path}; make one with: netbench run example-two-labs"
+    )
+    assert message in capsys.readouterr().err
 
 
 def test_an_unknown_scenario_suggests_the_nearest(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """A typo is answered with names."""
+    """A typing error is answered with names."""
     assert run(["table", "csae3", "--results", str(tmp_path)]) == 2
     assert "case3" in capsys.readouterr().err
 
 
 def test_a_damaged_run_is_one_message(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """File, line and what to do; exit code 1."""
-    path = runs.write(tmp_path, runs.CASE3)
+    """It has file and line; the exit code is 1."""
+    path = runs.write_run(tmp_path, runs.CASE3_TIMES)
     path.write_text("{}\n" + path.read_text())
     assert run(["table", "case3", "--results", str(tmp_path)]) == 1
     assert f"error: {path}:1: this line" in capsys.readouterr().err
 
 
 def test_a_run_without_iterations_is_one_message(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """Killed before its first iteration: there is no table to print."""
-    runs.write(tmp_path, {})
+    """A run that was killed before its first iteration has no table."""
+    runs.write_run(tmp_path, {})
     assert run(["table", "case3", "--results", str(tmp_path)]) == 1
-    assert "no iteration is recorded; continue with --resume" in capsys.readouterr().err
+    assert (
+        "no iteration is recorded; continue with netbench run --resume" in capsys.readouterr().err
+    )
 
 
 def test_a_picture_is_written_on_request(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """--plot draws the run; without a run there is nothing to draw."""
+    """--plot draws the run; without a run it is an error."""
     picture = tmp_path / "case3.png"
     arguments = ["table", "case3", "--results", str(tmp_path), "--plot", str(picture)]
     assert run(arguments) == 2
     assert not picture.exists()
-    runs.write(tmp_path, runs.CASE3)
+    runs.write_run(tmp_path, runs.CASE3_TIMES)
     assert run(arguments) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"picture: {picture}" in capsys.readouterr().err
 
 
 def test_table_imports_neither_torch_nor_paramiko_nor_matplotlib(tmp_path: Path) -> None:
-    """In a fresh interpreter, with a run beside the published figures."""
-    runs.write(tmp_path, runs.CASE3)
+    """A fresh interpreter prints a run beside the published figures without them."""
+    runs.write_run(tmp_path, runs.CASE3_TIMES)
     script = (
         "import sys\nfrom netbench.cli import run\n"
         f"assert run(['table', 'case3', '--results', {str(tmp_path)!r}]) == 0\n"
@@ -128,5 +134,5 @@ def test_table_imports_neither_torch_nor_paramiko_nor_matplotlib(tmp_path: Path)
     )
     assert "16.05 ±0.05" in done.stdout
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert "netbench.report.run" in loaded
+    assert "netbench.report.tables.run" in loaded
     assert not loaded & {"torch", "paramiko", "matplotlib", "pydantic", "pyroute2"}

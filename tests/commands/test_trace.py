@@ -1,4 +1,4 @@
-"""`netbench trace diff`, on a run whose trace is a simulation drawn out by a tenth."""
+"""`netbench trace diff` on a run whose trace is a simulation stretched by 10%."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.plan import Plan, build_plan, plan_hash, plan_to_json
+from netbench.explain.timeline import unfold
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution, Plan
+from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, RunStore
 from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
 from netbench.simulator import simulate
-from netbench.simulator.unfold import unfold
 
 STRETCH = 1.1
 
 
 @pytest.fixture
 def traced(tmp_path: Path) -> Path:
-    """A run's folder with one traced plan: 3 stages, 16 micro-batches."""
+    """Folder of a run with one traced plan of 3 stages and 16 micro-batches."""
     plan = build_plan(
         load_scenario("gpt3-small"),
         "dtfm-scheduled",
-        12,
-        64,
-        2022,
-        iterations=2,
-        warmup_iterations=1,
-        network="10ms-1Gbit",
-        micro_batch=4,
+        Setting(layers=12, batch=64, micro_batch=4, network="10ms-1Gbit", seed=2022),
+        Execution(iterations=2, warmup_iterations=1),
     )
     simulated = unfold(simulate(plan, whole=True))
     slices = (
@@ -45,7 +43,7 @@ def traced(tmp_path: Path) -> Path:
 
 
 def run_of(folder: Path, plan: Plan, iteration_s: float, slices: tuple[Slice, ...]) -> Path:
-    """A run's folder with this trace."""
+    """Write a run with this trace and return its folder."""
     environment = Environment(
         kernel="6.1", mode="guest-virtual", scale=plan.scale, versions={}, machine="test"
     )
@@ -66,10 +64,10 @@ def run_of(folder: Path, plan: Plan, iteration_s: float, slices: tuple[Slice, ..
     return found
 
 
-def test_it_says_how_far_apart_the_two_are(
+def test_emulation_and_simulation_are_compared(
     traced: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tenth longer is 1/1.1 the other way round; every row's kinds sum to its iteration."""
+    """The simulation takes 1/1.1 of the time; the kinds of a row sum to its iteration."""
     assert run(["trace", "diff", str(traced)]) == 0
     out = capsys.readouterr().out
     assert "simulated (-9.1%)" in out
@@ -85,10 +83,10 @@ def test_it_says_how_far_apart_the_two_are(
     assert "stage 1, send/receive:" in out.partition("Largest differences")[2]
 
 
-def test_one_trace_has_the_ranks_of_both_in_turn(
+def test_one_trace_has_the_ranks_of_both(
     traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For Perfetto, with the two sources as processes of their own; and a picture."""
+    """Every rank has a process per source in Perfetto; a picture is drawn too."""
     output, plot = tmp_path / "both.json.gz", tmp_path / "both.png"
     assert run(["trace", "diff", str(traced), "--output", str(output), "--plot", str(plot)]) == 0
     trace = json.loads(gzip.decompress(output.read_bytes()))
@@ -105,29 +103,27 @@ def test_one_trace_has_the_ranks_of_both_in_turn(
 
 
 def test_the_newest_run_of_a_scenario_is_found_by_its_name(traced: Path) -> None:
-    """As elsewhere, in --results."""
+    """It is searched in --results."""
     assert run(["trace", "diff", "gpt3-small", "--results", str(traced.parent)]) == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--plan", "ffffff"], "--plan ffffff: no traced plans begin so; there are "),
-        (["--plot", "nowhere/x.png"], "there is no folder nowhere"),
+        (["--plan", "ffffff"], "--plan ffffff matches 0 traced plans; expected one of "),
+        (["--plot", "nowhere/x.png"], "folder nowhere does not exist"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_a_wrong_option_is_named(
     traced: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
-    """Before anything is simulated."""
+    """The exit code is 2, before anything is simulated."""
     assert run(["trace", "diff", str(traced), *options]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_run_without_traces_says_how_to_make_them(
-    traced: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And so does a scenario that has no run."""
+def test_a_run_without_traces_is_an_error(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scenario without a run is an error too; both messages say how to make a trace."""
     (path,) = (traced / "traces").iterdir()
     path.unlink()
     assert run(["trace", "diff", str(traced)]) == 2
@@ -138,11 +134,16 @@ def test_a_run_without_traces_says_how_to_make_them(
     assert "make one with netbench run case5 --trace" in capsys.readouterr().err
 
 
-def test_one_simulated_rank_is_compared_with_those_it_stands_for(
+def test_one_simulated_rank_is_compared_with_the_slowest_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of devices of several types the slowest: nobody else computes for as long."""
-    plan = build_plan(load_scenario("mixed-gpu"), "ddp", 40, 384, 2022, 2, 1)
+    """With several types of devices, it represents those that compute longest."""
+    plan = build_plan(
+        load_scenario("mixed-gpu"),
+        "ddp",
+        Setting(layers=40, batch=384, seed=2022),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     slices, longest_s = [], 0.0
     for rank, device in enumerate(plan.placement):
         (stage,) = plan.stages_on(device)

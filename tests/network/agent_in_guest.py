@@ -13,36 +13,47 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from netbench.errors import NetworkError, TestbedError
-from netbench.network import courier
-from netbench.network.command import Run
-from netbench.network.courier import Machine
-from netbench.network.fleet import Cleared, Fleet, Owner, Shown, settings
-from netbench.network.program import Program, compile_program, compile_programs
+from netbench.network.remote import deployer
+from netbench.network.remote.agent.messages import Owner
+from netbench.network.remote.deployer import Machine
+from netbench.network.remote.facts import settings
+from netbench.network.remote.fleet import Cleared, Fleet, Shown
+from netbench.network.shaping.program import Program, compile_program, compile_programs
 from netbench.scenario.model import Link
+from netbench.testing.networks import FAR, two_regions
+from netbench.testing.nodes import Answer, FakeNode
 from tests.network.inside_guest import ADDRESSES, build, run
-from tests.network.shaping_cases import FAR, two_regions
 
 NUM_NODES = 4
 """Two in each region: a third would do what the second does, and each starts a Python per step."""
 
 LEASE_S = 30.0
 SLACK_S = 3.0
-"""The dead-man looks once a second, and then has to work."""
+"""The timer polls once a second, and then needs some time."""
 
 TEMPORARY = Path("/run/tmp")
-"""Instead of /tmp, which is the host's own."""
+"""Used instead of /tmp, which belongs to the machine outside the guest."""
 
 NETWORK = two_regions(num_nodes=NUM_NODES)
 OTHER = two_regions(inside=Link(one_way_delay_s=0.002, bandwidth_bps=1e9), num_nodes=NUM_NODES)
 PROGRAMS = compile_programs(NETWORK, ADDRESSES, "eth0")
 SETTINGS = settings(NETWORK) | {"net.ipv4.tcp_rmem": "4096 131072 99999999"}
 MACHINES = tuple(
-    Machine(name=f"host{node}", python=sys.executable, addresses=(ADDRESSES[node][0],))
+    Machine(
+        name=f"host{node}",
+        python=sys.executable,
+        addresses=(ADDRESSES[node][0],),
+        node=FakeNode(node, run),
+        root=FakeNode(node, run),
+    )
     for node in range(NUM_NODES)
 )
 
@@ -68,20 +79,18 @@ UNRESTORABLE = {
 }
 
 
-def put(node: int, data: bytes, path: str) -> None:
-    with Path(path).open("xb") as file:
-        file.write(data)
-
-
 def fleet(
-    name: str = "alice@laptop", run_as_root: Run = run, machines: Sequence[Machine] = MACHINES
+    name: str = "alice@laptop", run_as_root: Answer = run, machines: Sequence[Machine] = MACHINES
 ) -> Fleet:
     owner = Owner(name=name, pid=os.getpid(), session=f"{name} {time.monotonic_ns()}")
-    return Fleet(machines, run, run_as_root, put, owner=owner, lease_s=LEASE_S)
+    machines = [
+        replace(machine, root=FakeNode(node, run_as_root)) for node, machine in enumerate(machines)
+    ]
+    return Fleet(machines, owner=owner, lease_s=LEASE_S)
 
 
 def snapshot(node: int, interface: str = "eth0") -> dict[str, str]:
-    """What netbench may change, to the byte; and what it may leave behind."""
+    """Return everything that netbench may change or leave behind on a node."""
     shown = f"qdisc show dev {interface}\nfilter show dev {interface}\n"
     script = f"tc -batch -; echo ===; tail -n +1 tcp_* ip_*; echo ===; ip -d link show {interface}"
     answer = run(node, ("sh", "-c", f"cd /proc/sys/net/ipv4; {script}"), shown)[1]
@@ -101,7 +110,7 @@ def snapshots() -> list[dict[str, str]]:
 
 
 def leftovers() -> list[str]:
-    """Dead-men that live, and folders of agents."""
+    """Return running timers, and folders of agents."""
     names = [path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm")]
     folders = [str(path) for path in TEMPORARY.glob("*")]
     return [name for name in names if name == "netbench-timer"] + folders
@@ -149,7 +158,7 @@ def check_round(before: list[dict[str, str]]) -> Iterator[str]:
         if rmem != ["4096", "131072", "99999999"]:
             yield f"tcp_rmem is {rmem}"
         said: list[str] = []
-        alice.hold(PROGRAMS, _waits(8), said.append)  # 40 s: more than a lease
+        alice.keep_leases(PROGRAMS, _waits(8), said.append)  # 40 s: more than a lease
         yield from said
         for node, shown in alice.show().items():
             assert isinstance(shown, Shown), shown
@@ -164,19 +173,19 @@ def check_round(before: list[dict[str, str]]) -> Iterator[str]:
 
 
 def check_vanished(before: list[dict[str, str]]) -> Iterator[str]:
-    """A controller that holds four nodes is killed; so is the folder of its agent on one."""
+    """A controller of four nodes is killed, and the folder of its agent on one is deleted."""
     controller = os.fork()
     if controller == 0:
         alice = fleet()
         apply_to(alice)
-        alice.hold(PROGRAMS, lambda seconds: bool(time.sleep(seconds)), print)
+        alice.keep_leases(PROGRAMS, lambda seconds: threading.Event().wait(seconds), print)
         os._exit(1)
     time.sleep(40.0)
     if not all(map(is_shaped, range(NUM_NODES))):
-        yield "not held for 40 s"
+        yield "not kept for 40 s"
     os.kill(controller, signal.SIGKILL)
     os.waitpid(controller, 0)
-    folders = sorted(TEMPORARY.glob("*/agent.py"))
+    folders = sorted(TEMPORARY.glob("*/agent.zip"))
     if len(folders) != NUM_NODES:
         yield f"agents: {folders}"
     shutil.rmtree(folders[0].parent)
@@ -189,26 +198,26 @@ def check_vanished(before: list[dict[str, str]]) -> Iterator[str]:
 
 
 def check_terminated(before: list[dict[str, str]]) -> Iterator[str]:
-    """A dead-man that is told to go puts everything back first; one that is killed is replaced."""
+    """A timer restores everything on SIGTERM. A killed timer is replaced by the next beat."""
     programs = PROGRAMS[:2]
     with fleet(machines=MACHINES[:2]) as alice:
         apply_to(alice, programs)
         for state in Path("/run/netbench").glob("*.json"):
             os.kill(json.loads(state.read_text())["deadman"]["pid"], signal.SIGKILL)
-        alice.hold(programs, _waits(1), print)
+        alice.keep_leases(programs, _waits(1), print)
         if len([name for name in leftovers() if name == "netbench-timer"]) != 2:
             yield f"killed dead-men were not replaced: {leftovers()}"
         for state in Path("/run/netbench").glob("*.json"):
             os.kill(json.loads(state.read_text())["deadman"]["pid"], signal.SIGTERM)
         time.sleep(SLACK_S)
         yield from differences(before)
-        lost = error_of(lambda: alice.hold(programs, _waits(9), print))
+        lost = error_of(lambda: alice.keep_leases(programs, _waits(9), print))
         if "host1: eth0 is not armed: the lease has ended" not in lost:
             yield lost
 
 
 def _waits(beats: int) -> Callable[[float], bool]:
-    """For `hold`: so many beats, each at its time."""
+    """Return a wait for `keep_leases` that ends after `beats` beats."""
     left = iter([False] * beats + [True])
 
     def wait(seconds: float) -> bool:
@@ -219,7 +228,7 @@ def _waits(beats: int) -> Callable[[float], bool]:
 
 
 def check_foreign(before: list[dict[str, str]]) -> Iterator[str]:
-    """A root qdisc of somebody else is refused, or put aside and put back as it was printed."""
+    """A foreign root qdisc is refused, or set aside and restored as it was printed."""
     for first in range(0, len(RESTORABLE), NUM_NODES):
         kinds = RESTORABLE[first : first + NUM_NODES]
         _load_foreign(kinds)
@@ -243,7 +252,7 @@ def _unload_foreign(kinds: Sequence[str]) -> None:
 
 
 def _put_aside(kinds: Sequence[str], lapses: bool) -> Iterator[str]:
-    """lapses: it is the end of the lease that puts them back."""
+    """lapses: the end of the lease restores them, instead of `clear`."""
     before, programs = snapshots(), PROGRAMS[: len(kinds)]
     with fleet(machines=MACHINES[: len(kinds)]) as alice:
         refused = error_of(lambda: apply_to(alice, programs))
@@ -284,12 +293,12 @@ def _refused() -> Iterator[str]:
 
 
 def check_queues(_: list[dict[str, str]]) -> Iterator[str]:
-    """An interface with several queues: its default comes back, and so does a named one."""
+    """An interface with several queues gets back its default, and a configured root."""
     inside = """link add mq0 numtxqueues 4 type veth peer name mq1
         link set mq0 up
         link set mq1 up"""
     assert run(0, ("ip", "-batch", "-"), inside)[0] == 0
-    machines = [Machine(name="host0", python=sys.executable, interface="mq0")]
+    machines = [replace(MACHINES[0], addresses=(), interface="mq0")]
     program = compile_program(NETWORK, 0, ADDRESSES, "mq0")
     add = (
         "qdisc add dev mq0 root handle 1: mq\n"
@@ -308,7 +317,7 @@ def check_queues(_: list[dict[str, str]]) -> Iterator[str]:
 
 
 def check_owners(before: list[dict[str, str]]) -> Iterator[str]:
-    """Two controllers at once: the first keeps all; what it left, its owner takes up again."""
+    """Two controllers at once: the first keeps all hosts. Its owner may take them over later."""
     machines, programs = MACHINES[:3], PROGRAMS[:3]
     with (
         fleet(machines=machines) as alice,
@@ -317,7 +326,7 @@ def check_owners(before: list[dict[str, str]]) -> Iterator[str]:
     ):
         apply_to(alice, programs)
         for other in (bob, alice_again):
-            refused = error_of(lambda other=other: apply_to(other, programs))
+            refused = error_of(partial(apply_to, other, programs))
             if (
                 "failed on 3 of 3" not in refused
                 or "host2: eth0 is shaped by alice@laptop (pid" not in refused
@@ -329,7 +338,7 @@ def check_owners(before: list[dict[str, str]]) -> Iterator[str]:
             yield f"bob may clear: {bob.clear()}"
         apply_to(alice, programs, lease_s=2 * LEASE_S, release=True)
         apply_to(alice_again, programs, lease_s=None, release=True)
-        taken = error_of(lambda: alice.hold(programs, _waits(2), print))
+        taken = error_of(lambda: alice.keep_leases(programs, _waits(2), print))
         if "host0: eth0 was taken over by alice@laptop" not in taken:
             yield taken
         time.sleep(4 * LEASE_S)
@@ -369,13 +378,11 @@ def check_broken_tc(before: list[dict[str, str]]) -> Iterator[str]:
 
 
 def check_cut_off(before: list[dict[str, str]]) -> Iterator[str]:
-    """A host that is no longer reached: the others are cleared at once, it clears itself."""
+    """An unreachable host clears itself; the others are cleared at once."""
     machines, programs = MACHINES[:3], PROGRAMS[:3]
     for operation in ("apply", "show", "beat"):
         with fleet(machines=machines, run_as_root=_cut_off_from(operation)) as alice:
-            message = error_of(
-                lambda alice=alice: apply_to(alice, programs, lease_s=7200.0, release=True)
-            )
+            message = error_of(partial(apply_to, alice, programs, lease_s=7200.0, release=True))
         if "1 of 3 hosts:\n  host1: the SSH connection was lost\nnot cleared: host1" not in message:
             yield f"{operation}: {message}"
         yield from differences(before, [n for n in range(3) if n != 1])
@@ -393,7 +400,7 @@ def check_cut_off(before: list[dict[str, str]]) -> Iterator[str]:
     said: list[str] = []
     with fleet(machines=machines, run_as_root=later) as alice:
         apply_to(alice, programs)
-        lost = error_of(lambda: alice.hold(programs, _waits(99), said.append))
+        lost = error_of(lambda: alice.keep_leases(programs, _waits(99), said.append))
         alice.clear("session")
     if "holding failed on 1 of 3 hosts:\n  host1: the SSH connection was lost" not in lost:
         yield lost
@@ -402,8 +409,8 @@ def check_cut_off(before: list[dict[str, str]]) -> Iterator[str]:
     yield from differences(before)
 
 
-def _cut_off_from(operation: str) -> Run:
-    """Host 1 is not reached any more when it is to do `operation`."""
+def _cut_off_from(operation: str) -> Answer:
+    """Return a `run` that loses host 1 at its first `operation`."""
     gone: list[int] = []
 
     def cut(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
@@ -416,17 +423,17 @@ def _cut_off_from(operation: str) -> Run:
 
 
 def check_restarted(before: list[dict[str, str]]) -> Iterator[str]:
-    """An interface that went away and came back: the holder is told, and no state stays."""
+    """An interface is deleted and made again: its owner is told, and no state stays."""
     programs = PROGRAMS[:2]
     with fleet(machines=MACHINES[:2]) as alice:
         apply_to(alice, programs)
         subprocess.run(["ip", "link", "del", "v1"], check=True)
-        lost = error_of(lambda: alice.hold(programs, _waits(9), print))
+        lost = error_of(lambda: alice.keep_leases(programs, _waits(9), print))
         if "host1: no interface has the address 10.77.0.2" not in lost:
             yield lost
         _plug_in(1)
-        lost = error_of(lambda: alice.hold(programs, _waits(9), print))
-        if "host1: eth0 has lost its program, its root qdisc is noqueue 0:" not in lost:
+        lost = error_of(lambda: alice.keep_leases(programs, _waits(9), print))
+        if "host1: eth0 has lost its tc configuration, its root qdisc is noqueue 0:" not in lost:
             yield lost
         alice.clear("session")
     yield from differences(before)
@@ -442,7 +449,7 @@ def _plug_in(node: int) -> None:
 
 
 def check_meddled(before: list[dict[str, str]]) -> Iterator[str]:
-    """What somebody else changed in the meantime stays, and is said."""
+    """Changes that somebody else made meanwhile stay, and are reported."""
     write = ("sysctl", "-qw", "net.ipv4.tcp_wmem=4096 16384 5000000")
     tso = ("sysctl", "-qw", "net.ipv4.tcp_tso_rtt_log=7")
     capped = two_regions(FAR, FAR, num_nodes=NUM_NODES, sharing="nic", nic_bps=25e6)
@@ -480,7 +487,7 @@ def main() -> int:
     """Run all checks; print what failed."""
     build(NUM_NODES)
     TEMPORARY.mkdir()
-    courier.FOLDERS = (str(TEMPORARY),)
+    deployer.FOLDERS = (str(TEMPORARY),)
     before = snapshots()
     problems = []
     only = sys.argv[1:]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from netbench.network.tc import HANDLE
+from netbench.network.shaping.batch import HANDLE
+from netbench.testing.nodes import FakeNode, fake_nodes
 
 
 class FakeNodes:
@@ -21,6 +22,10 @@ class FakeNodes:
         self.broken: dict[int, str] = {}
         self.shown: dict[str, str] = {}
         self.commands: list[tuple[int, str]] = []
+
+    @property
+    def nodes(self) -> list[FakeNode]:
+        return fake_nodes(self.run)
 
     def run(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         line = " ".join(argv)

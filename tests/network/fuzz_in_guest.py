@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from netbench.network.apply import apply, clear, read_back
-from netbench.network.program import Program
+from netbench.network.shaping.apply import apply, clear, read_back
+from netbench.network.shaping.program import Program
+from netbench.testing.nodes import fake_nodes
 from tests.network.strategies import programs
 
 NUM_EXAMPLES = 100
@@ -38,12 +39,15 @@ def run(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+NODES = fake_nodes(run, count=300)
+
+
 def loads_and_reads_back(program: Program) -> None:
     """On an interface without shaping, which is then without shaping again."""
-    apply([program], run)
-    (found,) = read_back([program], run)
+    apply([program], NODES)
+    (found,) = read_back([program], NODES)
     assert not found.problems, "\n".join([*found.problems, program.text])
-    clear([program], run)
+    clear([program], NODES)
 
 
 @settings(FIXED, max_examples=NUM_EXAMPLES)

@@ -1,4 +1,4 @@
-"""What netem makes of a link's noise: numbered packets over a shaped link, told one by one.
+"""Impairments that netem really applies: numbered packets over a shaped link, one by one.
 
 `python -m tests.network.noise_in_guest`, as root in a kernel with netem, in virtual time, with /run
 private. Prints what was asked for and what came out; exits with 1 if one is not the other.
@@ -11,7 +11,6 @@ import ctypes
 import itertools
 import json
 import math
-import select
 import socket
 import statistics
 import struct
@@ -20,18 +19,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from netbench.network.apply import apply, clear
-from netbench.network.program import Program, compile_program
+from netbench.network.shaping.apply import apply, clear
+from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario.model import BurstLoss, Link
-from tests.network.inside_guest import ADDRESSES, build, run
-from tests.network.shaping_cases import two_regions
+from netbench.testing.networks import two_regions
+from tests.network.inside_guest import ADDRESSES, NODES, build, run
 
 CLONE_NEWNET = 0x40000000
-SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33  # linux/socket.h; not in Python's socket
+SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 32, 33, 35
+"""From linux/socket.h; not in Python's socket."""
 TCPI_TOTAL_RETRANS = 100  # bytes before it in struct tcp_info, linux/tcp.h
 UDP_PORT, PLAIN_PORT, SSH_PORT = 9000, 9001, 22
 PAYLOAD_BYTES = 200
@@ -44,7 +44,7 @@ NOISY = replace(STILL, jitter_s=JITTER_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Train:
+class PacketTrain:
     """num_sent packets and what arrived, in order: (number, seconds since it was sent, intact)."""
 
     num_sent: int
@@ -94,26 +94,31 @@ def udp_pair() -> tuple[socket.socket, socket.socket]:
     return sender, receiver
 
 
-def send_train(num_packets: int, gap_s: float, wait_s: float = 1.0) -> Train:
-    """Send a packet every gap_s; until the last was sent wait_s ago, note what arrives."""
+def send_train(num_packets: int, gap_s: float, wait_s: float = 1.0) -> PacketTrain:
+    """Send a packet every gap_s; once the last was sent wait_s ago, note what arrived.
+
+    The kernel stamps what arrives, so that nobody has to wait for it between two packets.
+    """
     sender, receiver = udp_pair()
+    receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     filler = bytes(i % 256 for i in range(PAYLOAD_BYTES - 16))
     arrived = []
     start_s = time.monotonic()
     with sender, receiver:
-        for number in range(num_packets + 1):
-            until_s = start_s + number * gap_s + (wait_s if number == num_packets else 0)
+        for number in range(num_packets):
+            if (left_s := start_s + number * gap_s - time.monotonic()) > 0:
+                time.sleep(left_s)
+            sender.send(struct.pack("!QQ", number, time.time_ns()) + filler)
+        time.sleep(wait_s)
+        receiver.setblocking(False)
+        with suppress(BlockingIOError):
             while True:
-                left_s = max(0.0, until_s - time.monotonic())
-                if not select.select([receiver], [], [], left_s)[0]:
-                    break
-                data = receiver.recv(65535)
+                data, ((_, _, stamp),), _, _ = receiver.recvmsg(65535, 64)
                 index, sent_ns = struct.unpack("!QQ", data[:16])
-                delay_s = (time.monotonic_ns() - sent_ns) / 1e9
+                seconds, nanoseconds = struct.unpack("=qq", stamp)
+                delay_s = (seconds * 10**9 + nanoseconds - sent_ns) / 1e9
                 arrived.append((index, delay_s, data[16:] == filler))
-            if number < num_packets:
-                sender.send(struct.pack("!QQ", number, time.monotonic_ns()) + filler)
-    return Train(num_sent=num_packets, arrived=tuple(arrived))
+    return PacketTrain(num_sent=num_packets, arrived=tuple(arrived))
 
 
 @contextmanager
@@ -121,14 +126,14 @@ def shaped(link: Link, exempt_ports: tuple[int, ...] = ()) -> Iterator[Program]:
     """Node 0 sends to node 1 over the link; nothing else is shaped."""
     program = compile_program(two_regions(link, link, num_nodes=2), 0, ADDRESSES, "eth0")
     program = replace(program, exempt_ports=exempt_ports)
-    apply([program], run)
+    apply([program], NODES)
     try:
         yield program
     finally:
-        clear([program], run)
+        clear([program], NODES)
 
 
-def train(link: Link, num_packets: int, gap_s: float) -> Train:
+def train(link: Link, num_packets: int, gap_s: float) -> PacketTrain:
     with shaped(link):
         return send_train(num_packets, gap_s)
 
@@ -141,12 +146,12 @@ def off(what: str, found: float, asked: float, most: float) -> Iterator[str]:
 
 
 def share_error(share: float, number: int) -> float:
-    """What a share of `number` independent packets may be off."""
+    """Return the largest error of a fraction of `number` independent packets."""
     return SIGMAS * math.sqrt(share * (1 - share) / number)
 
 
 def lag_correlation(values: Sequence[float]) -> float:
-    """Of each value with the one before."""
+    """Return the correlation of each value with the one before."""
     return statistics.correlation(values[1:], values[:-1])
 
 
@@ -154,7 +159,7 @@ MEAN_SHIFTS = {"normal": 0.0, "uniform": 0.0, "pareto": -0.041, "paretonormal": 
 """Mean of tc's tables over their standard deviation (iproute2 6.1): their tails are cut."""
 
 SPREADS = {"normal": 0.05, "uniform": 0.04, "pareto": 0.12, "paretonormal": 0.10}
-"""What a standard deviation of 4000 values may be off, as a share."""
+"""Largest relative error of a standard deviation of 4000 values."""
 
 
 def check_distributions() -> Iterator[str]:
@@ -187,7 +192,7 @@ def check_order() -> Iterator[str]:
 
 def check_correlation() -> Iterator[str]:
     """A correlation does nothing to the delays of neighbours on Linux 6.12. Where this fails, the
-    kernel has learned it: then docs/netem-limits.md and `network.limits` are out of date."""
+    kernel has learned it: then docs/netem-limits.md and `shaping.limits` are out of date."""
     number = 2000
     for name in ("normal", "uniform"):
         for share in (0.5, 0.9):

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ClassVar
 from unittest.mock import patch
 
-from netbench.network import netlink
-from netbench.testbed.guest import run_in_guest
-from netbench.testbed.host import probe_host
+from netbench.network.shaping import netlink
+from netbench.testbed.guest.boot import run_in_guest
+from netbench.testbed.machine.capabilities import probe_machine
 from tests.network.shaping_cases import CASES, kept_text
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "network"
@@ -41,7 +41,7 @@ class RecordingSocket(socket.socket):
 
 
 def answers() -> list[str]:
-    """What `netlink.read` is answered, in hexadecimal."""
+    """Record the kernel's answers to `netlink.read`, in hexadecimal."""
     RecordingSocket.answers.clear()
     with patch.object(socket, "socket", RecordingSocket):
         netlink.read(Path("/proc/self/ns/net"), "eth0")
@@ -69,7 +69,7 @@ def main() -> int:
         return 0
     names = [name for name in CASES if not (GOLDEN / f"{name}.netlink.json").exists()]
     argv = [sys.executable, "-m", "tests.network.record_in_guest", *names]
-    status, printed = run_in_guest(probe_host(), argv) if names else (0, "nothing is missing")
+    status, printed = run_in_guest(probe_machine(), argv) if names else (0, "nothing is missing")
     print(printed)
     return status
 

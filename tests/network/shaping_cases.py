@@ -9,43 +9,11 @@ import math
 from dataclasses import replace
 from unittest import mock
 
-from netbench.network import program as program_module
-from netbench.network.program import Program, compile_program
+from netbench.network.shaping import program as program_module
+from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario.model import BurstLoss, Link, Network
+from netbench.testing.networks import ADDRESSES, FAR, ROUGH, UNLIMITED, two_regions
 
-NEAR = Link(one_way_delay_s=0.001, bandwidth_bps=5e9)
-FAR = Link(one_way_delay_s=0.011, bandwidth_bps=1.12e9)
-
-ADDRESSES = (
-    ("10.77.0.1", "fd00::1"),
-    ("10.77.0.2", "fd00::2"),
-    ("10.77.0.3", "fd00::3"),
-    ("10.77.0.4",),
-)
-
-
-def two_regions(
-    inside: Link = NEAR,
-    across: Link = FAR,
-    *,
-    num_nodes: int = 4,
-    sharing: str = "pair",
-    nic_bps: float = math.inf,
-    mtu_bytes: int = 1500,
-) -> Network:
-    """Half of the nodes in each of two regions, as in case 3."""
-    return Network(
-        regions=("ohio", "virginia"),
-        links=((inside, across), (across, inside)),
-        node_regions=tuple(2 * node // num_nodes for node in range(num_nodes)),
-        sharing=sharing,
-        nic_bps=(nic_bps,) * num_nodes,
-        mtu_bytes=mtu_bytes,
-    )
-
-
-UNLIMITED = Link(one_way_delay_s=0.0001, bandwidth_bps=math.inf)
-ROUGH = Link(one_way_delay_s=0.0405, bandwidth_bps=100e6, jitter_s=0.002, loss=0.0123)
 ORDERED = Link(
     one_way_delay_s=0.001, bandwidth_bps=math.inf, jitter_s=0.0001, jitter_distribution="uniform"
 )

@@ -5,24 +5,27 @@ from __future__ import annotations
 import ipaddress
 import math
 from dataclasses import replace
+from typing import get_args
 
 from hypothesis import reject
 from hypothesis import strategies as st
 
 from netbench.errors import NetworkError
-from netbench.network.program import Program, compile_program
-from netbench.network.queues import num_routers
+from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario.model import (
-    JITTER_DISTRIBUTIONS,
     NO_BURSTS,
-    SHARING,
     BurstLoss,
     Link,
     Network,
 )
+from netbench.scenario.schema import JitterForm
+from netbench.scenario.sharing import SHARING, num_routers
+
+DISTRIBUTIONS: tuple[str, ...] = get_args(JitterForm.model_fields["distribution"].annotation)
+"""Names that a scenario may give to the distribution of jitter."""
 
 SHARES = st.sampled_from([0.0, 0.0, 0.01]) | st.floats(1e-6, 0.99)
-"""Of packets; often none, else with any digits."""
+"""Fractions of packets: often 0, else with any digits."""
 
 RATES = st.sampled_from([1e6, 1.12e9, 1e11, math.inf]) | st.floats(5, 11).map(lambda x: 10**x)
 """bit/s, 100 kbit/s to 100 Gbit/s."""
@@ -58,7 +61,7 @@ def links(draw: st.DrawFn) -> Link:
         bandwidth_bps=draw(RATES),
         jitter_s=jitter_s,
         loss=0.0 if in_bursts else draw(SHARES),
-        jitter_distribution=draw(st.sampled_from(JITTER_DISTRIBUTIONS)) if jitter_s else "normal",
+        jitter_distribution=draw(st.sampled_from(DISTRIBUTIONS)) if jitter_s else "normal",
         jitter_correlation=draw(SHARES) if jitter_s else 0.0,
         jitter_reorders=draw(st.booleans()) if jitter_s else False,
         bursts=draw(bursts()) if in_bursts else NO_BURSTS,
@@ -84,7 +87,7 @@ def networks(draw: st.DrawFn, min_nodes: int = 2, max_nodes: int = 12) -> Networ
         regions=tuple("abcd"[:num_regions]),
         links=tuple(rows),
         node_regions=regions,
-        sharing=draw(st.sampled_from(SHARING)),
+        sharing=draw(st.sampled_from(tuple(SHARING))),
         nic_bps=tuple(caps[node % len(caps)] for node in range(num_nodes)),
         mtu_bytes=draw(st.sampled_from([1500, 9001]) | st.integers(576, 65535)),
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbench.network.readback import Filter, Found
+from netbench.network.shaping.readback import Filter, KernelState
 
 ROOT = "6e62:"
 UNITS = {"bit": 1 / 8, "us": 1e-6, "%": 0.01, "b": 1.0}
@@ -66,8 +66,8 @@ class Interface:
                     return target
         return ""
 
-    def found(self) -> Found:
-        """What `readback.parse` makes of this."""
+    def found(self) -> KernelState:
+        """Return this state as `readback.parse` would."""
         names = {"ip": "IPv4", "ipv6": "IPv6"}
         words = {"sport": "from", "dport": "to"}
         led = {rule.link for rule in self.rules if rule.link}
@@ -89,7 +89,7 @@ class Interface:
                         target=rule.target,
                     )
                 )
-        return Found(
+        return KernelState(
             root=("none", "0:") if self.default is None else ("htb", ROOT),
             default_class=self.default or "0",
             classes=self.classes,
@@ -181,8 +181,8 @@ class Interface:
         assert given["parent"] == ROOT
         key, rest = (given["protocol"], int(given["prio"])), words[at + 1 :]
         if verb != "add":
-            (rule,) = [r for r in self.rules if (r.protocol, r.priority) == key
-                       and r.handle == given["handle"]] or [None]  # fmt: skip
+            named = (*key, given["handle"])
+            rule = {(r.protocol, r.priority, r.handle): r for r in self.rules}.get(named)
             if rule is None:
                 raise RefusedError(f"no filter {given['handle']}")
             if verb == "del":
@@ -227,7 +227,7 @@ class Interface:
 
 
 def where(words: list[str]) -> str:
-    """What the matches of a filter pick."""
+    """Return the packets that a filter matches."""
     if "dst" in words:
         return words[words.index("dst") + 1].partition("/")[0]
     for end in ("sport", "dport"):
@@ -258,8 +258,8 @@ def netem(held: dict[str, Any], words: list[str]) -> None:
         elif name == "distribution":
             held["table"] = values[0]
         elif name == "loss" and values[0] == "gemodel":
-            keys = ("p", "r", "1-h", "1-k")
-            held["loss-gemodel"] = dict(zip(keys, map(number, values[1:]), strict=True))
+            chances = ("p", "r", "1-h", "1-k")
+            held["loss-gemodel"] = dict(zip(chances, map(number, values[1:]), strict=True))
         elif name == "loss":
             held["loss-random"] = {"loss": number(values[0])} if number(values[0]) else {}
         elif name == "rate":

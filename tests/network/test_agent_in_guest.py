@@ -9,10 +9,10 @@ import pytest
 
 
 @pytest.mark.guest
-def test_every_node_is_as_before_whatever_happens(
+def test_every_node_is_restored_after_every_failure(
     run_in_guest: Callable[..., tuple[int, str]],
 ) -> None:
-    """A vanished controller, hosts cut off, a broken tc, two owners, foreign qdiscs put aside."""
+    """A vanished controller, unreachable hosts, a broken tc, two owners, foreign qdiscs."""
     status, output = run_in_guest([sys.executable, "-m", "tests.network.agent_in_guest"])
     assert status == 0, output
     assert "all as planned" in output

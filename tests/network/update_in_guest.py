@@ -19,15 +19,16 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netbench.network import netlink
-from netbench.network.apply import apply, clear, read_back
-from netbench.network.program import TABLES, Program, compile_program
-from netbench.network.readback import differences
-from netbench.network.update import is_replaced, update_text
+from netbench.network.shaping import netlink
+from netbench.network.shaping.apply import apply, clear, read_back
+from netbench.network.shaping.program import Program, compile_program
+from netbench.network.shaping.readback import KernelState, differences
+from netbench.network.shaping.tc import TABLES
+from netbench.network.shaping.update import is_replaced, update_text
 from netbench.scenario.model import Link
+from netbench.testing.networks import two_regions
 from tests.network.fuzz_in_guest import FIXED
-from tests.network.inside_guest import ADDRESSES, build, run
-from tests.network.shaping_cases import two_regions
+from tests.network.inside_guest import ADDRESSES, NODES, build, run
 from tests.network.strategies import programs
 
 NUM_SEQUENCES = 25
@@ -42,7 +43,7 @@ loaded: list[Program] = []
 updates: list[str] = []
 
 
-def read(program: Program) -> netlink.Found:
+def read(program: Program) -> KernelState:
     return netlink.read(Path("/run/netns/n0"), program.interface)
 
 
@@ -61,14 +62,14 @@ def random_updates(sequence: Sequence[Program]) -> None:
         if number:
             assert not is_replaced(program, read(program))
             updates.append(update_text(program, read(program)))
-        apply([program], run, read=read if number % 2 else None)
+        apply([program], NODES, read=read if number % 2 else None)
         found = read(program)
         assert not differences(program, found), "\n".join(differences(program, found))
         assert update_text(program, found) == ""
-        (shown,) = read_back([program], run)
+        (shown,) = read_back([program], NODES)
         assert not shown.problems, "\n".join(shown.problems)
         loaded.append(program)
-    clear([replace(sequence[0], node=0)], run)
+    clear([replace(sequence[0], node=0)], NODES)
 
 
 @dataclass
@@ -137,12 +138,12 @@ def slow(delay_s: float, sharing: str = "pair", **fields: object) -> Program:
 
 def check_stream(name: str, wanted: Sequence[Program], may_lose: bool) -> Iterator[str]:
     """No packet is faster than the fastest program: none was unshaped for a moment."""
-    apply([wanted[0]], run, read=read)
+    apply([wanted[0]], NODES, read=read)
     with Stream() as stream:
         for program in wanted:
-            apply([program], run, read=read)
+            apply([program], NODES, read=read)
             time.sleep(0.1 if may_lose else 0.03)
-    clear([wanted[0]], run)
+    clear([wanted[0]], NODES)
     fastest_s = min(leaf.delay_us for program in wanted for leaf in program.leaves) * 1e-6
     early = [trip for trip in stream.trips if trip.took_s < fastest_s - EARLY_S]
     print(f"{name}: {len(stream.trips)} packets, {stream.num_lost} lost, fastest "
@@ -173,23 +174,23 @@ def check_streams() -> Iterator[str]:
 
 
 def check_gap() -> Iterator[str]:
-    """What is not ours in our qdisc goes with it; how long packets are unshaped is printed."""
+    """Foreign parts of netbench's qdisc go with it. The time without shaping is printed."""
     program = slow(0.02)
-    apply([program], run, read=read)
+    apply([program], NODES, read=read)
     foreign = "class add dev eth0 parent 6e62:2 classid 6e62:77 htb rate 1mbit"
     assert run(0, ("tc", *foreign.split()), "")[0] == 0
     started_s = time.monotonic()
-    apply([program], run, read=read)
+    apply([program], NODES, read=read)
     print(f"replaced as a whole, in {time.monotonic() - started_s:.6f} s by this clock")
     if differences(program, read(program)):
         yield "what was replaced as a whole is not as planned"
-    clear([program], run)
+    clear([program], NODES)
 
 
 def check_counters() -> Iterator[str]:
-    """As tc prints them: of five packets at once three wait, and two do not fit."""
+    """They are as tc prints them: of five packets at once, three wait and two do not fit."""
     program = slow(1.0, queue_packets=3)
-    apply([program], run, read=read)
+    apply([program], NODES, read=read)
     with _udp_socket(0) as sender:
         for _ in range(5):
             sender.sendto(bytes(100), (ADDRESSES[1][0], 9000))
@@ -202,7 +203,7 @@ def check_counters() -> Iterator[str]:
     waiting = found["6e62:2"]
     if (waiting["qlen"], waiting["drops"]) != (3, 2) or len(found) != len(program.leaves):
         yield f"five packets to a queue of three: {found}"
-    clear([program], run)
+    clear([program], NODES)
 
 
 def main() -> int:

@@ -13,15 +13,23 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from netbench.network.apply import apply, clear
-from netbench.network.measure import measure
-from netbench.network.program import compile_programs, num_routers
-from netbench.network.verify import Check, Sample, evaluate, sample_links
+from netbench.network.probing.measure import Endpoints, measure
+from netbench.network.probing.samples import LinkSample, sample_links
+from netbench.network.probing.verify import LinkCheck, evaluate
+from netbench.network.shaping.apply import apply, clear
+from netbench.network.shaping.program import compile_programs
 from netbench.scenario.model import BurstLoss, Link, Network
-from netbench.testbed.namespaces import build, gateways, node_addresses, router_addresses, run
-from netbench.testbed.shaping import tune
-from netbench.testbed.transport import NodeAddress
-from tests.network.shaping_cases import two_regions
+from netbench.scenario.sharing import num_routers
+from netbench.testbed.interface import NodeAddress
+from netbench.testbed.namespaces import (
+    build,
+    gateways,
+    namespace_nodes,
+    node_addresses,
+    router_addresses,
+)
+from netbench.testbed.runs.shaping import tune
+from netbench.testing.networks import two_regions
 
 TOLERANCE = 0.01
 BASE = Link(one_way_delay_s=0.02, bandwidth_bps=100e6)
@@ -53,7 +61,7 @@ WRONG: dict[str, tuple[Link, Link, str]] = {
     "twice the jitter": (replace(BASE, jitter_s=0.004), replace(BASE, jitter_s=0.002), "jitter_s"),
     "no duplicates where there should be": (BASE, replace(BASE, duplication=0.01), "duplication"),
 }
-"""What the kernel has, what was asked for, and the figure that has to show it."""
+"""The kernel's link, the wanted link, and the figure that must show the difference."""
 
 
 def one_region(link: Link) -> Network:
@@ -68,16 +76,17 @@ def one_region(link: Link) -> Network:
 
 
 def measured(
-    made: Network, wanted: Network, samples: Sequence[Sample], nodes: Sequence[NodeAddress]
-) -> Iterator[Check | str]:
+    made: Network, wanted: Network, samples: Sequence[LinkSample], nodes: Sequence[NodeAddress]
+) -> Iterator[LinkCheck | str]:
     """Shape as `made`, and judge by `wanted`: every check, then every reason."""
     used = nodes[: made.num_nodes + num_routers(made)]
     addresses = [(node.address,) for node in used]
-    tune(run, used, made, 1.0)
+    reached = namespace_nodes(used)
+    tune(reached, used, made, 1.0)
     programs = compile_programs(made, addresses, nodes[0].interface)
-    apply(programs, run)
-    found = measure(wanted, samples, addresses, run)
-    clear(programs, run)
+    apply(programs, reached)
+    found = measure(wanted, samples, Endpoints(addresses=addresses, nodes=reached))
+    clear(programs, reached)
     probe = evaluate(found, wanted, 1.0, TOLERANCE)
     yield from probe.checks
     yield from probe.reasons
@@ -88,8 +97,8 @@ def check_good(nodes: Sequence[NodeAddress]) -> Iterator[str]:
     networks = {name: (one_region(link), 1) for name, link in DISTURBED.items()}
     networks |= {"eight connections": (one_region(BASE), 8), "trunks": (TRUNKS, 1)}
     for name, (network, streams) in networks.items():
-        samples: tuple[Sample, ...] = (
-            Sample(kind="link", src=0, dsts=(1,), streams=streams, thorough=True),
+        samples: tuple[LinkSample, ...] = (
+            LinkSample(kind="link", src=0, dsts=(1,), streams=streams, thorough=True),
         )
         if network.sharing == "trunk":
             samples = sample_links(network)
@@ -100,9 +109,9 @@ def check_good(nodes: Sequence[NodeAddress]) -> Iterator[str]:
 
 
 def problems(
-    network: Network, samples: Sequence[Sample], nodes: Sequence[NodeAddress]
+    network: Network, samples: Sequence[LinkSample], nodes: Sequence[NodeAddress]
 ) -> Iterator[str]:
-    """What is outside in a network that is as it should be; figures are printed."""
+    """Report figures outside their tolerance in a correct network; print all figures."""
     for found in measured(network, network, samples, nodes):
         if isinstance(found, str):
             yield found
@@ -114,17 +123,19 @@ def problems(
 
 
 def check_wrong(nodes: Sequence[NodeAddress]) -> Iterator[str]:
-    """What is not as asked for is found out, by the figure that says it."""
+    """A wrong link is detected by the figure that shows it."""
     for name, (made, asked, quantity) in WRONG.items():
-        sample = Sample(kind="link", src=0, dsts=(1,), thorough=True)
+        sample = LinkSample(kind="link", src=0, dsts=(1,), thorough=True)
         found = measured(one_region(made), one_region(asked), (sample,), nodes)
-        failed = {c.quantity for c in found if isinstance(c, Check) and not c.passed}
+        failed = {c.quantity for c in found if isinstance(c, LinkCheck) and not c.passed}
         print(f"{name}: {sorted(failed)} outside")
         if quantity not in failed:
             yield f"{name}: {quantity} was taken for good"
     alone = replace(TRUNKS, links=((INSIDE, FAST), (FAST, INSIDE)))
     trunks = [sample for sample in sample_links(TRUNKS) if sample.kind == "trunk"]
-    direct = [found for found in measured(alone, TRUNKS, trunks, nodes) if isinstance(found, Check)]
+    direct = [
+        found for found in measured(alone, TRUNKS, trunks, nodes) if isinstance(found, LinkCheck)
+    ]
     if all(check.passed for check in direct if check.quantity == "goodput_bps"):
         yield "a trunk of twice the rate was taken for the one that was asked for"
 

@@ -1,4 +1,4 @@
-"""Problems to place, for schedulers that look at links alone."""
+"""Problems for schedulers that look at links alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import dataclasses
 
 import numpy as np
 
+from netbench.placement.plan_problem import Request
 from netbench.placement.problem import Floats, Grid, Problem
 from netbench.scenario.load import load_scenario
-from netbench.simulator.scheduling import Request
+from netbench.scenario.model import Setting
 
 GRADIENT_BYTES = 1.3e9 * 4 * 3 / 24
 """c_dp as released: 1.3e9 parameters of 4 bytes, 3 of 24 layers."""
@@ -18,7 +19,7 @@ ACTIVATION_BYTES = 2024 * 2048 * 2 * 61.03 / 2**30 * 1e9
 says, case 1 would cost 3.48 s, not 3.44, and case 5 51.16 s, not 49.22."""
 
 BEST_S = {"case1": 3.44, "case2": 49.50, "case3": 16.09, "case4": 34.80, "case5": 49.22}
-"""What the released search reaches, seconds."""
+"""Costs that the released search reaches, seconds."""
 
 RANDOM_S = {"case1": 19.8, "case2": 49.5, "case3": 33.8, "case4": 54.5, "case5": 93.0}
 """Average of random placements, seconds; of how many is not said."""
@@ -34,11 +35,14 @@ emulated, makes 16.09."""
 
 
 class Unused:
-    """An objective for those who do not ask."""
+    """An objective that tests do not ask, or only in part."""
 
-    independent = True
+    divisible = independent = True
 
     def times_s(self, grids: Grid) -> Floats:
+        raise NotImplementedError
+
+    def composed_s(self, grids: Grid) -> Floats:
         raise NotImplementedError
 
     def pipelines_s(self, pipelines: Grid) -> Floats:
@@ -49,7 +53,8 @@ class Unused:
 
 
 def problem_of(delay_s: Floats, bandwidth_bps: Floats, dp: int, pp: int, tp: int = 1) -> Problem:
-    """Devices of one kind, each a node and a region of its own, which hold every stage."""
+    """Return a problem with devices of one kind, each on a separate node and region, that hold
+    every stage."""
     num_devices = len(delay_s)
     return Problem(
         pp=pp,
@@ -72,7 +77,7 @@ def problem_of(delay_s: Floats, bandwidth_bps: Floats, dp: int, pp: int, tp: int
 
 
 def random_problem(num_devices: int, dp: int, pp: int, seed: int, tp: int = 1) -> Problem:
-    """Links of all speeds, different by direction."""
+    """Return a problem with links of all speeds that differ by direction."""
     rng = np.random.default_rng(seed)
     delay_s = rng.uniform(1e-3, 0.2, (num_devices, num_devices))
     bandwidth_bps = rng.uniform(0.1e9, 10e9, (num_devices, num_devices))
@@ -80,8 +85,12 @@ def random_problem(num_devices: int, dp: int, pp: int, seed: int, tp: int = 1) -
 
 
 def published_problem(case: str) -> Problem:
-    """A case in the released configuration."""
-    request = Request(scenario=load_scenario(case), variant="dtfm-scheduled", layers=24, batch=1024)
+    """Return a case in the released configuration."""
+    request = Request(
+        scenario=load_scenario(case),
+        variant="dtfm-scheduled",
+        setting=Setting(layers=24, batch=1024),
+    )
     problem = request.problem()
     delay_s, bandwidth_bps = problem.delay_s.copy(), problem.bandwidth_bps.copy()
     if case in NIC_SHARE_BPS:

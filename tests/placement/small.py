@@ -1,4 +1,4 @@
-"""Scenarios of a few devices, for what is compared with all of their placements."""
+"""Scenarios of a few devices, whose placements can all be tried."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import strategies as st
 
-from netbench.placement.problem import Problem
+from netbench.placement.plan_problem import Request
+from netbench.placement.problem import Grid, Problem
+from netbench.placement.search.exhaustive import MAX_GRIDS, few_grids
 from netbench.scenario import load_scenario
-from netbench.scenario.model import Link, Network, Node, Scenario
-from netbench.simulator.scheduling import Request
+from netbench.scenario.model import Link, Network, Node, Scenario, Setting
+from netbench.scenario.sharing import SHARING
 
 DELAYS_S = (0.0, 0.00005, 0.001, 0.01, 0.05, 0.2)
 RATES_BPS = (1e8, 3e8, 1e9, 2e9, 1e10, math.inf)
-SHARING = ("pair", "class", "nic", "trunk")
 WIDTHS = ((1,), (2,), (4,), (1, 2), (1, 2, 3, 4))
 """Devices of a node."""
 
@@ -29,7 +31,8 @@ def small_scenario(
     sharing: str = "pair",
     nic_bps: float = math.inf,
 ) -> Scenario:
-    """sizes: devices of every node, by region. links: between regions, as in `Network`."""
+    """Return a scenario. sizes: devices of every node, by region. links: between regions, as in
+    `Network`."""
     names = tuple(f"r{index}" for index in range(len(sizes)))
     nodes = tuple(
         Node(name=f"{name}-{index}", region=name, device="V100", num_devices=size, nic_bps=nic_bps)
@@ -52,11 +55,23 @@ def small_scenario(
 def small_problem(
     scenario: Scenario, variant: str, *, layers: int, batch: int, num_ranks: int | None = None
 ) -> Problem:
-    """As it is given to a scheduler."""
+    """Return the problem that a scheduler gets."""
     request = Request(
-        scenario=scenario, variant=variant, layers=layers, batch=batch, num_ranks=num_ranks
+        scenario=scenario,
+        variant=variant,
+        setting=Setting(layers=layers, batch=batch),
+        num_ranks=num_ranks,
     )
     return request.problem()
+
+
+def optimum(problem: Problem) -> tuple[float, Grid]:
+    """Return the least simulated seconds of all placements that fit, inf if none does, and such a
+    placement."""
+    grids = [grid for grid in few_grids(problem, MAX_GRIDS) if problem.fits(grid).all()]
+    times_s = problem.objective.times_s(np.stack(grids)) if grids else np.array([math.inf])
+    best = int(times_s.argmin())
+    return float(times_s[best]), grids[best] if grids else np.empty(problem.shape, np.int64)
 
 
 VARIANTS = {
@@ -79,10 +94,10 @@ LINKS = st.builds(
 
 @st.composite
 def problems(draw: st.DrawFn, max_devices: int = 16) -> Problem:
-    """Up to `max_devices` and a few idle ones, on nodes of one to four, in up to three regions,
-    with directed links."""
+    """Draw a problem of up to `max_devices` devices and a few idle ones, on nodes of one to four,
+    in up to three regions, with directed links."""
     variant, tp = draw(st.sampled_from(sorted(VARIANTS.items())))
-    pp = draw(st.integers(2, 4))
+    pp = draw(st.integers(2, min(4, max_devices // tp)))
     dp = draw(st.integers(1, min(4, max_devices // (pp * tp))))
     widths, num_regions = draw(st.sampled_from(WIDTHS)), draw(st.integers(1, 3))
     regions: list[list[int]] = [[] for _ in range(num_regions)]
@@ -90,8 +105,8 @@ def problems(draw: st.DrawFn, max_devices: int = 16) -> Problem:
         draw(st.sampled_from(regions)).append(draw(st.sampled_from(widths)))
     sizes = [nodes for nodes in regions if nodes]
     links = [[draw(LINKS) for _ in sizes] for _ in sizes]
-    sharing = draw(st.sampled_from(SHARING))
-    nic_bps = draw(st.sampled_from((1e9, 1e10))) if sharing == "nic" else math.inf
+    sharing = draw(st.sampled_from(tuple(SHARING)))
+    nic_bps = draw(st.sampled_from((1e9, 1e10))) if SHARING[sharing].has_nics else math.inf
     micro_batches = draw(st.sampled_from((1, 2, 5, 16, 40, 64, 100)))
     if "interleaved" in variant:
         micro_batches = math.ceil(micro_batches / pp) * pp

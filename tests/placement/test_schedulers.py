@@ -1,4 +1,4 @@
-"""Schedulers by name: maps that look at no memory say so where it does not suffice."""
+"""The registry of schedulers, their budgets and interruptions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from netbench.errors import PlanError
-from netbench.placement import MAPS
-from netbench.placement.problem import Budget, Problem, Step
+from netbench.placement.problem import Budget, Improvement, Problem
 from netbench.placement.schedulers import SCHEDULERS
+from netbench.plan.maps import MAPS
 from tests.placement.small import NEAR, small_problem, small_scenario
 
 
 def eight(num_small: int) -> Problem:
-    """Two pipelines of four stages; the first so many devices hold a last stage only."""
+    """Return a problem of two pipelines of four stages; the first `num_small` devices hold only a
+    last stage."""
     problem = small_problem(
         small_scenario([[1] * 8], ((NEAR,),)), "dtfm-random-p4", layers=8, batch=8
     )
@@ -30,7 +31,7 @@ def eight(num_small: int) -> Problem:
 
 @pytest.mark.parametrize("name", sorted(MAPS))
 def test_a_map_is_a_scheduler_where_its_stages_fit(name: str) -> None:
-    """Its placement, whatever the budget."""
+    """It returns its placement for any budget."""
     problem = eight(0)
     answer = SCHEDULERS[name](problem, 3, Budget())
     assert np.array_equal(answer.grid, np.asarray(MAPS[name](8, 3))[problem.ranks])
@@ -38,12 +39,10 @@ def test_a_map_is_a_scheduler_where_its_stages_fit(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "seed"), [("identity", 0), ("random", 3), ("random", 4)])
 def test_a_map_whose_stages_do_not_fit_is_no_answer(name: str, seed: int) -> None:
-    """Rank 0, a first stage, is on device 0, which is too small for it. A scheduler that looks at
-    memory gives that device a last stage."""
+    """Rank 0, a first stage, is on device 0, which is too small. A scheduler that respects memory
+    gives that device a last stage."""
     problem = eight(1)
-    with pytest.raises(
-        PlanError, match=f"{name} looks at no memory: 1 of 8 devices cannot hold the"
-    ):
+    with pytest.raises(PlanError, match=f"{name} ignores memory: 1 of 8 devices cannot hold the"):
         SCHEDULERS[name](problem, seed, Budget())
     grid = SCHEDULERS["netbench"](problem, seed, Budget(evaluations=50)).grid
     assert 0 in grid[:, 3]
@@ -51,9 +50,10 @@ def test_a_map_whose_stages_do_not_fit_is_no_answer(name: str, seed: int) -> Non
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
 def test_a_search_that_is_interrupted_answers_with_what_it_has(name: str) -> None:
-    """It looks before every further candidate, or every few; the answer is its last step."""
+    """Schedulers check for an interruption between candidates; the answer is the last
+    improvement."""
     problem = small_problem(small_scenario([[1] * 8], ((NEAR,),)), "megatron-p4", layers=8, batch=8)
-    steps: list[Step] = []
+    steps: list[Improvement] = []
     budget = Budget(evaluations=3000, progress=steps.append, interrupted=lambda: True)
     answer = SCHEDULERS[name](problem, 3, budget)
     assert answer.num_evaluated <= 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbench.plan.collective import CollectivePlan, uniform_network
+from netbench.plan.benchmark import CollectivePlan, uniform_network
 
 
 def plan_of(**changes: Any) -> CollectivePlan:

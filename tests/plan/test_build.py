@@ -9,20 +9,13 @@ from typing import Any
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import (
-    Layout,
-    Plan,
-    build_plan,
-    build_plans,
-    choose_scale,
-    describe_plan,
-    plan_hash,
-    plan_memory,
-    plan_to_json,
-)
-from netbench.plan.build import pipeline_depth
+from netbench.plan.build import Choices, build_plan, build_plans, choose_scale, pipeline_depth
+from netbench.plan.describe import describe_plan
+from netbench.plan.memory import plan_memory
+from netbench.plan.model import Execution, Layout, Plan
+from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.scenario import Scenario, list_scenarios, load_scenario
-from netbench.scenario.model import Link
+from netbench.scenario.model import Link, Setting
 
 CASE3 = load_scenario("case3")
 EXAMPLE = load_scenario("example-two-labs")
@@ -31,7 +24,12 @@ MIXED = load_scenario("mixed-gpu")
 
 
 def case3(variant: str, layers: int = 24, batch: int = 1024, seed: int = 2022) -> Plan:
-    return build_plan(CASE3, variant, layers, batch, seed, iterations=3, warmup_iterations=1)
+    return build_plan(
+        CASE3,
+        variant,
+        Setting(layers=layers, batch=batch, seed=seed),
+        Execution(iterations=3, warmup_iterations=1),
+    )
 
 
 def with_sweep(scenario: Scenario, **changes: Any) -> Scenario:
@@ -56,7 +54,12 @@ def test_dtfm_runs_rounds_of_64_micro_batches(batch: int, rounds: int) -> None:
 
 def test_gpipe_takes_one_round_where_64_does_not_divide() -> None:
     """A small batch is one round."""
-    plan = build_plan(EXAMPLE, "dtfm-random", 8, 16, 0, 2, 1)
+    plan = build_plan(
+        EXAMPLE,
+        "dtfm-random",
+        Setting(layers=8, batch=16),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert (plan.num_rounds, plan.num_micro_batches) == (1, 8)
 
 
@@ -95,30 +98,52 @@ def test_interleaving_keeps_the_stages_and_counts_their_chunks() -> None:
 
 
 def test_stages_have_the_layers_the_scenario_says() -> None:
-    """Where a variant leaves the depth to it; others split them evenly."""
+    """Variants that fix the depth themselves split layers evenly."""
     uneven = with_sweep(CASE3, pipeline=0, pipeline_layers=(8, 6, 6, 4))
     for variant in ("dtfm-random", "megatron", "megatron-interleaved2"):
-        plan = build_plan(uneven, variant, 24, 1024, 0, 2, 1)
+        plan = build_plan(
+            uneven,
+            variant,
+            Setting(layers=24, batch=1024),
+            Execution(iterations=2, warmup_iterations=1),
+        )
         assert plan.layout == Layout(pp=4, dp=16)
         assert [stage.num_layers for stage in plan.stages] == [8, 6, 6, 4]
         assert "p4d16 of 8+6+6+4 layers" in describe_plan(plan)
         first, _, _, last = plan_memory(plan)
         assert first.activations_bytes >= 2 * last.activations_bytes
-    assert [s.num_layers for s in build_plan(uneven, "megatron-p8", 24, 1024, 0, 2, 1).stages] == (
-        [3] * 8
-    )
-    with pytest.raises(PlanError, match=r"`pipeline_layers` of .* comes to 24 layers, not 32; "):
-        build_plan(uneven, "megatron", 32, 1024, 0, 2, 1)
+    assert [
+        s.num_layers
+        for s in build_plan(
+            uneven,
+            "megatron-p8",
+            Setting(layers=24, batch=1024),
+            Execution(iterations=2, warmup_iterations=1),
+        ).stages
+    ] == ([3] * 8)
+    with pytest.raises(PlanError, match=r"`pipeline_layers` of .* adds up to 24 layers, not 32; "):
+        build_plan(
+            uneven,
+            "megatron",
+            Setting(layers=32, batch=1024),
+            Execution(iterations=2, warmup_iterations=1),
+        )
     with pytest.raises(PlanError, match=r"8, 6, 6, 4 layers .* the 3 chunks of megatron-interle"):
-        build_plan(uneven, "megatron-interleaved3", 24, 1024, 0, 2, 1)
+        build_plan(
+            uneven,
+            "megatron-interleaved3",
+            Setting(layers=24, batch=1024),
+            Execution(iterations=2, warmup_iterations=1),
+        )
 
 
 def test_half_precision_that_computes_has_master_weights() -> None:
     """Case 3 is in fp16. dtfm has them on the CPU, others where they compute, but for hivemind,
     which keeps its own; what is virtual has none."""
 
-    def master_weights(variant: str, **changes: str) -> str:
-        return build_plan(CASE3, variant, 24, 1024, 0, 2, 1, **changes).master_weights
+    def master_weights(variant: str, compute: str = "virtual") -> str:
+        setting = Setting(layers=24, batch=1024)
+        return build_plan(CASE3, variant, setting, Execution(compute=compute)).master_weights
 
     assert master_weights("dtfm-random", compute="cpu") == "cpu"
     assert master_weights("dtfm-random") == ""
@@ -149,8 +174,8 @@ def test_ddp_holds_the_whole_model_on_every_device() -> None:
 def test_the_backend_is_the_scenarios() -> None:
     """NCCL unless it says otherwise."""
     gloo = dataclasses.replace(EXAMPLE, backend="gloo")
-    assert build_plan(gloo, "zero3", 8, 16, 0, 1, 0).backend == "gloo"
-    assert build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0).backend == "nccl"
+    assert build_plan(gloo, "zero3", Setting(layers=8, batch=16), Execution()).backend == "gloo"
+    assert build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution()).backend == "nccl"
 
 
 def test_zero3_spreads_the_batch_over_all_devices() -> None:
@@ -167,8 +192,8 @@ def test_zero3_spreads_the_batch_over_all_devices() -> None:
 
 def test_zero3_computes_the_whole_model_in_a_micro_step() -> None:
     """On a device as fast under all systems: 4 sequences through 2 stages' worth of layers."""
-    zero3 = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0)
-    dtfm = build_plan(EXAMPLE, "dtfm-scheduled", 8, 16, 0, 1, 0)
+    zero3 = build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution())
+    dtfm = build_plan(EXAMPLE, "dtfm-scheduled", Setting(layers=8, batch=16), Execution())
     assert zero3.stages[0].forward_s == pytest.approx(4 * 2 * dtfm.stages[0].forward_s)
 
 
@@ -179,14 +204,15 @@ def test_every_plan_of_every_scenario_trains_the_whole_batch(name: str) -> None:
     sweep = scenario.sweep
     plans = build_plans(
         scenario,
-        sweep.variants,
-        sweep.layers,
-        sweep.batch,
-        sweep.seeds,
-        2,
-        1,
-        networks=[network.name for network in sweep.networks],
-        micro_batch=sweep.micro_batch,
+        Choices(
+            variants=sweep.variants,
+            layers=sweep.layers,
+            batch=sweep.batch,
+            seeds=sweep.seeds,
+            networks=[network.name for network in sweep.networks],
+            micro_batch=sweep.micro_batch,
+        ),
+        Execution(iterations=2, warmup_iterations=1),
     )
     assert plans
     for plan in plans:
@@ -201,17 +227,27 @@ def test_every_plan_of_every_scenario_trains_the_whole_batch(name: str) -> None:
 def test_the_example_suits_all_systems_on_four_nodes() -> None:
     """2 stages x 2 pipelines; zero3 holds the whole model in every rank, so all run at scale 10."""
     sweep = EXAMPLE.sweep
-    plans = build_plans(EXAMPLE, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    plans = build_plans(
+        EXAMPLE,
+        Choices(variants=sweep.variants, layers=sweep.layers, batch=sweep.batch, seeds=sweep.seeds),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert {plan.system for plan in plans} == {"dtfm", "megatron", "zero3"}
     assert {plan.layout.num_ranks for plan in plans} == {4}
     assert {plan.scale for plan in plans} == {10.0}
 
 
 def test_a_placement_of_fewer_ranks_than_devices_leaves_the_others_idle() -> None:
-    """As many pipelines as it has room for; one that fills none is refused."""
+    """A placement has as many pipelines as it fills, at least one."""
 
     def placed(devices: range) -> Plan:
-        return build_plan(CASE3, "dtfm-scheduled", 24, 1008, 0, 2, 1, placement=devices)
+        return build_plan(
+            CASE3,
+            "dtfm-scheduled",
+            Setting(layers=24, batch=1008),
+            Execution(iterations=2, warmup_iterations=1),
+            placement=devices,
+        )
 
     plan = placed(range(1, 57))
     assert (plan.layout, plan.placement) == (Layout(pp=8, dp=7), tuple(range(1, 57)))
@@ -225,7 +261,11 @@ def test_a_placement_of_fewer_ranks_than_devices_leaves_the_others_idle() -> Non
 def test_a_placement_that_ignores_the_seed_is_planned_once() -> None:
     """Random placements once per seed."""
     variants = ("dtfm-scheduled", "dtfm-random", "megatron-p8", "megatron-p8-random", "zero3")
-    plans = build_plans(CASE3, variants, [24], [1024], [2022, 2023, 2024], 2, 1)
+    plans = build_plans(
+        CASE3,
+        Choices(variants=variants, layers=[24], batch=[1024], seeds=[2022, 2023, 2024]),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert Counter(plan.variant for plan in plans) == {
         "dtfm-scheduled": 1,
         "dtfm-random": 3,
@@ -250,7 +290,7 @@ def test_without_a_word_pipelines_are_as_deep_as_divides(
     [
         ("dtfm-random", 23, 1024, "23 layers cannot be divided into 8 pipeline stages"),
         ("dtfm-random", 24, 1023, "batch 1023 does not divide into micro-batches of 1 for 8 repli"),
-        ("zero3", 24, 1000, "batch 1000 does not divide among 64 zero3 ranks; choose a multiple"),
+        ("zero3", 24, 1000, "batch 1000 does not divide among 64 ranks; choose a multiple"),
         ("dtfm-radnom", 24, 1024, 'unknown system "dtfm-radnom"; did you mean dtfm-random'),
         ("gossip", 24, 1024, 'unknown system "gossip"; expected one of dtfm-scheduled'),
         ("megatron-p8t16", 24, 1024, "megatron-p8t16 needs 8 pipeline stages of 16 tensor-parall"),
@@ -267,7 +307,7 @@ def test_what_does_not_fit_is_refused(variant: str, layers: int, batch: int, mes
 def test_more_ranks_than_devices_are_refused() -> None:
     """Naming the scenario and how many devices it has."""
     with pytest.raises(PlanError, match=r"at least 8 ranks, but scenario .* has 4 devices"):
-        build_plan(EXAMPLE, "megatron-p8", 8, 16, 0, 1, 0)
+        build_plan(EXAMPLE, "megatron-p8", Setting(layers=8, batch=16), Execution())
 
 
 def test_devices_left_over_are_refused() -> None:
@@ -275,12 +315,17 @@ def test_devices_left_over_are_refused() -> None:
     with pytest.raises(
         PlanError, match=r"6 devices .* cannot be divided into pipelines of 4 stages"
     ):
-        build_plan(with_nodes(CASE3, 6, pipeline=4), "dtfm-random", 24, 1024, 0, 1, 0)
+        build_plan(
+            with_nodes(CASE3, 6, pipeline=4),
+            "dtfm-random",
+            Setting(layers=24, batch=1024),
+            Execution(),
+        )
 
 
 def test_stages_are_costed_for_every_type_of_device() -> None:
     """A T4 has 28.8 of a V100's 55.4 TFLOPS; sizes do not depend on it."""
-    plan = build_plan(MIXED, "dtfm-random", 40, 384, 2022, 1, 0)
+    plan = build_plan(MIXED, "dtfm-random", Setting(layers=40, batch=384, seed=2022), Execution())
     assert plan.type_names == ("V100", "A40", "T4")
     assert plan.stages == plan.type_stages[0]
     for v100, t4 in zip(plan.type_stages[0], plan.type_stages[2], strict=True):
@@ -303,30 +348,48 @@ def test_devices_of_one_type_are_not_told_apart() -> None:
 
 
 def test_a_collective_waits_for_the_slowest_host() -> None:
-    """What it costs beside its bytes is that of the type that takes longest."""
+    """The cost beside the bytes is that of the slowest type."""
     slower = dataclasses.replace(MIXED.devices["T4"], collective_s={"default": 0.5})
     mixed = dataclasses.replace(MIXED, devices=MIXED.devices | {"T4": slower})
-    assert build_plan(mixed, "zero3", 40, 384, 2022, 1, 0).collective_s == 0.5
-    assert build_plan(MIXED, "zero3", 40, 384, 2022, 1, 0).collective_s == 21.2e-3
+    assert (
+        build_plan(
+            mixed, "zero3", Setting(layers=40, batch=384, seed=2022), Execution()
+        ).collective_s
+        == 0.5
+    )
+    assert (
+        build_plan(
+            MIXED, "zero3", Setting(layers=40, batch=384, seed=2022), Execution()
+        ).collective_s
+        == 21.2e-3
+    )
 
 
 def test_plans_of_one_run_share_the_largest_scale() -> None:
     """A small plan beside a large one is scaled with it."""
     scenario = with_sweep(EXAMPLE, pipeline=2)
-    small, large = build_plans(scenario, ["dtfm-scheduled"], [8], [16, 16384], [0], 1, 0)
+    small, large = build_plans(
+        scenario,
+        Choices(variants=["dtfm-scheduled"], layers=[8], batch=[16, 16384], seeds=[0]),
+        Execution(),
+    )
     assert choose_scale(small) == 1.0
     assert small.scale == large.scale == choose_scale(large) > 1.0
 
 
 def test_the_scale_asked_for_is_kept() -> None:
     """Whatever the traffic."""
-    assert build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, scale=10).scale == 10.0
+    assert (
+        build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution(scale=10)).scale == 10.0
+    )
 
 
 def test_a_network_of_the_sweep_replaces_every_link() -> None:
     """Sharing, frames and nodes stay."""
-    plan = build_plan(SMALL, "dtfm-scheduled", 12, 64, 0, 1, 0, network="10ms-1Gbit")
-    own = build_plan(SMALL, "dtfm-scheduled", 12, 64, 0, 1, 0)
+    plan = build_plan(
+        SMALL, "dtfm-scheduled", Setting(layers=12, batch=64, network="10ms-1Gbit"), Execution()
+    )
+    own = build_plan(SMALL, "dtfm-scheduled", Setting(layers=12, batch=64), Execution())
     assert plan.network.link(0, 2) == Link(one_way_delay_s=0.01, bandwidth_bps=1e9)
     assert own.network.link(0, 2) == Link(one_way_delay_s=0.00005, bandwidth_bps=10e9)
     assert (plan.scenario, plan.network_name, own.network_name) == ("gpt3-small", "10ms-1Gbit", "")
@@ -337,14 +400,15 @@ def test_networks_and_micro_batches_are_outer_dimensions() -> None:
     """In the order given; of 64 sequences there are 64, 32 or 16 micro-batches."""
     plans = build_plans(
         SMALL,
-        ["dtfm-scheduled", "dtfm-scheduled-1f1b"],
-        [12],
-        [64],
-        [0],
-        1,
-        0,
-        networks=["1ms", "5ms"],
-        micro_batch=[1, 2, 4],
+        Choices(
+            variants=["dtfm-scheduled", "dtfm-scheduled-1f1b"],
+            layers=[12],
+            batch=[64],
+            seeds=[0],
+            networks=["1ms", "5ms"],
+            micro_batch=[1, 2, 4],
+        ),
+        Execution(),
     )
     found = [(p.network_name, p.workload.micro_batch, p.num_micro_batches) for p in plans[::2]]
     assert found == [
@@ -355,7 +419,11 @@ def test_networks_and_micro_batches_are_outer_dimensions() -> None:
 
 def test_what_a_variant_does_not_depend_on_is_planned_once() -> None:
     """zero3 chooses its own micro-batch."""
-    plans = build_plans(EXAMPLE, ["zero3"], [8], [16], [0], 1, 0, micro_batch=[1, 2, 4])
+    plans = build_plans(
+        EXAMPLE,
+        Choices(variants=["zero3"], layers=[8], batch=[16], seeds=[0], micro_batch=[1, 2, 4]),
+        Execution(),
+    )
     assert len(plans) == 1
 
 
@@ -369,5 +437,10 @@ def test_what_a_variant_does_not_depend_on_is_planned_once() -> None:
 def test_an_unknown_network_is_refused(scenario: str, network: str, message: str) -> None:
     """With those there are."""
     with pytest.raises(PlanError) as caught:
-        build_plan(load_scenario(scenario), "dtfm-scheduled", 24, 1024, 0, 1, 0, network=network)
+        build_plan(
+            load_scenario(scenario),
+            "dtfm-scheduled",
+            Setting(layers=24, batch=1024, network=network),
+            Execution(),
+        )
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""What is asked of a plan and cannot be: refused in one sentence that says what to choose."""
+"""Settings that cannot be planned are refused with a message that says what to choose."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import build_plan
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
 
 CASE3 = load_scenario("case3")
 EXAMPLE = load_scenario("example-two-labs")
@@ -41,7 +43,12 @@ def test_sizes_that_do_not_suit_the_variant_are_refused(
 ) -> None:
     """With what was found and what was expected."""
     with pytest.raises(PlanError) as caught:
-        build_plan(CASE3, variant, layers, batch, 2022, 3, 1)
+        build_plan(
+            CASE3,
+            variant,
+            Setting(layers=layers, batch=batch, seed=2022),
+            Execution(iterations=3, warmup_iterations=1),
+        )
     assert str(caught.value).startswith(message)
 
 
@@ -49,44 +56,71 @@ def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None
     """zero3's on a GPU; those whose heads are of unequal size (virtual ones may be); named models
     on a GPT's tokens."""
     with pytest.raises(PlanError, match=r"zero3 cannot compute on cuda.* choose cpu"):
-        build_plan(CASE3, "zero3", 24, 1024, 0, 2, 1, compute="cuda")
+        build_plan(
+            CASE3,
+            "zero3",
+            Setting(layers=24, batch=1024),
+            Execution(iterations=2, warmup_iterations=1, compute="cuda"),
+        )
     workload = dataclasses.replace(CASE3.workload, heads=3)
     odd = dataclasses.replace(CASE3, workload=workload)
     with pytest.raises(PlanError, match="hidden is 2048, which does not divide among 3 heads"):
-        build_plan(odd, "ddp", 24, 1024, 0, 2, 1, compute="cpu")
-    assert build_plan(odd, "ddp", 24, 1024, 0, 2, 1).workload.heads == 3
+        build_plan(
+            odd,
+            "ddp",
+            Setting(layers=24, batch=1024),
+            Execution(iterations=2, warmup_iterations=1, compute="cpu"),
+        )
+    assert (
+        build_plan(
+            odd, "ddp", Setting(layers=24, batch=1024), Execution(iterations=2, warmup_iterations=1)
+        ).workload.heads
+        == 3
+    )
     named = load_scenario("dp-scaling")
     batch = named.workload.batch
     with pytest.raises(PlanError, match="resnet18 is trained on synthetic data; leave out the tok"):
-        build_plan(named, "ddp", 18, batch, 0, 2, 1, compute="cpu", token_file="tokens.bin")
+        build_plan(
+            named,
+            "ddp",
+            Setting(layers=18, batch=batch),
+            Execution(iterations=2, warmup_iterations=1, compute="cpu", token_file="tokens.bin"),
+        )
 
 
 @pytest.mark.parametrize(("iterations", "warmup"), [(1, 1), (2, 3), (2, -1), (0, 0)])
 def test_at_least_one_iteration_must_count(iterations: int, warmup: int) -> None:
     """Warm-ups alone give no result."""
     with pytest.raises(PlanError, match="iterations"):
-        build_plan(EXAMPLE, "zero3", 8, 16, 0, iterations, warmup)
+        build_plan(
+            EXAMPLE,
+            "zero3",
+            Setting(layers=8, batch=16),
+            Execution(iterations=iterations, warmup_iterations=warmup),
+        )
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_scale_must_be_positive(scale: float) -> None:
     """It divides bytes and rates."""
     with pytest.raises(PlanError, match="expected a positive number"):
-        build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, scale=scale)
+        build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution(scale=scale))
 
 
 @pytest.mark.parametrize("variant", ["dtfm-random", "dtfm-scheduled"])
 @pytest.mark.parametrize("seed", [-1, 1 << 32])
 def test_a_seed_must_be_one(variant: str, seed: int) -> None:
-    """Also where the placement ignores it."""
+    """Even if the placement ignores the seed."""
     with pytest.raises(PlanError, match=rf"seed is {seed}; expected .* 0 to 4294967295"):
-        build_plan(load_scenario("case3"), variant, 24, 1024, seed, 1, 0)
+        build_plan(
+            load_scenario("case3"), variant, Setting(layers=24, batch=1024, seed=seed), Execution()
+        )
 
 
 def test_a_micro_batch_must_be_positive() -> None:
-    """As layers and batch."""
+    """Like layers and batch."""
     with pytest.raises(PlanError, match="micro_batch is 0; expected a positive whole number"):
-        build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0, micro_batch=0)
+        build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16, micro_batch=0), Execution())
 
 
 @pytest.mark.parametrize("stage_layers", [(0, 6, 6), (-1, 7, 6), (6, 6), (4, 4, 5)])
@@ -94,8 +128,11 @@ def test_stages_without_layers_or_that_do_not_add_up_are_refused(
     stage_layers: tuple[int, ...],
 ) -> None:
     """Three stages of 12 layers: each has one at least."""
-    with pytest.raises(PlanError, match="expected 3 stages, each of a layer at least, that come"):
+    with pytest.raises(PlanError, match="expected 3 stages of at least one layer each that add up"):
         build_plan(
-            load_scenario("gpt3-small"), "dtfm-scheduled", 12, 64, 0, 1, 0,
-            network="10ms-1Gbit", stage_layers=stage_layers,
-        )  # fmt: skip
+            load_scenario("gpt3-small"),
+            "dtfm-scheduled",
+            Setting(layers=12, batch=64, network="10ms-1Gbit"),
+            Execution(),
+            stage_layers=stage_layers,
+        )

@@ -7,18 +7,27 @@ import dataclasses
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import Plan, describe_plan, plan_from_json, plan_hash, plan_to_json
-from netbench.plan.command import build_command_plan, build_command_plans
+from netbench.plan.build import Choices, build_command_plan, build_command_plans
+from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
+from netbench.plan.model import Execution, Plan
+from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
-from netbench.simulator.simulate import simulate
+from netbench.scenario.model import Setting
+from netbench.simulator.iteration import simulate
 
 SCRIPT = ("python", "train.py", "--name", "two words")
 
 
 def build(variant: str = "command", seed: int = 1, network: str = "") -> Plan:
     scenario = load_scenario("case1")
-    return build_command_plan(scenario, variant, SCRIPT, 24, 1000, seed, 3, 1, network=network)
+    return build_command_plan(
+        scenario,
+        variant,
+        SCRIPT,
+        Setting(layers=24, batch=1000, network=network, seed=seed),
+        Execution(iterations=3, warmup_iterations=1),
+    )
 
 
 def test_every_device_of_the_scenario_gets_a_rank_at_scale_1() -> None:
@@ -31,7 +40,7 @@ def test_every_device_of_the_scenario_gets_a_rank_at_scale_1() -> None:
 
 
 def test_the_words_are_in_the_hash_and_in_the_line_that_describes_it() -> None:
-    """As a shell would read them back."""
+    """Words are quoted so that a shell reads them back."""
     plan = build()
     assert plan_from_json(plan_to_json(plan)) == plan
     assert plan_hash(dataclasses.replace(plan, script=("python", "train.py"))) != plan_hash(plan)
@@ -41,9 +50,12 @@ def test_the_words_are_in_the_hash_and_in_the_line_that_describes_it() -> None:
 
 
 def test_a_random_placement_differs_by_seed_and_the_identity_is_planned_once() -> None:
-    """As for the other systems."""
+    """In the same order as for other systems."""
     plans = build_command_plans(
-        load_scenario("case1"), ["command", "command-random"], SCRIPT, [24], [64], [1, 2], 3, 1
+        load_scenario("case1"),
+        SCRIPT,
+        Choices(variants=["command", "command-random"], layers=[24], batch=[64], seeds=[1, 2]),
+        Execution(iterations=3, warmup_iterations=1),
     )
     assert [(plan.variant, plan.seed) for plan in plans] == [
         ("command", 1),
@@ -60,7 +72,13 @@ def test_a_random_placement_differs_by_seed_and_the_identity_is_planned_once() -
 def test_what_cannot_be_planned_says_why(variant: str, script: tuple[str, ...], found: str) -> None:
     """Unknown names, and nothing to run."""
     with pytest.raises(PlanError, match=found):
-        build_command_plan(load_scenario("case1"), variant, script, 24, 64, 1, 3, 1)
+        build_command_plan(
+            load_scenario("case1"),
+            variant,
+            script,
+            Setting(layers=24, batch=64, seed=1),
+            Execution(iterations=3, warmup_iterations=1),
+        )
 
 
 def test_nothing_is_claimed_about_what_only_the_script_knows() -> None:

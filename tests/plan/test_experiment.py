@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import build_plan, plan_hash, plan_to_json
-from netbench.plan.collective import OPS, uniform_network
+from netbench.plan.benchmark import OPS, uniform_network
+from netbench.plan.build import build_plan
 from netbench.plan.experiment import (
     experiment_from_json,
     experiment_hash,
     experiment_record,
     experiment_to_json,
 )
+from netbench.plan.model import Execution
+from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
 from tests.plan.all_reduce import plan_of
 
 
@@ -51,7 +54,12 @@ def test_every_field_counts_for_the_hash() -> None:
 def test_a_training_plan_travels_unchanged() -> None:
     """Same text and hash as `plan_to_json` and `plan_hash` give."""
     scenario = load_scenario("example-two-labs")
-    plan = build_plan(scenario, "dtfm-random", 8, 16, 1, 2, 1)
+    plan = build_plan(
+        scenario,
+        "dtfm-random",
+        Setting(layers=8, batch=16, seed=1),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     text = experiment_to_json(plan)
     assert text == plan_to_json(plan)
     assert experiment_hash(plan) == plan_hash(plan)
@@ -67,7 +75,7 @@ def test_a_training_plan_travels_unchanged() -> None:
     ],
 )
 def test_a_damaged_plan_names_its_field(change: dict[str, Any], says: str) -> None:
-    """As for training plans."""
+    """Like training plans."""
     data = json.loads(experiment_to_json(plan_of())) | change
     with pytest.raises(PlanError, match=says):
         experiment_from_json(json.dumps(data))
@@ -75,7 +83,12 @@ def test_a_damaged_plan_names_its_field(change: dict[str, Any], says: str) -> No
 
 def test_a_record_is_of_its_plan() -> None:
     """A setting is that of training; a collective has none."""
-    plan = build_plan(load_scenario("example-two-labs"), "dtfm-random", 8, 16, 7, 2, 1)
+    plan = build_plan(
+        load_scenario("example-two-labs"),
+        "dtfm-random",
+        Setting(layers=8, batch=16, seed=7),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     record = experiment_record(plan, "run-1", 0.5, "emulated", iteration=1, loss=2.5)
     assert (record.run_id, record.plan_hash, record.iteration) == ("run-1", plan_hash(plan), 1)
     assert (record.variant, record.system, record.scenario) == (

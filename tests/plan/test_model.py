@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
-from netbench.plan import Plan, build_plan, plan_from_json, plan_hash, plan_to_json
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution, Plan
+from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
 
 
 def mixed(variant: str) -> Plan:
     """V100s, A40s and T4s, in this order of types."""
-    return build_plan(load_scenario("mixed-gpu"), variant, 40, 384, 2022, 2, 1)
+    return build_plan(
+        load_scenario("mixed-gpu"),
+        variant,
+        Setting(layers=40, batch=384, seed=2022),
+        Execution(iterations=2, warmup_iterations=1),
+    )
 
 
 def test_a_rank_sees_what_its_own_device_takes() -> None:
@@ -43,7 +51,12 @@ def test_the_slowest_is_of_the_devices_that_have_a_rank() -> None:
 
 def test_devices_of_one_type_are_as_they_are() -> None:
     """No copy is made."""
-    plan = build_plan(load_scenario("case3"), "ddp", 24, 1024, 2022, 2, 1)
+    plan = build_plan(
+        load_scenario("case3"),
+        "ddp",
+        Setting(layers=24, batch=1024, seed=2022),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert plan.at_slowest() is plan
     assert plan.on_device(3) == plan
 

@@ -7,16 +7,24 @@ import dataclasses
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import Plan, build_plan, build_plans, describe_plan, plan_from_json, plan_to_json
+from netbench.plan.build import Choices, build_plan, build_plans
+from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
+from netbench.plan.model import Execution, Plan
 from netbench.plan.replicas import replicated
+from netbench.plan.serial import plan_from_json, plan_to_json
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.model import Setting
 
 LAB = load_scenario("dp-scaling-1gbit")
 
 
 def plans(models: list[str], replicas: list[int], variant: str = "ddp") -> tuple[Plan, ...]:
-    return build_plans(LAB, [variant], (), (), [1], 2, 1, models=models, replicas=replicas)
+    return build_plans(
+        LAB,
+        Choices(variants=[variant], seeds=[1], models=models, replicas=replicas),
+        Execution(iterations=2, warmup_iterations=1),
+    )
 
 
 def test_replicas_fill_the_nodes_in_order() -> None:
@@ -57,7 +65,7 @@ def test_a_replica_alone_is_as_fast_as_its_profile_says() -> None:
 
 
 def test_without_a_choice_it_is_the_workloads_model_on_all_devices() -> None:
-    """As a scenario without a sweep."""
+    """Like a scenario without a sweep."""
     (own,) = replicated(LAB)
     assert (own.workload, own.num_devices) == (LAB.workload, 12)
     assert replicated(load_scenario("case3")) == (load_scenario("case3"),)
@@ -68,12 +76,17 @@ def test_a_plan_of_a_model_is_named_by_it_and_survives_json() -> None:
     (plan,) = plans(["resnet101"], [4])
     assert "ddp resnet101 B512: p1d4" in describe_plan(plan)
     assert plan_from_json(plan_to_json(plan)) == plan
-    gpt = build_plan(load_scenario("case3"), "ddp", 24, 1024, 1, 2, 1)
+    gpt = build_plan(
+        load_scenario("case3"),
+        "ddp",
+        Setting(layers=24, batch=1024, seed=1),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert '"model"' not in plan_to_json(gpt)
 
 
 def test_memory_is_estimated_without_activations() -> None:
-    """Those of named models are not known: 20 bytes per parameter fit 11 GB."""
+    """Activations of named models are not estimated: 20 bytes per parameter fit 11 GB."""
     (plan,) = plans(["bert-base"], [4])
     assert memory_warnings(plan, LAB) == ()
 
@@ -98,19 +111,32 @@ def test_what_cannot_be_planned_is_said(
 def test_a_named_model_has_its_own_layers() -> None:
     """Other numbers are for a GPT."""
     with pytest.raises(PlanError, match="layers is 24, and resnet18 of scenario dp-scaling-1gbit"):
-        build_plan(LAB, "ddp", 24, LAB.workload.batch, 1, 2, 1)
+        build_plan(
+            LAB,
+            "ddp",
+            Setting(layers=24, batch=LAB.workload.batch, seed=1),
+            Execution(iterations=2, warmup_iterations=1),
+        )
 
 
 def test_a_gpt_is_not_replicated() -> None:
     """It has layers and batches instead."""
     with pytest.raises(PlanError, match="case3 trains a GPT on all its devices"):
-        build_plans(load_scenario("case3"), ["ddp"], [24], [1024], [1], 2, 1, replicas=[4])
+        build_plans(
+            load_scenario("case3"),
+            Choices(variants=["ddp"], layers=[24], batch=[1024], seeds=[1], replicas=[4]),
+            Execution(iterations=2, warmup_iterations=1),
+        )
 
 
 def test_a_device_without_the_models_speed_is_refused() -> None:
     """Naming what it has, and what to add."""
     with pytest.raises(PlanError, match="device V100 has no throughput for resnet18; it has"):
-        build_plans(_on_v100s(), ["ddp"], (), (), [1], 2, 1)
+        build_plans(
+            _on_v100s(),
+            Choices(variants=["ddp"], seeds=[1]),
+            Execution(iterations=2, warmup_iterations=1),
+        )
 
 
 def _on_v100s() -> Scenario:

@@ -18,6 +18,7 @@ from netbench.plan.schedules import (
     Message,
     Program,
     Work,
+    activation_layers,
     build_programs,
     gpipe,
     interleaved,
@@ -85,7 +86,7 @@ def meet_all(programs: list[Program]) -> list[Work]:
     pairs = [(a, b) for a in range(depth) for b in range(depth)]
     while any([advance(s) for s in range(depth)] + [meet(*pair) for pair in pairs]):
         pass
-    assert left == offered == awaited == [[]] * depth
+    assert not any([*left, *offered, *awaited])
     return done
 
 
@@ -119,6 +120,7 @@ def test_no_schedule_deadlocks_and_messages_meet_in_order_when_nothing_is_buffer
     }
 
 
+@settings(deadline=None)
 @given(shape=shapes)
 def test_a_stage_has_its_input_before_and_sends_its_output_after_computing(
     shape: tuple[str, int, int, int],
@@ -153,7 +155,7 @@ def test_messages_and_the_work_that_needs_them_know_each_other() -> None:
 
 def test_an_unknown_schedule_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        PlanError, match="'none' is no pipeline schedule; expected one of gpipe, 1f"
+        PlanError, match="'none' is not a pipeline schedule; expected one of gpipe, 1f"
     ):
         build_programs("none", 1, 1)
 
@@ -204,6 +206,7 @@ def test_one_forward_one_backward_of_two_stages() -> None:
     assert names(last) == ["F0", "B0", "F1", "B1", "F2", "B2"]
 
 
+@settings(deadline=None)
 @given(depth=st.integers(1, 9), micro_batches=st.integers(1, 20))
 def test_1f1b_holds_no_more_micro_batches_than_stages_behind_it(
     depth: int, micro_batches: int
@@ -238,3 +241,52 @@ def test_zero_bubble_owes_as_many_weight_gradients_as_its_stage_index() -> None:
         while kinds[-1] == WEIGHT:  # what is owed is paid in the end
             kinds.pop()
         assert kinds.count(BACKWARD) - kinds.count(WEIGHT) in (stage, stage + 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "under_way"),
+    [
+        ("gpipe", 0, 64),
+        ("gpipe", 7, 64),
+        ("1f1b", 0, 8),
+        ("1f1b", 7, 1),
+        ("zero-bubble", 7, 8),
+        ("none", 0, 1),
+    ],
+)
+def test_schedules_keep_activations_of_micro_batches(
+    schedule: str, stage: int, under_way: int
+) -> None:
+    """8 stages of 3 layers, 64 micro-batches."""
+    found = activation_layers(
+        schedule, stage=stage, num_stages=8, num_layers=3, num_micro_batches=64
+    )
+    assert found == 3 * under_way
+
+
+def test_no_schedule_keeps_more_than_there_is() -> None:
+    """Two micro-batches in 8 stages."""
+    for schedule in ("gpipe", "1f1b", "zero-bubble"):
+        assert (
+            activation_layers(schedule, stage=0, num_stages=8, num_layers=3, num_micro_batches=2)
+            == 6
+        )
+    interleaved = activation_layers(
+        "interleaved", stage=0, num_stages=8, num_layers=4, num_micro_batches=2, num_chunks=2
+    )
+    assert interleaved == 8
+
+
+@pytest.mark.parametrize(("stages", "chunks"), [(2, 2), (4, 3), (8, 2)])
+def test_interleaving_keeps_more_than_1f1b(stages: int, chunks: int) -> None:
+    """First stage: L (1 + (p - 1) / (p v)) layers. Source: Korthikanti et al. 2022, 4.2.3."""
+    each = 2 * chunks
+    found = activation_layers(
+        "interleaved",
+        stage=0,
+        num_stages=stages,
+        num_layers=each,
+        num_micro_batches=64,
+        num_chunks=chunks,
+    )
+    assert found == pytest.approx(stages * each * (1 + (stages - 1) / (stages * chunks)))

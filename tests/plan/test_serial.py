@@ -10,19 +10,21 @@ from typing import Any
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import (
-    VARIANTS,
-    build_plan,
-    plan_from_json,
-    plan_hash,
-    plan_to_json,
-)
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution
+from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
-from netbench.scenario.model import LATER, BurstLoss, Link
+from netbench.scenario.model import LATER, BurstLoss, Link, Setting
+from netbench.systems import examples, find_variant
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan" / "example-two-labs-dtfm-random.json"
 EXAMPLE = load_scenario("example-two-labs")
-PLAN = build_plan(EXAMPLE, "dtfm-random", 8, 16, 2022, iterations=3, warmup_iterations=1)
+PLAN = build_plan(
+    EXAMPLE,
+    "dtfm-random",
+    Setting(layers=8, batch=16, seed=2022),
+    Execution(iterations=3, warmup_iterations=1),
+)
 
 
 def test_the_plan_of_the_example_is_the_golden_one() -> None:
@@ -30,14 +32,23 @@ def test_the_plan_of_the_example_is_the_golden_one() -> None:
     assert json.loads(plan_to_json(PLAN)) == json.loads(GOLDEN.read_text())
 
 
-FITTING = [name for name, v in VARIANTS.items() if (v.pipeline or 1) * v.tensor <= 4]
+FITTING = [
+    name
+    for name in examples()
+    if (find_variant(name).pipeline or 1) * find_variant(name).tensor <= 4
+]
 """Variants for the four devices of the example."""
 
 
 @pytest.mark.parametrize("variant", [*FITTING, "megatron-p2t2", "megatron-p2-interleaved2"])
 def test_a_plan_survives_being_written(variant: str) -> None:
     """Equal, with the same hash; inf included (the example has nodes without a NIC cap)."""
-    plan = build_plan(EXAMPLE, variant, 8, 16, 2022, 3, 1)
+    plan = build_plan(
+        EXAMPLE,
+        variant,
+        Setting(layers=8, batch=16, seed=2022),
+        Execution(iterations=3, warmup_iterations=1),
+    )
     copy = plan_from_json(plan_to_json(plan))
     assert copy == plan
     assert plan_hash(copy) == plan_hash(plan)
@@ -76,7 +87,12 @@ def bent(**changes: Any) -> str:
 def test_a_plan_recorded_before_a_field_was_added_keeps_its_hash() -> None:
     """A field that came later is written only where it differs; so old runs can be resumed."""
     old = json.loads(plan_to_json(PLAN))
-    later = {"num_chunks": 2, "bucket_bytes": 1, "backend": "gloo", "network_name": "x"}
+    later: dict[str, Any] = {
+        "num_chunks": 2,
+        "bucket_bytes": 1,
+        "backend": "gloo",
+        "network_name": "x",
+    }
     assert not later.keys() & old.keys()
     for name, value in later.items():
         changed = dataclasses.replace(PLAN, **{name: value})
@@ -85,7 +101,7 @@ def test_a_plan_recorded_before_a_field_was_added_keeps_its_hash() -> None:
 
 
 LINK = PLAN.network.links[0][1]
-OTHER_LINKS = {
+OTHER_LINKS: dict[str, Any] = {
     "jitter_distribution": "pareto",
     "jitter_correlation": 0.25,
     "jitter_reorders": True,
@@ -98,7 +114,7 @@ OTHER_LINKS = {
 
 
 def test_every_later_field_of_a_link_is_tried_here() -> None:
-    """So that a new one is not forgotten below."""
+    """A new field must be added to the test below."""
     assert {f.name for f in dataclasses.fields(Link) if f.metadata == LATER} == set(OTHER_LINKS)
 
 

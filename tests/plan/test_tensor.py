@@ -1,4 +1,4 @@
-"""Who shares layers, and what that takes."""
+"""Groups of tensor-parallel ranks and their all-reduces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan import Plan, build_plan, iteration_bytes
+from netbench.plan.build import build_plan, network_bytes
+from netbench.plan.model import Execution, Plan
 from netbench.plan.tensor import (
     inside_all_reduce_s,
     message_bytes,
@@ -16,18 +17,24 @@ from netbench.plan.tensor import (
     on_one_node,
     tensor_groups,
 )
-from netbench.plan.traffic import network_bytes
 from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
 from netbench.simulator.collectives import ring_all_reduce
 from netbench.simulator.fabric import Fabric
-from netbench.simulator.graph import Graph, Kind
-from netbench.simulator.profile import load_transport
-from netbench.simulator.simulate import simulate
+from netbench.simulator.graph import Graph, TaskKind
+from netbench.simulator.iteration import simulate
+from netbench.systems import system_of
+from netbench.transport.profile import load_transport
 
 
 def case1(variant: str) -> Plan:
     """8 nodes of 8 GPUs each."""
-    return build_plan(load_scenario("case1"), variant, 24, 1024, 2022, 2, 1)
+    return build_plan(
+        load_scenario("case1"),
+        variant,
+        Setting(layers=24, batch=1024, seed=2022),
+        Execution(iterations=2, warmup_iterations=1),
+    )
 
 
 def test_neighbours_in_the_order_of_ranks_share_layers() -> None:
@@ -50,17 +57,17 @@ def test_an_all_reduce_inside_a_node_takes_what_the_simulator_says() -> None:
     assert plan.transport.inside_node_bps == transport.inside_node_bps
     graph = Graph(Fabric(plan.network, np.zeros(8, np.int64), transport))
     members = np.arange(8)[None]
-    gate = graph.work(Kind.MARK, members)
+    gate = graph.work(TaskKind.MARK, members)
     done = ring_all_reduce(graph, members, float(plan.activation_bytes), gate)
     assert inside_all_reduce_s(plan) == pytest.approx(graph.run().end_s[done].max(), rel=1e-4)
 
 
 def test_the_network_carries_what_leaves_a_node() -> None:
-    """Of 8 replicas of 8 ranks, inside 8 nodes: the gradients alone."""
+    """With 8 replicas of 8 ranks inside 8 nodes, only gradients cross the network."""
     plan, torn = case1("megatron-t8"), case1("megatron-t8-random")
     gradients = 8 * 2 * 7 * plan.stages[0].gradient_bytes
     assert network_bytes(plan) == pytest.approx(gradients)
-    assert network_bytes(torn) == iteration_bytes(torn) > 100 * gradients
+    assert network_bytes(torn) == system_of(torn).iteration_bytes(torn) > 100 * gradients
     assert plan.scale < torn.scale
 
 
@@ -91,9 +98,9 @@ def test_sequence_parallelism_needs_somebody_to_share_with() -> None:
     """And a sequence that divides among them."""
     scenario = load_scenario("case1")
     with pytest.raises(PlanError, match="needs tensor-parallel ranks"):
-        build_plan(scenario, "megatron-p8t1-sp", 24, 1024, 0, 1, 0)
+        build_plan(scenario, "megatron-p8t1-sp", Setting(layers=24, batch=1024), Execution())
     odd = dataclasses.replace(
         scenario, workload=dataclasses.replace(scenario.workload, sequence=2047)
     )
     with pytest.raises(PlanError, match="sequence is 2047, which does not divide among 8"):
-        build_plan(odd, "megatron-t8-sp", 24, 1024, 0, 1, 0)
+        build_plan(odd, "megatron-t8-sp", Setting(layers=24, batch=1024), Execution())

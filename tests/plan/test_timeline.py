@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import RecordError, UsageError
-from netbench.plan import Plan, build_plan
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution, Plan
 from netbench.plan.timeline import (
     COMMUNICATOR,
     COMPUTE,
@@ -19,17 +20,22 @@ from netbench.plan.timeline import (
     lanes,
     name_of_rank,
     read_timeline,
-    stage_of,
     timeline_events,
     write_timeline,
 )
 from netbench.scenario import load_scenario
-from netbench.simulator.simulate import rank_lanes
+from netbench.scenario.model import Setting
+from netbench.systems import position_of, rank_lanes
 
 
 def plan_of(variant: str) -> Plan:
     scenario = load_scenario("case3")
-    return build_plan(scenario, variant, 24, 1024, 2022, iterations=2, warmup_iterations=1)
+    return build_plan(
+        scenario,
+        variant,
+        Setting(layers=24, batch=1024, seed=2022),
+        Execution(iterations=2, warmup_iterations=1),
+    )
 
 
 @pytest.fixture
@@ -46,10 +52,10 @@ def test_stages_are_those_of_the_simulators_lanes(variant: str) -> None:
     """A second way to say which rank is in which stage."""
     found = plan_of(variant)
     if found.schedule == "none":
-        assert {stage_of(found, rank) for rank in range(found.layout.num_ranks)} == {0}
+        assert {position_of(found, rank).stage for rank in range(found.layout.num_ranks)} == {0}
         return
     for lane in rank_lanes(found).tolist():
-        assert [stage_of(found, rank) for rank in lane] == list(range(found.layout.pp))
+        assert [position_of(found, rank).stage for rank in lane] == list(range(found.layout.pp))
 
 
 def test_a_rank_is_named_by_region_node_and_stage(plan: Plan) -> None:
@@ -125,7 +131,7 @@ def test_a_file_that_is_no_trace_is_named(plan: Plan, tmp_path: Path) -> None:
         read_timeline(path)
     other = tmp_path / "other.json"
     other.write_text("{}")
-    with pytest.raises(RecordError, match="is not a trace of an emulated iteration"):
+    with pytest.raises(RecordError, match=": not a trace of an emulated iteration"):
         read_timeline(other)
     with pytest.raises(UsageError, match="cannot be written"):
         write_timeline(tmp_path / "no" / "t.json", plan, timeline())

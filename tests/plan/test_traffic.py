@@ -1,31 +1,33 @@
-"""What plans ask of the network, and the scale at which an emulation can carry it."""
+"""Bytes that plans send, and the scale at which an emulation can carry them."""
 
 from __future__ import annotations
 
 import pytest
 
-from netbench.plan import build_plan, build_plans, iteration_bytes
-from netbench.plan.traffic import FULL_SIZE_RANK_BYTES
+from netbench.plan.build import FULL_SIZE_RANK_BYTES, Choices, build_plan, build_plans
+from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
+from netbench.systems import system_of
 
 EXAMPLE = load_scenario("example-two-labs")
 
 
 def test_traffic_is_what_the_messages_add_up_to() -> None:
     """Counted message by message for 2 pipelines of 2 stages."""
-    plan = build_plan(EXAMPLE, "dtfm-scheduled", 8, 16, 0, 1, 0)
+    plan = build_plan(EXAMPLE, "dtfm-scheduled", Setting(layers=8, batch=16), Execution())
     total = 0
     for _pipeline in range(2):
         for _micro_batch in range(8):
             total += 2 * plan.activation_bytes  # forward and backward over the one boundary
     for stage in plan.stages:
         total += 2 * stage.gradient_bytes  # to the other pipeline and back
-    assert iteration_bytes(plan) == total
+    assert system_of(plan).iteration_bytes(plan) == total
 
 
 def test_tensor_parallel_traffic_is_counted_per_layer() -> None:
     """2 tensor-parallel ranks, one stage, 2 replicas; recomputation makes three passes."""
-    plan = build_plan(EXAMPLE, "megatron-t2", 8, 16, 0, 1, 0)
+    plan = build_plan(EXAMPLE, "megatron-t2", Setting(layers=8, batch=16), Execution())
     total = 0
     for _replica in range(2):
         for _micro_batch in range(8):
@@ -35,44 +37,55 @@ def test_tensor_parallel_traffic_is_counted_per_layer() -> None:
                         total += 2 * plan.activation_bytes  # each rank sends half of it twice
     for _tensor in range(2):
         total += 2 * plan.stages[0].gradient_bytes
-    assert iteration_bytes(plan) == total
+    assert system_of(plan).iteration_bytes(plan) == total
 
 
 def test_interleaving_crosses_more_boundaries() -> None:
     """2 stages of 2 chunks have 3 boundaries where 2 stages have 1."""
-    plain = build_plan(EXAMPLE, "megatron-p2", 8, 16, 0, 1, 0)
-    interleaved = build_plan(EXAMPLE, "megatron-p2-interleaved2", 8, 16, 0, 1, 0)
+    plain = build_plan(EXAMPLE, "megatron-p2", Setting(layers=8, batch=16), Execution())
+    interleaved = build_plan(
+        EXAMPLE, "megatron-p2-interleaved2", Setting(layers=8, batch=16), Execution()
+    )
     crossings = 2 * 8 * 2 * plain.activation_bytes  # replicas, micro-batches, directions
-    assert iteration_bytes(interleaved) - iteration_bytes(plain) == 2 * crossings
+    assert (
+        system_of(interleaved).iteration_bytes(interleaved)
+        - system_of(plain).iteration_bytes(plain)
+        == 2 * crossings
+    )
 
 
 def test_zero3_gathers_again_what_exceeds_the_live_limit() -> None:
     """Gather, gather again, scatter: 2 passes of the parameters, up to 3."""
-    small = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0)
-    large = build_plan(load_scenario("case3"), "zero3", 40, 1024, 0, 1, 0)
+    small = build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution())
+    large = build_plan(load_scenario("case3"), "zero3", Setting(layers=40, batch=1024), Execution())
     parameters = large.stages[0].parameters
     passes = 2 + (parameters - 1e9) / parameters
-    assert iteration_bytes(small) == pytest.approx(2 * 3 * small.stages[0].gradient_bytes)
-    assert iteration_bytes(large) == pytest.approx(4 * 63 * passes * 2 * parameters)
+    assert system_of(small).iteration_bytes(small) == pytest.approx(
+        2 * 3 * small.stages[0].gradient_bytes
+    )
+    assert system_of(large).iteration_bytes(large) == pytest.approx(
+        4 * 63 * passes * 2 * parameters
+    )
 
 
 def test_local_steps_send_rarely_but_all_at_once() -> None:
     """4 replicas: a ring moves 2 x 3 times 4 bytes per parameter, every 8th iteration; hivemind 2
     bytes in every one. The scale is that of the iteration that sends."""
     local, always = (
-        build_plan(EXAMPLE, name, 8, 16, 0, 1, 0) for name in ("diloco-h8", "diloco-h1")
+        build_plan(EXAMPLE, name, Setting(layers=8, batch=16), Execution())
+        for name in ("diloco-h8", "diloco-h1")
     )
     parameters = local.stages[0].parameters
-    assert iteration_bytes(always) == 2 * 3 * 4 * parameters
-    assert iteration_bytes(local) == iteration_bytes(always) / 8
+    assert system_of(always).iteration_bytes(always) == 2 * 3 * 4 * parameters
+    assert system_of(local).iteration_bytes(local) == system_of(always).iteration_bytes(always) / 8
     assert local.scale == always.scale > 1
-    hivemind = build_plan(EXAMPLE, "hivemind", 8, 16, 0, 1, 0)
-    assert iteration_bytes(hivemind) == 2 * 3 * 2 * parameters
+    hivemind = build_plan(EXAMPLE, "hivemind", Setting(layers=8, batch=16), Execution())
+    assert system_of(hivemind).iteration_bytes(hivemind) == 2 * 3 * 2 * parameters
 
 
 def test_a_model_that_a_guest_cannot_hold_is_scaled() -> None:
     """82 MB gathered in every rank: too many mappings for one User-Mode Linux process."""
-    plan = build_plan(EXAMPLE, "zero3", 8, 16, 0, 1, 0)
+    plan = build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution())
     assert plan.stages[0].gradient_bytes > FULL_SIZE_RANK_BYTES
     assert plan.scale == 10.0
 
@@ -82,5 +95,9 @@ def test_64_gpus_run_at_scale_1000(name: str) -> None:
     """All of a scenario's plans at one scale: the network is shaped once."""
     scenario = load_scenario(name)
     sweep = scenario.sweep
-    plans = build_plans(scenario, sweep.variants, sweep.layers, sweep.batch, sweep.seeds, 2, 1)
+    plans = build_plans(
+        scenario,
+        Choices(variants=sweep.variants, layers=sweep.layers, batch=sweep.batch, seeds=sweep.seeds),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert {plan.scale for plan in plans} == {1000.0}

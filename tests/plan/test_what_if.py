@@ -7,7 +7,7 @@ import math
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan.collective import uniform_network
+from netbench.plan.benchmark import uniform_network
 from netbench.plan.what_if import (
     LINKS,
     Amount,
@@ -26,7 +26,7 @@ SMALL = load_scenario("gpt3-small").network
 
 
 def test_links_between_regions_change_alone() -> None:
-    """Those inside stay, and so do delays."""
+    """Links inside regions and delays stay."""
     changed = with_bandwidth(CASE3, Amount(value=5e8), "between")
     assert changed.link(0, 63).bandwidth_bps == 5e8
     assert changed.link(63, 0).one_way_delay_s == 0.011
@@ -85,5 +85,5 @@ def test_a_node_alone_has_no_link() -> None:
     """Whatever is asked for."""
     alone = uniform_network(1, one_way_delay_s=0.001, bandwidth_bps=1e9)
     for which in LINKS:
-        with pytest.raises(PlanError, match="there is one node"):
+        with pytest.raises(PlanError, match="the scenario has one node"):
             check_links(alone, which)

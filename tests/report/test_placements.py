@@ -1,4 +1,4 @@
-"""What netbench's scheduler makes of the published cases: recorded, timed, beside the others."""
+"""Recorded placements of netbench's scheduler for the published cases."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from netbench.report.published import CASES, published_settings
-from netbench.report.simulated import (
+from netbench.placement.file import read_placed
+from netbench.report.page.case import beside_published
+from netbench.report.page.published import CASES, published_settings
+from netbench.report.page.simulated import (
     BESIDE_PLACED,
     PLACED,
     PLACED_NAME,
-    beside_published,
     placed_seconds,
     placement_path,
     read_table,
@@ -21,13 +22,12 @@ from netbench.report.simulated import (
 )
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
-from netbench.simulator.placement_file import read_placed
 
 RESULTS = Path("results")
 
 
 def test_every_published_setting_was_placed() -> None:
-    """All 45, each once, for itself: a file names the setting that it was searched for."""
+    """All 45, each once; a file names the setting that it was searched for."""
     settings = [(case, *setting) for case in CASES for setting in published_settings(case)]
     with table_path(RESULTS, PLACED).open(newline="", encoding="utf-8") as lines:
         rows = [(r["case"], int(r["layers"]), int(r["batch"])) for r in csv.DictReader(lines)]
@@ -35,7 +35,7 @@ def test_every_published_setting_was_placed() -> None:
     assert len(settings) == 45
     for case, layers, batch in settings:
         request = read_placed(placement_path(case, layers, batch), load_scenario(case)).request
-        assert (request.layers, request.batch) == (layers, batch)
+        assert (request.setting.layers, request.setting.batch) == (layers, batch)
 
 
 def test_no_placement_is_slower_than_the_published_order_of_nodes_or_below_its_bound() -> None:
@@ -52,7 +52,7 @@ def test_no_placement_is_slower_than_the_published_order_of_nodes_or_below_its_b
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_recorded_placement_takes_what_it_says(case: str) -> None:
+def test_a_recorded_placement_has_its_recorded_time(case: str) -> None:
     """The table's time is the simulator's for the file, and near what it was when the file was
     written."""
     layers, batch = published_settings(case)[0]
@@ -62,7 +62,7 @@ def test_a_recorded_placement_takes_what_it_says(case: str) -> None:
     assert placed_seconds(RESULTS)[case, layers, batch] == pytest.approx(seconds, rel=1e-3)
 
 
-def test_the_column_is_beside_the_simulated_one_of_the_same_system() -> None:
+def test_a_placed_time_is_compared_with_the_simulated_listed_one() -> None:
     """Half the time is -50%; a setting without a placement has a dash."""
     settings = simulated_settings(RESULTS)
     assert settings is not None

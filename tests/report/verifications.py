@@ -1,24 +1,24 @@
-"""Verifications the tests of the matrix share: measured figures with a known error."""
+"""Verifications for the tests of the matrix: measured figures with a known error."""
 
 from __future__ import annotations
 
 import random
 
-from netbench.network.samples import (
-    Sample,
+from netbench.network.probing.packet_trains import PacketTrainResult
+from netbench.network.probing.samples import (
+    LinkSample,
     all_pairs,
     expected_rate_bps,
     planned_trains,
     sample_links,
 )
-from netbench.network.trains import TrainResult
-from netbench.network.verify import Measurement, evaluate, goodput_ratio
-from netbench.report.matrix import Verification
+from netbench.network.probing.verify import Measurement, evaluate, goodput_ratio
+from netbench.report.tables.matrix import Verification
 from netbench.scenario.model import Network
 
 
-def measured(network: Network, sample: Sample, error: float) -> Measurement:
-    """What would be measured of a network that is off by `error` in everything."""
+def measured(network: Network, sample: LinkSample, error: float) -> Measurement:
+    """Measurements of a network with the relative error `error` in every property."""
     ways = [network.link(src, dst) for src, dst in sample.flows]
     back = [network.link(dst, src) for src, dst in sample.flows]
     one_way_s = tuple(link.one_way_delay_s * (1 + error) for link in ways)
@@ -26,7 +26,7 @@ def measured(network: Network, sample: Sample, error: float) -> Measurement:
     goodput_bps = rate_bps and rate_bps * goodput_ratio(network.mtu_bytes) * (1 - error)
     trains = planned_trains(network, sample, 1.0)
     results = tuple(
-        TrainResult(
+        PacketTrainResult(
             num_packets=train.num_packets,
             received=round(train.num_packets * (1 - ways[0].mean_loss * (1 + error))),
             duplicates=0,

@@ -1,4 +1,4 @@
-"""The scenarios that come with netbench, against the published tables."""
+"""The included scenarios, against the published tables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 
 
 def test_the_five_cases_and_an_example_come_with_netbench() -> None:
-    """By these names."""
+    """They have these names."""
     assert set(list_scenarios()) >= {*CASES, "example-two-labs"}
 
 
 @pytest.mark.parametrize("name", list_scenarios())
 def test_a_scenario_is_called_as_its_file(name: str) -> None:
-    """And says in a few words what it is."""
+    """Each also has a title."""
     scenario = load_scenario(name)
     assert scenario.name == name
     assert 0 < len(scenario.title) <= 60
@@ -58,7 +58,7 @@ def test_the_sweep_covers_what_was_published_for_the_systems_that_run(name: str)
     ("name", "table"), [("case4", "case4_region_links.csv"), ("case5", "aws_region_links.csv")]
 )
 def test_links_are_the_published_table(name: str, table: str) -> None:
-    """Ping RTT applied one way, NCCL throughput; both directions alike; every pair."""
+    """Ping RTT applied one way and NCCL throughput, equal in both directions, for every pair."""
     network = load_scenario(name).network
     with (PUBLISHED / table).open() as file:
         rows = list(csv.DictReader(file))
@@ -107,7 +107,7 @@ def test_data_centre_nodes_are_capped_by_their_nic() -> None:
 
 @pytest.mark.parametrize("name", ["case3", "case4", "case5"])
 def test_shaped_cases_share_a_class(name: str) -> None:
-    """As the published runs did; jumbo frames, as their transfer times show."""
+    """The published runs did so, with jumbo frames, as their transfer times show."""
     network = load_scenario(name).network
     assert network.sharing == "class"
     # 64 MiB in 541 ms at 1 Gbit/s (p2p_under_tc.csv), against the share that is payload.
@@ -143,7 +143,7 @@ def test_fluidstack_is_as_measured(
     round_trips_ms: dict[tuple[str, str], float],
     rates_gbps: dict[tuple[str, str], float],
 ) -> None:
-    """There and back take the round trip; rates are directed, from sender to receiver."""
+    """Both directions together take the round trip; rates are from sender to receiver."""
     scenario = load_scenario(name)
     network = scenario.network
     index = network.regions.index
@@ -160,7 +160,7 @@ def test_fluidstack_is_as_measured(
 
 @pytest.mark.parametrize("name", ["fluidstack2", "fluidstack3"])
 def test_an_a40_reaches_the_share_of_its_peak_that_a_v100_does(name: str) -> None:
-    """150 TFLOPS against 125, nominal; the scenario writes the product to three digits."""
+    """Nominally 150 TFLOPS against 125; the scenario has the product with three digits."""
     a40, v100 = load_scenario(name).devices["A40"], load_device_profile("V100")
     assert a40.memory_bytes == 48e9
     assert a40.flops == {
@@ -198,7 +198,7 @@ def test_gpt3_small_sweeps_ten_networks() -> None:
 
 
 def test_uneven_regions_are_case_5_with_other_counts() -> None:
-    """13, 11, 9, 7, 7, 6, 6 and 5 of its 64 devices; links, workload and devices are its own."""
+    """13, 11, 9, 7, 7, 6, 6 and 5 of its 64 devices, with the same links, workload and devices."""
     uneven, case5 = load_scenario("uneven-regions"), load_scenario("case5")
     counts = [13, 11, 9, 7, 7, 6, 6, 5]
     assert np.bincount(uneven.network.node_regions).tolist() == counts
@@ -209,7 +209,8 @@ def test_uneven_regions_are_case_5_with_other_counts() -> None:
 
 
 def test_spot_mix_has_the_nodes_of_case_2_in_regions_that_do_not_divide() -> None:
-    """8 of four GPUs, 32 of one, the same NIC; no region is a number of pipelines."""
+    """8 nodes of four GPUs and 32 of one with the same NIC; no region holds whole pipelines
+    only."""
     spot, case2 = load_scenario("spot-mix"), load_scenario("case2")
     sizes = [sorted(node.num_devices for node in found.nodes) for found in (spot, case2)]
     assert sizes[0] == sizes[1]
@@ -246,7 +247,7 @@ def test_mixed_gpu_has_three_kinds_that_do_not_line_up() -> None:
 
 
 def devices_by_region(scenario: Scenario) -> dict[str, int]:
-    """Devices, by the region of their node."""
+    """Count the devices of each region."""
     counts = dict.fromkeys(scenario.network.regions, 0)
     for node in scenario.nodes:
         counts[node.region] += node.num_devices

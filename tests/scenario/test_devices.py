@@ -1,4 +1,4 @@
-"""Device profiles, built in and of one's own."""
+"""Device profiles, built in and in files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bend = Callable[..., str]
 
 
 def test_every_built_in_profile_says_where_it_comes_from() -> None:
-    """With a speed and a memory."""
+    """Each has a speed and a memory too."""
     assert "V100" in list_device_profiles()
     for name in list_device_profiles():
         profile = load_device_profile(name)
@@ -38,7 +38,7 @@ def test_a_v100_has_16_gb_and_less_speed_than_its_peak() -> None:
 def test_a_derived_profile_reaches_the_share_of_its_peak_that_a_v100_does(
     name: str, peak_tflops: float, memory_bytes: float
 ) -> None:
-    """Nominal fp16 figures over the V100's 125, written to three digits; hosts are alike."""
+    """Nominal fp16 TFLOPS over the V100's 125, with three digits; host overheads are equal."""
     derived, v100 = load_device_profile(name), load_device_profile("V100")
     assert derived.flops == {
         system: pytest.approx(flops * peak_tflops / 125, rel=0.002)
@@ -51,7 +51,7 @@ def test_a_derived_profile_reaches_the_share_of_its_peak_that_a_v100_does(
 
 
 def test_the_built_in_a40_is_that_of_the_scenarios_that_have_their_own() -> None:
-    """fluidstack2 and fluidstack3 write it out."""
+    """fluidstack2 and fluidstack3 contain it."""
     built_in = load_device_profile("A40")
     for name in ("fluidstack2", "fluidstack3"):
         written = load_scenario(name).devices["A40"]
@@ -61,13 +61,13 @@ def test_the_built_in_a40_is_that_of_the_scenarios_that_have_their_own() -> None
 
 
 def test_an_unknown_built_in_profile_gets_the_nearest() -> None:
-    """As a file would."""
+    """The error suggests the nearest name."""
     with pytest.raises(ScenarioError, match='no built-in device profile "V10"; did you mean V100'):
         load_device_profile("V10")
 
 
 def test_a_profile_in_the_file_can_differ_per_system(bend: Bend) -> None:
-    """A built-in name may be replaced; what is left out is not limited and costs nothing."""
+    """It may replace a built-in name; missing keys mean no limit and no cost."""
     path = bend(more="devices: {V100: {flops: {dtfm: 50TFLOPS, default: 40TFLOPS}}}\n")
     profile = load_scenario(path).devices["V100"]
     assert profile.flops == {"dtfm": 50e12, "default": 40e12}
@@ -76,7 +76,7 @@ def test_a_profile_in_the_file_can_differ_per_system(bend: Bend) -> None:
 
 
 def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
-    """Under `default`; likewise the optimizer's time."""
+    """It is stored under `default`, like the optimizer's time."""
     more = "devices: {V100: {flops: 50TFLOPS, optimizer_per_parameter: 2ns, memory: 16GB}}\n"
     profile = load_scenario(bend(more=more)).devices["V100"]
     assert profile.flops == {"default": 50e12}
@@ -101,7 +101,7 @@ def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
     ],
 )
 def test_a_wrong_profile_is_named(bend: Bend, more: str, message: str) -> None:
-    """By line and key, without names of alternatives."""
+    """The error has line and key, without names of alternatives."""
     path = bend(more=more)
     with pytest.raises(ScenarioError) as caught:
         load_scenario(path)
@@ -109,7 +109,7 @@ def test_a_wrong_profile_is_named(bend: Bend, more: str, message: str) -> None:
 
 
 def test_a_profile_can_be_a_file_beside_the_scenario(bend: Bend, tmp_path: Path) -> None:
-    """By its path from the scenario's folder, in the form of the built-in ones."""
+    """Its path is relative to the scenario's folder, its form that of built-in profiles."""
     folder = tmp_path / "profiles"
     folder.mkdir()
     (folder / "mine.yaml").write_text(
@@ -125,14 +125,14 @@ def test_a_profile_can_be_a_file_beside_the_scenario(bend: Bend, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, 'devices.V100 is "mine2.yaml", and '),
+        (None, 'devices.V100 is "mine2.yaml", but '),
         ("memory: 16GB\n", "mine2.yaml:1: flops is missing; write e.g."),
         ("flops: 3\n", 'mine2.yaml:1: flops "3" has no unit'),
         ("flops: 3TFLOPS\nlayers: 1ms\n", "mine2.yaml:2: layers is an unknown key"),
     ],
 )
 def test_a_wrong_file_is_named(bend: Bend, tmp_path: Path, text: str | None, message: str) -> None:
-    """The scenario's line where there is no file, else the file's own."""
+    """The error is in the scenario if the file is missing, else in the file."""
     if text is not None:
         (tmp_path / "mine2.yaml").write_text(text)
     with pytest.raises(ScenarioError) as caught:

@@ -1,4 +1,4 @@
-"""Random scenarios: reproducible, uneven, and as far apart as the measurements say."""
+"""Random scenarios: reproducible, uneven, with distances and rates as measured."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from netbench.errors import ScenarioError
-from netbench.plan import build_plan
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution
 from netbench.scenario import Scenario, load_scenario
 from netbench.scenario import geography as geo
+from netbench.scenario.model import Setting
 
 MEASURED = Path(__file__).parents[2] / "results" / "published" / "aws_region_links_directed.csv"
 
 CITY_OF = {"Oregon": "Boardman", "Virginia": "Ashburn", "Ohio": "Columbus", "Ireland": "Dublin"}
-"""Of AWS regions that are not called after a city."""
+"""Cities of AWS regions that are not named after one."""
 
 
 def text_of(regions: int = 6, devices: int = 96, seed: int = 1, *, mixed: bool = False) -> str:
@@ -41,7 +43,7 @@ def loaded(folder: Path, text: str) -> Scenario:
 
 
 def haversine_m(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Great circle by another formula, which is exact for small angles as well."""
+    """Compute great circles by another formula, exact for small angles too."""
     (p, q), (r, s) = ((math.radians(x), math.radians(y)) for x, y in (a, b))
     half = math.sin((r - p) / 2) ** 2 + math.cos(p) * math.cos(r) * math.sin((s - q) / 2) ** 2
     return 2 * 6_371_000 * math.asin(math.sqrt(half))
@@ -49,7 +51,8 @@ def haversine_m(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of 90 directions, those there first: great circles in m, round trips in s, bit/s."""
+    """Return great circles in m, round trips in s and rates in bit/s of the 90 measured
+    directions."""
     names, places = geo.read_cities()
     with MEASURED.open() as file:
         rows = {(row["sender"], row["receiver"]): row for row in csv.DictReader(file)}
@@ -69,7 +72,7 @@ def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_the_delay_is_what_the_measured_round_trips_give(
     measured: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
-    """Fitted again; half of a round trip is one way. What is left is as stated."""
+    """Repeat the fit to half of the round trips; the residuals are as documented."""
     distance_m, round_trip_s, _ = measured
     ideal_s = distance_m / geo.FIBRE_M_S
 
@@ -88,8 +91,8 @@ def test_the_delay_is_what_the_measured_round_trips_give(
 def test_the_bandwidth_is_what_the_measured_throughputs_give(
     measured: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
-    """Fitted again, over the measured round trips; the noise is of the spread that is left, and
-    each direction's own."""
+    """Repeat the fit over the measured round trips; the noise has the spread of the residuals,
+    independent for each direction."""
     _, round_trip_s, rate_bps = measured
 
     def left(parameters: np.ndarray) -> np.ndarray:
@@ -109,7 +112,7 @@ def test_the_bandwidth_is_what_the_measured_throughputs_give(
 
 
 def test_great_circles_are_those_of_a_sphere() -> None:
-    """A quarter of it from pole to equator, half of it to the antipode, and as haversines say."""
+    """A quarter of it from pole to equator, half of it to the antipode, and equal to haversines."""
     quarter_m = math.pi / 2 * geo.EARTH_RADIUS_M
     found = geo.great_circle_m(np.array([[90.0, 0.0], [0.0, 17.0], [-90.0, 0.0]]))
     expected = np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]]) * quarter_m
@@ -120,14 +123,14 @@ def test_great_circles_are_those_of_a_sphere() -> None:
 
 
 def test_a_seed_makes_one_scenario() -> None:
-    """To the letter; another seed makes another."""
+    """The text is identical; another seed makes another."""
     assert text_of(seed=5) == text_of(seed=5)
     assert text_of(seed=5) != text_of(seed=6)
 
 
 def test_links_are_of_the_distance_and_the_delay(tmp_path: Path) -> None:
-    """Delays alike both ways, to 0.1 ms; rates of their own each way, about what the round trip
-    allows; inside regions as in worldwide-10."""
+    """Delays are symmetric to 0.1 ms; rates differ by direction, about what the round trip allows;
+    links inside regions are those of worldwide-10."""
     network = loaded(tmp_path, text_of(regions=12)).network
     names, places = geo.read_cities()
     at = [tuple(places[names.index(region)]) for region in network.regions]
@@ -150,7 +153,7 @@ def test_links_are_of_the_distance_and_the_delay(tmp_path: Path) -> None:
 
 
 def test_mixed_devices_do_not_change_the_network(tmp_path: Path) -> None:
-    """Nor how many there are where; all three kinds occur."""
+    """Counts per region stay too; all three kinds occur."""
     plain, mixed = (loaded(tmp_path, text_of(mixed=value)) for value in (False, True))
     assert plain.network == mixed.network
     assert {node.device for node in plain.nodes} == {"V100"}
@@ -167,19 +170,24 @@ def test_mixed_devices_do_not_change_the_network(tmp_path: Path) -> None:
 def test_any_size_is_a_scenario_whose_plans_can_be_built(
     tmp_path_factory: pytest.TempPathFactory, regions: int, more: int, seed: int, mixed: bool
 ) -> None:
-    """As many devices as asked for, at least one in each region."""
+    """The number of devices is as asked for, with at least one per region."""
     text = text_of(regions, regions + more, seed, mixed=mixed)
     scenario = loaded(tmp_path_factory.mktemp("random"), text)
     counts = np.bincount(scenario.network.node_regions, minlength=regions)
     assert (counts.sum(), len(counts)) == (regions + more, regions)
     assert counts.min() >= 1
-    plan = build_plan(scenario, "dtfm-random", 24, scenario.workload.batch, 0, 2, 1)
+    plan = build_plan(
+        scenario,
+        "dtfm-random",
+        Setting(layers=24, batch=scenario.workload.batch),
+        Execution(iterations=2, warmup_iterations=1),
+    )
     assert plan.layout.num_ranks == regions + more
     assert plan.num_micro_batches == 64
 
 
 def test_regions_differ_in_size(tmp_path: Path) -> None:
-    """By 0.4 to 1 of their mean, over many."""
+    """By 0.4 to 1 of their mean, over many scenarios."""
     scenario = loaded(tmp_path, text_of(regions=32, devices=3200))
     counts = np.bincount(scenario.network.node_regions)
     assert 0.4 < counts.std() / counts.mean() < 1.0
@@ -189,7 +197,7 @@ def test_regions_differ_in_size(tmp_path: Path) -> None:
 def test_more_regions_than_devices_or_cities_are_refused(
     regions: int, devices: int, most: int
 ) -> None:
-    """With what there is."""
-    message = f"{regions} regions for {devices} devices: expected 1 to {most}: "
+    """The error states the limit."""
+    message = f"{regions} regions for {devices} devices: expected 1 to {most}, "
     with pytest.raises(ScenarioError, match=message):
         text_of(regions, devices)

@@ -1,4 +1,4 @@
-"""Reading scenario files: what they mean, and what is said when they are wrong."""
+"""Reading scenario files: their meaning, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bend = Callable[..., str]
 
 
 def problem(path: str) -> str:
-    """The message about a file, without the path; one line."""
+    """Return the message about a file, one line without the path."""
     with pytest.raises(ScenarioError) as caught:
         load_scenario(path)
     message = str(caught.value)
@@ -27,7 +27,7 @@ def problem(path: str) -> str:
 
 
 def test_a_file_becomes_nodes_links_and_defaults(bend: Bend) -> None:
-    """What is left out has a default: the name is the file's, the sweep is the workload."""
+    """Missing keys have defaults: the name is the file's, the sweep is the workload."""
     scenario = load_scenario(bend())
     assert scenario.name == "mine"
     assert [node.region for node in scenario.nodes] == ["A", "A", "B", "B"]
@@ -67,7 +67,7 @@ def test_the_slice_run_by_default_can_be_smaller_than_the_sweep(bend: Bend) -> N
 
 
 def test_stages_may_have_different_numbers_of_layers(bend: Bend) -> None:
-    """In the order of the stages; left out, none are said."""
+    """In the order of the stages; empty if the key is missing."""
     scenario = load_scenario(bend(more="sweep: {pipeline: 2, pipeline_layers: [5, 3]}\n"))
     assert scenario.sweep.pipeline_layers == (5, 3)
     assert load_scenario(bend()).sweep.pipeline_layers == ()
@@ -90,13 +90,13 @@ def test_networks_to_sweep_over_are_links_with_a_name(bend: Bend) -> None:
 
 
 def test_the_backend_is_nccl_unless_said(bend: Bend) -> None:
-    """gloo is the other."""
+    """gloo is the alternative."""
     assert load_scenario(bend()).backend == "nccl"
     assert load_scenario(bend("heads: 8", "heads: 8, backend: gloo")).backend == "gloo"
 
 
 def test_an_ideal_network_is_a_network(bend: Bend) -> None:
-    """No delay and no limit, inside and across: how fast it would be if nothing were in the way."""
+    """No delay and no limit, inside and across: an upper bound of the speed."""
     path = bend("{one_way_delay: 1ms, bandwidth: 5Gbit}", "{one_way_delay: 0ms}")
     text = Path(path).read_text().replace("11ms, bandwidth: 1Gbit", "0s, bandwidth: unlimited")
     Path(path).write_text(text)
@@ -143,7 +143,7 @@ def test_an_ideal_network_is_a_network(bend: Bend) -> None:
     ],
 )
 def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, message: str) -> None:
-    """File, line, key, what was found and what to write."""
+    """The error has file, line, key, what was found and what to write."""
     assert problem(bend(old, new)).startswith(message)
 
 
@@ -187,15 +187,15 @@ def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, me
         ),
         (
             "sweep:\n  layers: [8]\n  pipeline_layers: [4, 3]\n",
-            ":12: sweep.pipeline_layers comes to 7 layers, but the model has 8; write stages that",
+            ":12: sweep.pipeline_layers has 7 layers in all, but the model has 8; write stages",
         ),
         (
             "sweep: {layers: [8, 9], pipeline_layers: [5, 3]}\n",
-            ":10: sweep.pipeline_layers comes to 8 layers, but the model has 9; write stages that",
+            ":10: sweep.pipeline_layers has 8 layers in all, but the model has 9; write stages",
         ),
         (
             "sweep: {pipeline: 4, pipeline_layers: [5, 3]}\n",
-            ":10: sweep.pipeline_layers has 2 stages, but `pipeline` is 4; leave one of them out",
+            ":10: sweep.pipeline_layers has 2 stages, but `pipeline` is 4; remove one of them",
         ),
         ("workload: {}\n", ':10: "workload" is given twice; keep one of the two'),
         ("\tx: 1\n", ":10: not YAML: "),
@@ -209,20 +209,20 @@ def test_a_wrong_line_is_named(bend: Bend, more: str, message: str) -> None:
 
 
 def test_of_several_problems_the_first_in_the_file_is_told(bend: Bend) -> None:
-    """One message, whatever the order in which the checks run."""
+    """Only one message, whatever the order of the checks."""
     path = bend("count: 2", "count: none", more="sweep: {seeds: [x]}\n")
     assert problem(path).startswith(":3: nodes[0].count")
 
 
 def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
-    """With the keys a scenario has."""
+    """The error lists the keys of a scenario."""
     (tmp_path / "empty.yaml").touch()
     message = problem(str(tmp_path / "empty.yaml"))
     assert message.startswith(":1: is empty; expected a mapping with name, title")
 
 
 def test_a_file_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> None:
-    """Latin-1, say."""
+    """For example Latin-1."""
     path = tmp_path / "latin.yaml"
     path.write_bytes("name: x\ntitle: Zürich\n".encode("latin-1"))
     assert problem(str(path)) == ":2: byte 0xfc is not UTF-8; save the file with UTF-8 encoding"
@@ -236,7 +236,7 @@ def test_a_byte_order_mark_is_no_problem(bend: Bend) -> None:
 
 
 def test_a_file_nested_without_end_is_refused(tmp_path: Path) -> None:
-    """Not with a RecursionError."""
+    """Without a RecursionError."""
     path = tmp_path / "deep.yaml"
     path.write_text("a: " + "[" * 1200)
     assert "nested too deeply" in problem(str(path))
@@ -249,7 +249,7 @@ def test_a_missing_file_is_told_from_a_missing_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    """`csae3` is a slip."""
+    """`csae3` suggests `case3`."""
     with pytest.raises(ScenarioError, match=r'no scenario "csae3"; did you mean case3'):
         load_scenario("csae3")
 
@@ -257,7 +257,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
 def test_a_path_beneath_the_current_folder_is_shown_short(
     bend: Bend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the user would write it."""
+    """Relative to the current folder."""
     bend("11ms", "11")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ScenarioError, match=r"^mine\.yaml:8: "):
@@ -267,7 +267,8 @@ def test_a_path_beneath_the_current_folder_is_shown_short(
 def test_scenarios_are_found_in_an_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bend: Bend
 ) -> None:
-    """A wheel carries them in `_data/scenarios`, which goes before the folder of a checkout."""
+    """A wheel has them in `_data/scenarios`, which takes precedence over the folder of a
+    checkout."""
     from netbench.scenario import load
 
     packaged = tmp_path / "netbench" / "_data" / "scenarios"
@@ -279,6 +280,6 @@ def test_scenarios_are_found_in_an_installed_package(
 
 
 def test_bandwidth_left_out_is_unlimited(bend: Bend) -> None:
-    """Then only the NIC, if any, limits."""
+    """Then only a NIC limits."""
     scenario = load_scenario(bend(", bandwidth: 1Gbit"))
     assert math.isinf(scenario.network.link(0, 2).bandwidth_bps)

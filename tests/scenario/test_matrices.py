@@ -1,4 +1,4 @@
-"""Matrices of readings: put together, completed, and written as scenarios."""
+"""Matrices of readings: merged, completed, and written as scenarios."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 from netbench.errors import ScenarioError
 from netbench.scenario import load_scenario
-from netbench.scenario.matrices import (
-    Frame,
-    Matrix,
-    Reading,
-    completed,
-    merge,
-    renamed,
-    scenario_yaml,
-)
+from netbench.scenario.export import Frame, scenario_yaml
+from netbench.scenario.matrices import Matrix, Reading, completed, merge, renamed
 from netbench.scenario.model import Link, Network
 from netbench.scenario.readings import read_matrix
 
@@ -30,7 +23,7 @@ SHOWN = ("one_way_delay_s", "bandwidth_bps", "jitter_s", "loss")
 
 
 def matrix_of(network: Network) -> Matrix:
-    """The links of a network, as readings; inside a region only where it has two nodes."""
+    """Return the links of a network as readings; inside a region only if it has two nodes."""
     regions = network.regions
     readings = {}
     for i, src in enumerate(regions):
@@ -47,7 +40,7 @@ def matrix_of(network: Network) -> Matrix:
 
 
 def loaded(text: str, tmp_path: Path) -> Matrix:
-    """The links of a scenario file."""
+    """Load the links of a scenario file."""
     path = tmp_path / "made.yaml"
     path.write_text(text, encoding="utf-8")
     return matrix_of(load_scenario(str(path)).network)
@@ -67,7 +60,7 @@ names = st.text(
 
 @st.composite
 def matrices(draw: st.DrawFn) -> Matrix:
-    """Complete, with an inside for every place."""
+    """Draw complete matrices with an inside for every place."""
     places = draw(st.lists(names, min_size=1, max_size=4, unique=True))
     reading = st.builds(
         Reading,
@@ -87,7 +80,7 @@ def matrices(draw: st.DrawFn) -> Matrix:
 def test_a_scenario_reads_back_as_the_very_same_matrix(
     tmp_path_factory: pytest.TempPathFactory, matrix: Matrix
 ) -> None:
-    """To the last digit, whatever places are called."""
+    """To the last digit, for any names of places."""
     text = scenario_yaml(matrix, Frame(name="made", nodes_per_region=2, jitter=True))
     found = loaded(text, tmp_path_factory.mktemp("made"))
     assert found.places == matrix.places
@@ -95,7 +88,7 @@ def test_a_scenario_reads_back_as_the_very_same_matrix(
 
 
 def test_equal_ways_are_one_line_and_different_ones_two(tmp_path: Path) -> None:
-    """And every line says where it is from, where that is not the same for all."""
+    """Every line has its source, unless all have the same."""
     slow = Reading(one_way_delay_s=0.02, bandwidth_bps=1e9, source="ping, a.txt")
     fast = Reading(one_way_delay_s=0.02, bandwidth_bps=2e9, source="iperf3, b.json")
     readings = {("a", "b"): slow, ("b", "a"): fast}
@@ -115,7 +108,7 @@ def test_equal_ways_are_one_line_and_different_ones_two(tmp_path: Path) -> None:
 
 
 def test_pairs_that_are_missing_are_listed() -> None:
-    """All of them, up to a dozen, and what to do."""
+    """Up to a dozen, with what to do."""
     readings = {("a", "b"): Reading(one_way_delay_s=0.01, bandwidth_bps=1e9)}
     matrix = Matrix(places=("a", "b", "c"), readings=readings)
     with pytest.raises(ScenarioError) as error:
@@ -132,7 +125,7 @@ def test_pairs_that_are_missing_are_listed() -> None:
 
 
 def test_half_a_round_trip_is_known_for_both_ways_but_a_rate_is_not() -> None:
-    """A rate is filled in only when asked."""
+    """A rate applies to the other direction only on request."""
     there = Reading(one_way_delay_s=0.01, bandwidth_bps=1e9, halved=True, source="p")
     matrix = Matrix(places=("a", "b"), readings={("a", "b"): there})
     with pytest.raises(ScenarioError, match="b -> a: no bandwidth"):
@@ -145,7 +138,7 @@ def test_half_a_round_trip_is_known_for_both_ways_but_a_rate_is_not() -> None:
 
 
 def test_a_delay_under_load_gives_way_to_a_ping() -> None:
-    """In whatever order they come; two of a kind must not differ."""
+    """In any order; two of one kind must not differ."""
     iperf = Reading(one_way_delay_s=0.02, bandwidth_bps=1e9, loaded=True, halved=True, source="i")
     ping = Reading(one_way_delay_s=0.01, halved=True, source="p")
     for order in ((iperf, ping), (ping, iperf)):
@@ -160,7 +153,7 @@ def test_a_delay_under_load_gives_way_to_a_ping() -> None:
 
 
 def test_places_can_be_renamed() -> None:
-    """Addresses become names; a place that is not there is an error."""
+    """Addresses become names; an unknown place is an error."""
     matrix = Matrix(places=("10.0.0.1", "b"), readings={("10.0.0.1", "b"): Reading(loss=0.1)})
     new = renamed(matrix, {"10.0.0.1": "ohio"})
     assert (new.places, set(new.readings)) == (("ohio", "b"), {("ohio", "b")})
@@ -169,15 +162,15 @@ def test_places_can_be_renamed() -> None:
 
 
 def test_several_nodes_need_the_network_inside() -> None:
-    """It is not made up."""
+    """Missing values are not invented."""
     readings = {pair: Reading(one_way_delay_s=0.01) for pair in (("a", "b"), ("b", "a"))}
     matrix = Matrix(places=("a", "b"), readings=readings)
-    with pytest.raises(ScenarioError, match="no figures for the network inside a, b"):
+    with pytest.raises(ScenarioError, match="no measurements of the network inside a, b"):
         scenario_yaml(matrix, Frame(name="m", nodes_per_region=2))
 
 
 def test_worldwide_10_is_what_was_measured() -> None:
-    """The scenario that comes with netbench, against the published rows."""
+    """The included scenario equals the published rows."""
     network = load_scenario("worldwide-10").network
     made = figures(matrix_of(network))
     published = read_matrix("aws", AWS.read_text())

@@ -1,30 +1,21 @@
-"""What tools print, and what is made of it."""
+"""Parsing the output of measurement tools."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import ScenarioError
-from netbench.scenario.matrices import Matrix, Reading, completed, matrix_csv, merge
+from netbench.scenario.export import matrix_csv
+from netbench.scenario.matrices import Matrix, Reading, completed, merge
 from netbench.scenario.readings import Reader, read_matrix
+from tests.readings import AWS, LINUX_PING, iperf3
 
-AWS = Path(__file__).parents[2] / "results" / "published" / "aws_region_links_directed.csv"
-
-LINUX_PING = """\
-PING 10.1.0.7 (10.1.0.7) 56(84) bytes of data.
-
---- 10.1.0.7 ping statistics ---
-20 packets transmitted, 19 received, 5% packet loss, time 19029ms
-rtt min/avg/max/mdev = 22.104/22.187/22.951/0.174 ms
-"""
 MAC_PING = """\
 PING tokyo.example.org (192.0.2.9): 56 data bytes
 64 bytes from 192.0.2.9: icmp_seq=0 ttl=52 time=96.341 ms
@@ -48,34 +39,8 @@ PING 10.1.0.8 (10.1.0.8) 56(84) bytes of data.
 """
 
 
-def iperf3(*, reverse: int = 0, received_bps: float = 941.4e6) -> dict[str, Any]:
-    """The parts of `iperf3 -J` (3.12) that are read, with neighbours that must not be."""
-    return {
-        "start": {
-            "connected": [
-                {"socket": 5, "local_host": "10.1.0.2", "local_port": 40004,
-                 "remote_host": "10.1.0.7", "remote_port": 5201},
-            ],
-            "version": "iperf 3.12",
-            "tcp_mss_default": 1448,
-            "test_start": {
-                "protocol": "TCP", "num_streams": 2, "duration": 10, "reverse": reverse,
-            },
-        },
-        "intervals": [],
-        "end": {
-            "streams": [
-                {"sender": {"socket": 5, "max_rtt": 31000, "min_rtt": 22400, "mean_rtt": 26000}},
-                {"sender": {"socket": 7, "max_rtt": 31000, "min_rtt": 22200, "mean_rtt": 26000}},
-            ],
-            "sum_sent": {"bits_per_second": 955.0e6, "retransmits": 3},
-            "sum_received": {"bits_per_second": received_bps},
-        },
-    }  # fmt: skip
-
-
 def test_iperf3_gives_the_rate_of_the_link_and_half_of_the_smallest_round_trip() -> None:
-    """941.4 Mbit/s of payload is what 984.3 Mbit/s carry in segments of 1448 bytes."""
+    """941.4 Mbit/s of payload need 984.3 Mbit/s in segments of 1448 bytes."""
     matrix = read_matrix("a.json", json.dumps(iperf3()))
     reading = matrix.readings["10.1.0.2", "10.1.0.7"]
     assert reading.bandwidth_bps == pytest.approx(941.4e6 * 1514 / 1448, rel=1e-4)
@@ -90,7 +55,7 @@ def test_a_reversed_run_is_of_the_way_back() -> None:
 
 
 def test_iperf3_over_udp_gives_jitter_and_loss() -> None:
-    """Its rate is what it was told to send."""
+    """Its rate is only what the sender was told to send."""
     run = iperf3()
     run["start"]["test_start"]["protocol"] = "UDP"
     run["end"] = {"sum": {"bits_per_second": 1e6, "jitter_ms": 0.25, "lost_percent": 1.5}}
@@ -103,24 +68,27 @@ def test_iperf3_over_udp_gives_jitter_and_loss() -> None:
     ("text", "said"),
     [
         ('{"start": {}, "error": "unable to connect to server"}', "unable to connect to server"),
-        ('{"start": {}, "end": {}}', "not a finished run of `iperf3 -J`: it has no 'test_start'"),
+        ('{"start": {}, "end": {}}', "not a finished run of `iperf3 -J`: 'test_start' is missing"),
         ('{"start": ', "not JSON"),
-        (DEAD_PING, "nothing was answered"),
+        (DEAD_PING, "no packet was answered"),
         ("", "not a table"),
         ("hello", "not a table"),
-        ("source,destination,colour\na,b,red\n", "no column of figures among source, destination"),
+        ("source,destination,colour\na,b,red\n", "no column of values among source, destination"),
         ("source,destination,rtt_ms\na,b,fast\n", 'bad:2: rtt "fast" is not a time'),
-        ("source,destination,delay\na,b,11\n", "name the unit in the head: rtt_ms"),
+        ("source,destination,delay\na,b,11\n", "name the unit in the header: rtt_ms"),
         ("source,destination,rtt_ms\na,b,1\na,b,2\n", "bad:3: gives a -> b again"),
         ("source,destination,rtt_ms\na,b\n", "bad:2: 2 cells; expected 3"),
         ("source,destination,rtt_ms\na,,4\n", "bad:2: a place has no name"),
-        ("rtt_ms,a,b\na,,1\nc,1,\n", "nor a square table: its head has a, b, its side a, c"),
+        (
+            "rtt_ms,a,b\na,,1\nc,1,\n",
+            "nor a square table: its header has a, b, its first column a, c",
+        ),
         (",a,b\na,,1\nb,1,\n", "are these delays or bandwidths?"),
         (",a,b\na,,1ms\nb,-1ms,\n", "is negative"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_that_says_why(text: str, said: str) -> None:
-    """Where, what was found, what was expected."""
+    """The error has the position, what was found and what was expected."""
     with pytest.raises(ScenarioError) as error:
         read_matrix("bad", text, Reader(pair=("a", "b")))
     assert said in str(error.value)
@@ -137,7 +105,7 @@ def test_what_cannot_be_read_is_an_error_that_says_why(text: str, said: str) -> 
 def test_ping_of_three_systems(
     text: str, delay_s: float, jitter_s: float | None, loss: float
 ) -> None:
-    """Half of the smallest round trip; losses as if both ways lost alike."""
+    """Half of the smallest round trip; losses assume equal loss both ways."""
     (reading,) = read_matrix("p", text, Reader(pair=("ohio", "tokyo"))).readings.values()
     assert reading.one_way_delay_s == delay_s
     assert reading.jitter_s == (jitter_s and pytest.approx(jitter_s, rel=1e-3))
@@ -145,13 +113,13 @@ def test_ping_of_three_systems(
 
 
 def test_ping_alone_does_not_say_whose_it_is() -> None:
-    """The message has what to write."""
+    """The error says what to write."""
     with pytest.raises(ScenarioError, match=r"write SOURCE,DESTINATION=p, e\.g\. here,10"):
         read_matrix("p", LINUX_PING)
 
 
 def test_all_90_directed_aws_measurements() -> None:
-    """The receiver's row: what it got of the sender, and half of its ping."""
+    """The receiver's row: its received rate, and half of its ping."""
     matrix = read_matrix("aws", AWS.read_text())
     assert len(matrix.readings) == 90
     assert matrix.places[:3] == ("Oregon", "Virginia", "Ohio")
@@ -180,24 +148,24 @@ def test_all_90_directed_aws_measurements() -> None:
         ("packet loss", "0.1%", "loss", 0.001),
     ],
 )
-def test_heads_as_people_write_them(head: str, cell: str, field: str, value: float) -> None:
-    """Kind and unit are in the head, or the unit is in the cell; what is not known is left out."""
+def test_common_forms_of_headers(head: str, cell: str, field: str, value: float) -> None:
+    """Kind and unit are in the header, or the unit is in the cell; unknown columns are ignored."""
     text = f"from;to;comment;{head}\na;b;slow, they say;{cell}\n"
     (reading,) = read_matrix("t", text).readings.values()
     assert getattr(reading, field) == value
 
 
-def test_columns_of_the_same_figure_are_refused_but_one_says_its_name() -> None:
-    """What `netbench net measure` writes has the goodputs beside the bandwidth."""
+def test_columns_of_the_same_kind_are_refused_unless_one_is_named() -> None:
+    """`netbench net measure` writes goodputs beside the bandwidth."""
     head = "source,destination,rtt_ms,single_stream_gbps,multi_stream_gbps,bandwidth_gbps"
     (reading,) = read_matrix("t", f"{head}\na,b,2,0.8,0.9,0.95\n").readings.values()
     assert (reading.one_way_delay_s, reading.bandwidth_bps) == (0.001, 0.95e9)
-    with pytest.raises(ScenarioError, match="t:1: rtt_ms and delay_ms are the same figure"):
+    with pytest.raises(ScenarioError, match="t:1: rtt_ms and delay_ms have the same meaning"):
         read_matrix("t", "source,destination,rtt_ms,delay_ms\na,b,2,1\n")
 
 
 def test_a_square_table_needs_no_more_than_units() -> None:
-    """Rows are sources; an empty diagonal is nothing, a value there is inside the place."""
+    """Rows are sources; an empty diagonal is ignored, a value there is inside the place."""
     delays = "rtt_ms,a,b\na,,22\nb,24,2\n"
     rates = "\ufeff,a,b\na,-,1Gbit\nb,900Mbit,10Gbit\n"
     matrix = merge([read_matrix("d.csv", delays), read_matrix("r.csv", rates)])
@@ -224,7 +192,7 @@ ROUND_TRIP = Reader(delay_unit="ms", round_trip=True)
 def test_units_may_be_given_apart(
     name: str, corner: str, reader: Reader, expected: Reading
 ) -> None:
-    """What the table is of is in its first cell, or in its file's name."""
+    """The kind of a table is in its first cell or its file name."""
     matrix = read_matrix(name, f"{corner},a,b\na,0,11\nb,11,0\n", reader)
     reading = matrix.readings["a", "b"]
     assert reading.one_way_delay_s == expected.one_way_delay_s
@@ -233,7 +201,7 @@ def test_units_may_be_given_apart(
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Never a traceback."""
+    """Without a traceback."""
     try:
         matrix = read_matrix("any", text, Reader(pair=("a", "b")))
     except ScenarioError:
@@ -249,7 +217,7 @@ CELLS = st.sampled_from(
 
 @given(st.lists(HEADS, max_size=4), st.lists(st.lists(CELLS, max_size=4), max_size=4))
 def test_any_table_is_read_or_refused(head: list[str], rows: list[list[str]]) -> None:
-    """Never a traceback, and never a figure that is not one."""
+    """Without a traceback, and without invalid values."""
     text = "\n".join(",".join(row) for row in [head, *rows])
     try:
         matrix = read_matrix("any", text)

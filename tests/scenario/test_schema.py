@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from netbench.scenario.model import JITTER_DISTRIBUTIONS, SHARING
 from netbench.scenario.schema import scenario_json_schema
+from netbench.scenario.sharing import SHARING
 
 
 def definitions() -> dict[str, Any]:
@@ -27,14 +27,14 @@ def test_unknown_keys_are_marked_wrong_by_editors_too() -> None:
 
 
 def test_values_with_units_are_text_with_an_example() -> None:
-    """Not numbers, as pydantic would have it."""
+    """Not numbers, which pydantic would emit."""
     delay = definitions()["PairForm"]["properties"]["one_way_delay"]
     assert "string" in delay["type"]
     assert delay["examples"] == ["11ms"]
 
 
 def test_a_rate_that_is_left_out_is_unlimited() -> None:
-    """In the word that a file takes, for JSON has no infinity."""
+    """The default is the word used in files, because JSON has no infinity."""
     assert definitions()["LinkForm"]["properties"]["bandwidth"]["default"] == "unlimited"
 
 
@@ -57,8 +57,6 @@ def test_a_jitter_or_loss_is_a_value_or_a_mapping() -> None:
     assert {"duplication", "corruption", "reordering", "queue"} <= set(link)
 
 
-def test_what_jitter_may_follow_is_what_the_model_knows() -> None:
-    """The form and the model list the same."""
-    listed = definitions()["JitterForm"]["properties"]["distribution"]["enum"]
-    assert tuple(listed) == JITTER_DISTRIBUTIONS
-    assert tuple(definitions()["NetworkForm"]["properties"]["sharing"]["enum"]) == SHARING
+def test_sharing_is_what_the_model_knows() -> None:
+    """The form and the model list the same units of a rate."""
+    assert tuple(definitions()["NetworkForm"]["properties"]["sharing"]["enum"]) == tuple(SHARING)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from netbench.errors import ScenarioError
 from netbench.scenario import load_scenario
 from netbench.scenario.model import NAMED_MODELS, Workload
 from netbench.scenario.schema import scenario_json_schema
-from tests.scenario.conftest import Bend
 
 GPT = "workload: {layers: 8, hidden: 512, heads: 8, sequence: 512, batch: 16}"
 MODEL = "workload: {model: resnet18, batch_per_replica: 32}"
@@ -19,8 +20,8 @@ sweep:
 """
 
 
-def test_a_named_model_has_the_batch_of_all_devices(bend: Bend) -> None:
-    """Of all four; what a replica computes at once is its share of it, unless less is asked for."""
+def test_a_named_model_has_the_batch_of_all_devices(bend: Callable[..., str]) -> None:
+    """The sum over all four; the micro-batch is a replica's batch unless a smaller one is given."""
     assert load_scenario(bend(GPT, MODEL)).workload == Workload(
         layers=18, hidden=0, heads=0, sequence=0, batch=128, micro_batch=32, dtype="fp32",
         recomputation=False, model="resnet18",
@@ -30,8 +31,10 @@ def test_a_named_model_has_the_batch_of_all_devices(bend: Bend) -> None:
     assert (found.batch, found.micro_batch, found.dtype) == (128, 8, "fp16")
 
 
-def test_a_sweep_of_models_runs_all_on_the_most_replicas_by_default(bend: Bend) -> None:
-    """The batch of one replica is in each; the system is the one that trains models."""
+def test_a_sweep_of_models_runs_all_on_the_most_replicas_by_default(
+    bend: Callable[..., str],
+) -> None:
+    """Each has the batch of one replica; the system is the one that trains models."""
     sweep = load_scenario(bend(GPT, MODEL, SWEEP)).sweep
     assert [(model.model, model.batch) for model in sweep.models] == [
         ("resnet18", 32),
@@ -52,11 +55,11 @@ def test_a_sweep_of_models_runs_all_on_the_most_replicas_by_default(bend: Bend) 
         ),
         (
             "{model: resnet18, batch_per_replica: 32, hidden: 512}",
-            "workload.hidden is for a GPT, and a named model has sizes of its own; leave it out",
+            "workload.hidden is for a GPT and does not apply to a named model; remove it",
         ),
         (
             "{model: resnet18, batch: 32}",
-            "workload.batch is for a GPT, and a named model has batch_per_replica; leave it out",
+            "workload.batch is for a GPT and does not apply to a named model; use batch_per",
         ),
         ("{model: resnet18}", 'workload.batch_per_replica is missing; write e.g. "batch_per_rep'),
         ("{model: bert-base, batch_per_replica: 8, size: 3}", "workload.size is an unknown key"),
@@ -66,8 +69,10 @@ def test_a_sweep_of_models_runs_all_on_the_most_replicas_by_default(bend: Bend) 
         ),
     ],
 )
-def test_sizes_of_a_gpt_and_names_do_not_mix(bend: Bend, workload: str, message: str) -> None:
-    """File, line, key, what was found and what to do."""
+def test_sizes_of_a_gpt_and_names_do_not_mix(
+    bend: Callable[..., str], workload: str, message: str
+) -> None:
+    """The error has file, line, key, what was found and what to do."""
     with pytest.raises(ScenarioError) as caught:
         load_scenario(bend(GPT, f"workload: {workload}"))
     assert message in str(caught.value)
@@ -77,7 +82,7 @@ def test_sizes_of_a_gpt_and_names_do_not_mix(bend: Bend, workload: str, message:
 @pytest.mark.parametrize(
     ("workload", "sweep", "message"),
     [
-        (MODEL, "layers: [8]", "sweep.layers is for a GPT, and the workload names a model"),
+        (MODEL, "layers: [8]", "sweep.layers is for a GPT, but the workload names a model"),
         (MODEL, "default: {batch: [8]}", "sweep.default.batch is for a GPT"),
         (GPT, "replicas: [1]", "sweep.replicas needs a workload that names a model; write e.g."),
         (GPT, "default: {models: [resnet18]}", "sweep.default.models needs a workload that names"),
@@ -87,7 +92,7 @@ def test_sizes_of_a_gpt_and_names_do_not_mix(bend: Bend, workload: str, message:
             MODEL,
             "models: [{model: resnet18, batch_per_replica: 1}, {model: resnet18, "
             "batch_per_replica: 2}]",
-            'sweep.models[1].model "resnet18" is given twice',
+            'sweep.models[1] "resnet18" is given twice',
         ),
         (
             MODEL,
@@ -96,15 +101,17 @@ def test_sizes_of_a_gpt_and_names_do_not_mix(bend: Bend, workload: str, message:
         ),
     ],
 )
-def test_a_sweep_fits_its_workload(bend: Bend, workload: str, sweep: str, message: str) -> None:
-    """Else the key is named, and what would do."""
+def test_a_sweep_fits_its_workload(
+    bend: Callable[..., str], workload: str, sweep: str, message: str
+) -> None:
+    """Otherwise the error names the key and what would fit."""
     lines = sweep if sweep.startswith("{") else "{" + sweep + "}"
     with pytest.raises(ScenarioError) as caught:
         load_scenario(bend(GPT, workload, f"sweep: {lines}\n"))
     assert message in str(caught.value)
 
 
-def test_a_device_needs_a_speed_of_either_kind(bend: Bend) -> None:
+def test_a_device_needs_a_speed_of_either_kind(bend: Callable[..., str]) -> None:
     """FLOP/s, or the throughput of a model."""
     device = "devices: {V100: {throughput: {resnet18: 90.2}}}\n"
     (found,) = load_scenario(bend(GPT, MODEL, device)).devices.values()
@@ -116,7 +123,7 @@ def test_a_device_needs_a_speed_of_either_kind(bend: Bend) -> None:
 
 
 def test_editors_offer_the_models_that_there_are() -> None:
-    """The form and the model list the same."""
+    """The form and the model list the same models."""
     form = scenario_json_schema()["$defs"]["ModelForm"]
     assert form["properties"]["model"]["enum"] == list(NAMED_MODELS)
     assert "hidden" not in form["properties"]

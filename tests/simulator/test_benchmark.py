@@ -7,12 +7,18 @@ import math
 
 import pytest
 
-from netbench.plan.collective import BACKENDS, OPS, CollectivePlan, uniform_network
-from netbench.simulator.benchmark import simulate_collective
-from netbench.simulator.profile import TransportProfile, load_transport
+from netbench.plan.benchmark import BACKENDS, OPS, CollectivePlan, uniform_network
+from netbench.simulator import simulate_collective
+from netbench.transport.profile import load_transport
 
 GOODPUT = (1500 - 52) / (1500 + 14)
-FREE = TransportProfile(host_bps=math.inf, first_window_segments=10**9, max_window_bytes=math.inf)
+FREE = dataclasses.replace(
+    load_transport("nccl"),
+    channels=1,
+    host_bps=math.inf,
+    first_window_segments=10**9,
+    max_window_bytes=math.inf,
+)
 MIB = 1 << 20
 
 
@@ -65,8 +71,8 @@ def test_an_op_takes_the_time_of_the_bytes_that_a_node_sends(op: str, backend: s
 
 
 def test_a_transfer_over_an_open_connection_is_not_slow_again() -> None:
-    """The first window of 16 sockets is a tenth of what 100 ms at 1 Gbit/s carry; the iteration
-    before has opened it."""
+    """The first window of 16 sockets is a tenth of the bytes in flight over 100 ms at 1 Gbit/s. The
+    iteration before has opened it."""
     took_s = simulate_collective(plan(d=50e-3), load_transport("nccl"))
     assert took_s == pytest.approx(wire_s(64 * MIB) + 50e-3, rel=1e-3)
 
@@ -92,7 +98,7 @@ def test_gloo_over_a_long_link_carries_a_window_per_round_trip() -> None:
 
 
 def test_the_scale_of_an_emulation_does_not_change_the_time() -> None:
-    """Bytes and rates are divided by it there: the time is that of the whole."""
+    """An emulation divides bytes and rates by the scale: the simulated time is at full size."""
     assert simulate_collective(plan(scale=1.0)) == simulate_collective(plan(scale=1000.0))
 
 
@@ -115,7 +121,7 @@ MEASURED_MS = {  # (MiB, one-way ms): docs/collectives.md, 4 nodes, 1 Gbit/s per
 def test_gloo_takes_as_long_as_the_real_one_did_on_the_local_testbed(
     mib: int, delay_ms: int
 ) -> None:
-    """There windows are wide open, connections warm, and the clock stands while hosts compute."""
+    """On it, windows are wide open, connections warm, and computing takes no virtual time."""
     for op, measured_ms in zip(OPS, MEASURED_MS[mib, delay_ms], strict=True):
         simulated_s = simulate_collective(
             plan(op, 4, mib * MIB, d=delay_ms / 1e3, backend="gloo"), FREE

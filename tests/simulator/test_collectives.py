@@ -9,16 +9,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from netbench.plan.collective import uniform_network
+from netbench.plan.benchmark import uniform_network
 from netbench.scenario.model import Link, Network
 from netbench.simulator import collectives
-from netbench.simulator.collectives import COLLECTIVES, double_tree
+from netbench.simulator.collectives import COLLECTIVES
 from netbench.simulator.fabric import Fabric
-from netbench.simulator.graph import Graph, Kind, Timeline
-from netbench.simulator.profile import TransportProfile
+from netbench.simulator.graph import Graph, TaskKind, TaskTimeline
+from netbench.transport.profile import TransportProfile, load_transport
 
-FREE = TransportProfile(
-    host_bps=math.inf, first_window_segments=10**9, max_window_bytes=math.inf, sockets=1
+FREE = dataclasses.replace(
+    load_transport("nccl"),
+    channels=1,
+    host_bps=math.inf,
+    first_window_segments=10**9,
+    max_window_bytes=math.inf,
+    sockets=1,
 )
 MIB = 1 << 20
 GOODPUT = (1500 - 52) / (1500 + 14)  # payload over what a 1500-byte MTU puts on the wire
@@ -45,13 +50,13 @@ def run(
     backend: str = "nccl",
     transport: TransportProfile = FREE,
     late_s: float | NDArray[np.float64] = 0.0,
-) -> tuple[NDArray[np.float64], Timeline]:
-    """When each member is done, and everything else. late_s: when each joins."""
+) -> tuple[NDArray[np.float64], TaskTimeline]:
+    """Return when each member is done, and the timeline. late_s: when each member joins."""
     ranks = np.arange(network.num_nodes) if node_of_rank is None else node_of_rank
     members = np.arange(len(ranks))[None, :] if members is None else members
     graph = Graph(Fabric(network, ranks, transport))
-    gate = graph.work(Kind.MARK, members)
-    start = graph.work(Kind.MARK, 0)
+    gate = graph.work(TaskKind.MARK, members)
+    start = graph.work(TaskKind.MARK, 0)
     graph.edge(start, gate, late_s)
     done = COLLECTIVES[backend][op](graph, members, size, gate)
     timeline = graph.run()
@@ -195,7 +200,7 @@ def test_gloo_rings(n: int, d: float, rate: float, size: int) -> None:
 
 @pytest.mark.parametrize(("n", "levels"), [(2, 1), (4, 2), (8, 3), (16, 4)])
 def test_gloo_broadcasts_whole_messages_down_a_binomial_tree(n: int, levels: int) -> None:
-    """Only the root waits to hear of receivers: the others have been ready since the start."""
+    """Only the root waits for announcements: the others have announced themselves at the start."""
     done, _ = run(uniform(n, 10e-3, 1e9), "broadcast", 64 * MIB, backend="gloo")
     assert done.max() == pytest.approx(10e-3 + levels * (10e-3 + wire_s(64 * MIB, 1e9)))
 
@@ -342,6 +347,7 @@ def test_all_bytes_are_moved(backend: str, op: str) -> None:
         "reduce": reduced if backend == "gloo" else n - 1,
         "central-ps": (reduced if backend == "gloo" else n - 1) + n - 1,
         "sharded-ps": 2 * (n - 1),
+        "butterfly": 2 * (n - 1),
     }
     _, timeline = run(uniform(n, 1e-3, 1e9), op, size, backend=backend)
     moved = timeline.amount[timeline.path >= 0].sum()
@@ -366,7 +372,7 @@ def test_a_collective_starts_when_its_members_do(backend: str, op: str) -> None:
 def test_runs_repeat_bit_by_bit(backend: str, op: str) -> None:
     network = regions(FAR, [0, 0, 1, 1, 1, 2, 2])
     first, second = (
-        run(network, op, 50 * MIB, backend=backend, transport=TransportProfile())[1]
+        run(network, op, 50 * MIB, backend=backend, transport=load_transport("nccl"))[1]
         for _ in range(2)
     )
     assert first.start_s.tobytes() == second.start_s.tobytes()
@@ -410,7 +416,7 @@ def test_new_connections_start_slowly(sockets: int, d: float, rate: float) -> No
     assert open_s + 0.9 * lost_s < chain.max() < open_s + 3.1 * lost_s  # of one hop to all three
 
 
-def test_without_a_round_trip_there_is_no_idleness_to_speak_of() -> None:
+def test_without_a_round_trip_idleness_costs_nothing() -> None:
     """Two steps of half the bytes, on connections that time out at once."""
     impatient = dataclasses.replace(FREE, retransmission_s=0.0)
     done, _ = run(uniform(2, 0.0, 1e9), "all-reduce", 1e6, transport=impatient)
@@ -421,19 +427,3 @@ def test_a_window_per_round_trip_is_all_that_a_socket_carries() -> None:
     transport = dataclasses.replace(FREE, max_window_bytes=3e6, sockets=2)
     done, _ = run(uniform(2, 50e-3, 10e9), "p2p", 600e6, transport=transport)
     assert done[0, 1] == pytest.approx(600e6 / (2 * 3e6) * 0.1 + 50e-3)
-
-
-@pytest.mark.parametrize("n", range(2, 40))
-def test_double_trees_reach_all_and_share_the_work(n: int) -> None:
-    trees = double_tree(n)
-    for parent in trees:
-        assert (parent < 0).sum() == 1
-        depth = [_depth(parent, rank) for rank in range(n)]
-        assert max(depth) <= math.ceil(math.log2(n)) + 1
-        assert np.bincount(parent[parent >= 0], minlength=n).max() <= 2
-    inner = [set(parent[parent >= 0]) - set(np.flatnonzero(parent < 0)) for parent in trees]
-    assert not inner[0] & inner[1]  # but for the roots, who passes on in one is a leaf of the other
-
-
-def _depth(parent: NDArray[np.int64], rank: int) -> int:
-    return 0 if parent[rank] < 0 else 1 + _depth(parent, int(parent[rank]))

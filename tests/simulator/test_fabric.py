@@ -1,4 +1,4 @@
-"""What flows share, by the sharing of the network."""
+"""Resources that flows share under each `sharing` of a network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from netbench.scenario.model import Link, Network
 from netbench.simulator.fabric import Fabric
-from netbench.simulator.profile import TransportProfile
+from netbench.transport.profile import load_transport
 
 INSIDE, EAST, WEST = (
     Link(one_way_delay_s=delay_s, bandwidth_bps=rate_bps)
@@ -26,8 +26,8 @@ SOURCES, TARGETS = np.array([0, 0, 1, 2, 3, 0]), np.array([2, 3, 3, 1, 0, 1])
 
 
 def shared(network: Network) -> set[tuple[object, ...]]:
-    """The resources of flows from SOURCES to TARGETS that are not one connection's own."""
-    fabric = Fabric(network, [0, 1, 2, 3], TransportProfile(sockets=64))
+    """Resources of flows from SOURCES to TARGETS, without those of single connections."""
+    fabric = Fabric(network, [0, 1, 2, 3], dataclasses.replace(load_transport("nccl"), sockets=64))
     fabric.paths(SOURCES, TARGETS)
     return {key for key in fabric.resources if key[0] != "host"}
 
@@ -40,7 +40,7 @@ def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:
 
 def test_a_trunk_has_the_rate_of_its_link() -> None:
     """A lone flow gets all of it: 200 and 100 Mbit/s, less headers, as bytes per second."""
-    fabric = Fabric(TRUNKS, [0, 1, 2, 3], TransportProfile(sockets=64))
+    fabric = Fabric(TRUNKS, [0, 1, 2, 3], dataclasses.replace(load_transport("nccl"), sockets=64))
     paths = fabric.paths(SOURCES, TARGETS)
     expected = np.array([2e8, 2e8, 2e8, 1e8, 1e8, 1e9]) / 8 * 1448 / 1514
     np.testing.assert_allclose(fabric.rate[paths], expected)

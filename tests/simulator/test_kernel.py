@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.simulator import kernel
-from netbench.simulator.kernel import MAX_HOPS, NONE, Network, Tasks
+from netbench.simulator.kernel import MAX_HOPS, NONE, FluidNetwork, Tasks
 
 INF = float("inf")
 
@@ -24,10 +24,10 @@ def network(
     rtt_s: float = 0.0,
     idle_s: float = 1.0,
     first_window: float = INF,
-) -> Network:
+) -> FluidNetwork:
     hops = [[*path, *[NONE] * (MAX_HOPS - len(path))] for path in paths]
     full = np.full(len(paths), 1.0)
-    return Network(
+    return FluidNetwork(
         np.asarray(capacity, dtype=float),
         np.asarray(hops, dtype=np.int64).reshape(-1, MAX_HOPS),
         full * rtt_s,
@@ -54,8 +54,8 @@ def tasks(
     )
 
 
-def ends(graph: Tasks, links: Network) -> list[float]:
-    return kernel.run(graph, links)[1].tolist()
+def ends(graph: Tasks, links: FluidNetwork) -> list[float]:
+    return [float(end_s) for end_s in kernel.run(graph, links)[1]]
 
 
 def test_work_follows_its_edges_and_lags() -> None:
@@ -84,7 +84,7 @@ def test_a_flow_is_alone_until_another_comes() -> None:
     assert ends(graph, network([10.0], [[0], [0]])) == [13.0, 4.0, 10.0]
 
 
-def test_who_is_late_because_it_shares_meets_others() -> None:
+def test_a_flow_delayed_by_sharing_contends_with_others() -> None:
     """Alone, the second flow would end at 5 s and the third, behind it on another link, at 7 s,
     before the fourth starts at 8 s. Shared, the second ends at 10 s, and those two meet as well:
     the fourth has 20 of its 100 bytes then, 40 when the third is done."""
@@ -105,7 +105,7 @@ def test_unlimited_path_takes_no_time() -> None:
 
 
 def fair_rates(capacity: list[float], paths: list[list[int]]) -> list[float]:
-    """Max-min by raising all rates together in tiny exact steps: freeze who hits a full link."""
+    """Max-min by raising all rates together in tiny exact steps: freeze flows on a full link."""
     rates, active = [0.0] * len(paths), set(range(len(paths)))
     room = list(capacity)
     while active:
@@ -168,7 +168,7 @@ def test_idleness_halves_the_window(idle_s: float, expected: float) -> None:
     assert end[2] - start[2] == pytest.approx(expected)
 
 
-def scrambled(seed: int) -> tuple[Tasks, Network]:
+def scrambled(seed: int) -> tuple[Tasks, FluidNetwork]:
     """A graph of 400 tasks on 12 links with everything in it."""
     random = np.random.default_rng(seed)
     paths = [random.choice(12, size=random.integers(1, 4), replace=False) for _ in range(30)]

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from netbench.plan import Plan
+from netbench.explain.breakdown import bound_s, breakdown
+from netbench.explain.causes import Cause
+from netbench.explain.losses import losses
+from netbench.plan.model import Plan
 from netbench.simulator import simulate
-from netbench.simulator.explain import bound_s, breakdown
-from netbench.simulator.losses import losses
-from netbench.simulator.trail import Cause
-from tests.simulator.uniform import FREE, uniform_plan
+from netbench.testing.plans import NO_COSTS, uniform_plan
 
 F, B = 0.01, 0.03
 
@@ -39,7 +39,7 @@ def mixed(plan: Plan, kinds: Sequence[int], factors: Sequence[float]) -> Plan:
 
 
 def iteration_s(plan: Plan) -> float:
-    simulation = simulate(plan, FREE)
+    simulation = simulate(plan, NO_COSTS)
     assert simulation.plan is plan
     assert simulation.iteration_s == pytest.approx(sum(simulation.phases.values()))
     return simulation.iteration_s
@@ -82,13 +82,13 @@ def test_tensor_parallel_ranks_go_at_the_pace_of_the_slowest() -> None:
     assert (plan.layout.tp, plan.layout.pp, plan.num_micro_batches) == (2, 1, 8)
     slow = mixed(plan, [0, 1], [1.0, 3.0])
     assert iteration_s(slow) == pytest.approx(8 * 3.0 * (F + B))
-    seconds = breakdown(simulate(slow, FREE)).seconds
+    seconds = breakdown(simulate(slow, NO_COSTS)).seconds
     assert seconds[:, Cause.FORWARD] == pytest.approx([8 * F, 8 * 3 * F])
     assert seconds[:, Cause.TENSOR_PARALLEL] == pytest.approx([8 * 2 * (F + B), 0])
 
 
 @pytest.mark.parametrize(("variant", "update_s"), [("", 2.0), ("-allreduce", 5.0)])
-def test_who_updates_does_so_on_its_own_host(variant: str, update_s: float) -> None:
+def test_ranks_update_on_their_own_hosts(variant: str, update_s: float) -> None:
     """The first pipeline's, where it serves all; or every rank, and the slowest is last."""
     plan = uniform_plan(f"dtfm-scheduled{variant}", num_nodes=4, layers=1, optimizer_s=1.0)
     assert (plan.layout.pp, plan.layout.dp) == (1, 4)
@@ -99,13 +99,13 @@ def test_who_updates_does_so_on_its_own_host(variant: str, update_s: float) -> N
 
 @pytest.mark.parametrize("variant", ["zero3", "zero3-hybrid2", "ddp", "hivemind", "diloco-h4"])
 def test_ranks_that_do_the_same_wait_for_the_slowest(variant: str) -> None:
-    """As if all were as slow; who is faster computes less, and waits for compute instead."""
+    """The time is that of all ranks being slow; faster ones compute less, and wait instead."""
     plan = uniform_plan(variant, num_nodes=4, bandwidth_bps=10e9, optimizer_s=0.1)
     slow = mixed(plan, [0, 2, 1, 0], [1.0, 2.0, 3.0])
     all_slow = mixed(plan, [0] * 4, [3.0])
     assert iteration_s(slow) == iteration_s(all_slow)
-    found = breakdown(simulate(slow, FREE))
-    of_all = breakdown(simulate(all_slow, FREE)).seconds
+    found = breakdown(simulate(slow, NO_COSTS))
+    of_all = breakdown(simulate(all_slow, NO_COSTS)).seconds
     rank = np.array([1, 3, 2, 1]) / 3
     for cause in (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER):
         assert found.seconds[:, cause] == pytest.approx(of_all[:, cause] * rank)
@@ -128,7 +128,7 @@ def test_every_rank_is_accounted_for_with_its_own_compute(variant: str) -> None:
     plan = uniform_plan(variant, layers=4, one_way_delay_s=0.01, bandwidth_bps=1e9)
     kinds, factors = [0, 1, 0, 0, 1, 1, 0, 2], [1.0, 1.5, 2.0]
     slow = mixed(plan, kinds, factors)
-    simulation = simulate(slow, FREE)
+    simulation = simulate(slow, NO_COSTS)
     passes = plan.num_rounds * plan.num_micro_batches
     own = np.array(factors)[kinds][np.asarray(plan.placement)]
     found = breakdown(simulation)

@@ -1,4 +1,4 @@
-"""Plans over processes."""
+"""Simulating plans in several processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import pytest
 
 from netbench.errors import TestbedError
-from netbench.plan import Plan, build_plans
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.model import Plan
 from netbench.scenario import load_scenario
 from netbench.simulator import parallel, simulate
 from netbench.simulator.parallel import time_plans
@@ -18,9 +19,15 @@ SMALL = load_scenario("gpt3-small")
 def plans() -> tuple[Plan, ...]:
     sweep = SMALL.sweep
     return build_plans(
-        SMALL, sweep.variants, [12], [64], [1], 1, 0, 1.0,
-        networks=[network.name for network in sweep.networks],
-    )  # fmt: skip
+        SMALL,
+        Choices(
+            variants=sweep.variants,
+            layers=[12],
+            batch=[64],
+            seeds=[1],
+            networks=[network.name for network in sweep.networks],
+        ),
+    )
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -32,17 +39,16 @@ def test_processes_change_nothing(num_workers: int) -> None:
 
 
 def test_nothing_to_do_is_done() -> None:
-    """A resumed run that had finished."""
+    """No plans are left, as in a resumed run that had finished."""
     assert list(time_plans([])) == []
 
 
 def test_a_dead_process_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a hang, not a traceback of the pool."""
+    """It raises one error: no hang, no traceback of the pool."""
     parent = os.getpid()
-    original = parallel.simulate
 
     def die(plan: Plan) -> object:
-        return original(plan) if os.getpid() == parent else os._exit(1)
+        return simulate(plan) if os.getpid() == parent else os._exit(1)
 
     monkeypatch.setattr(parallel, "simulate", die)
     with pytest.raises(TestbedError, match="continue with --resume"):

@@ -1,5 +1,5 @@
-"""Traces played in held networks, seen by packets: run in a guest in virtual time, as root, with
-/run private.
+"""Traces played in persistent networks, seen by packets: run in a guest in virtual time, as root,
+with /run private.
 
 `python -m tests.testbed.inside_replay` exits with 1 and says what was wrong, or with 0. All sockets
 are this process's own, so every time is by one clock.
@@ -21,17 +21,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from netbench.network import netlink
-from netbench.network.apply import read_back
-from netbench.network.replay import START_MARGIN_S, Channel, Played, play
-from netbench.network.trace import Change, Step
+from netbench.network.nodes import Channel
+from netbench.network.shaping import netlink
+from netbench.network.shaping.apply import read_back
+from netbench.network.traces.replay import START_MARGIN_S, Played, play
+from netbench.network.traces.trace import Change, ReplayStep
 from netbench.scenario.model import Link, Network
-from netbench.testbed.hold_session import held_addresses
-from netbench.testbed.namespaces import BRIDGE, build, gateways, namespace_path, run
-from netbench.testbed.replay_held import SESSION
-from netbench.testbed.replay_session import request
-from netbench.testbed.shaping import programs, shape, tune
-from netbench.testbed.transport import NodeAddress
+from netbench.testbed.interface import NodeAddress
+from netbench.testbed.namespaces import BRIDGE, build, gateways, namespace_nodes, namespace_path
+from netbench.testbed.persistent.replay import SESSION, request
+from netbench.testbed.persistent.session import network_addresses
+from netbench.testbed.runs.shaping import programs, shape, tune
 
 NEAR = Link(one_way_delay_s=0.001, bandwidth_bps=1e9)
 FAR = Link(one_way_delay_s=0.005, bandwidth_bps=40e6)
@@ -41,7 +41,7 @@ SRC, DST = 0, 2
 
 LONG_S, SLOW_BPS = 0.05, 10e6
 CHANGES = tuple(
-    Change(time_s=time_s, src=0, dst=1, **values)  # type: ignore[arg-type]
+    Change(time_s=time_s, src=0, dst=1, **values)
     for time_s, values in (
         (0.5, {"one_way_delay_s": LONG_S}),
         (1.0, {"one_way_delay_s": FAR.one_way_delay_s}),
@@ -52,7 +52,7 @@ CHANGES = tuple(
 )
 RATE_CHANGE = (Change(time_s=2.0, src=0, dst=1, bandwidth_bps=SLOW_BPS),)
 WINDOWS_S = ((1.0, 2.0), (4.0, 6.0))
-"""Of throughput, by the trace's clock: before, and once what was queued before has left."""
+"""Windows of throughput, by the trace's clock: before, and once the old queue has drained."""
 
 PACKET_S, LATE_S, EXACT_S = 0.001, 0.001, 100e-6
 TOLERANCE = 0.005
@@ -73,13 +73,14 @@ def network(sharing: str) -> Network:
 
 
 @contextmanager
-def held(wanted: Network) -> Iterator[tuple[NodeAddress, ...]]:
+def kept(wanted: Network) -> Iterator[tuple[NodeAddress, ...]]:
     """The network, shaped, until the context ends."""
-    nodes = held_addresses(wanted, NAMES)
+    nodes = network_addresses(wanted, NAMES)
     build(nodes, wanted.mtu_bytes, gateways(wanted))
     try:
-        tune(run, nodes, wanted, 1.0)
-        shape(run, nodes, wanted, 1.0)
+        reached = namespace_nodes(nodes)
+        tune(reached, nodes, wanted, 1.0)
+        shape(reached, nodes, wanted, 1.0)
         yield nodes
     finally:
         names = [(f"v{node.index}", namespace_path(node.index).name) for node in nodes]
@@ -110,7 +111,7 @@ class Pipes:
 
 
 class Player:
-    """A trace played on a held network while a block runs; start_s: when it started."""
+    """A trace played on a persistent network while a block runs; start_s: when it started."""
 
     def __init__(self, wanted: Network, changes: Sequence[Change]) -> None:
         self.session = Pipes([sys.executable, "-m", SESSION])
@@ -118,12 +119,12 @@ class Player:
         self.start_s = math.inf
         self.played: dict[int, Played | Exception] = {}
         times_s = sorted({change.time_s for change in changes})
-        steps = {0: [Step(time_s=time_s, text="") for time_s in times_s]}
+        steps = {0: [ReplayStep(time_s=time_s, text="") for time_s in times_s]}
         channels: dict[int, Channel] = {0: self.session}
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._play, args=(channels, steps))
 
-    def _play(self, channels: dict[int, Channel], steps: dict[int, list[Step]]) -> None:
+    def _play(self, channels: dict[int, Channel], steps: dict[int, list[ReplayStep]]) -> None:
         self.played = play(channels, steps, self._start)
 
     def _start(self, at_s: float) -> None:
@@ -184,7 +185,8 @@ class Stream:
 def expected(
     link: Link, changes: Sequence[Change], start_s: float, sent_s: Sequence[float], slack_s: float
 ) -> list[float | None]:
-    """When each packet comes where every change is in force `slack_s` after its time: in order, one
+    """Arrival time of each packet if every change is in force `slack_s` after its time: in order,
+    one
     after the other at the link's rate; None: lost."""
     came: list[float | None] = []
     last_s = -math.inf
@@ -292,7 +294,7 @@ def check(sharing: str) -> Iterator[str]:
     """One way of sharing: packets, throughput, and nothing is left of it."""
     wanted = network(sharing)
     first = min(FAR.bandwidth_bps, NIC_BPS) if sharing == "nic" else FAR.bandwidth_bps
-    with held(wanted) as nodes:
+    with kept(wanted) as nodes:
         stream = Stream()
         with Player(wanted, CHANGES) as player:
             stream.flow(nodes[SRC], nodes[DST], player.start_s + CHANGES[-1].time_s + 0.5)
@@ -300,20 +302,21 @@ def check(sharing: str) -> Iterator[str]:
         link = Link(one_way_delay_s=FAR.one_way_delay_s, bandwidth_bps=first)
         yield from check_packets(sharing, stream, link, player.start_s)
         yield from check_rates(sharing, nodes, wanted)
-        for found in read_back(programs(nodes, wanted, 1.0), run):
+        for found in read_back(programs(nodes, wanted, 1.0), namespace_nodes(nodes)):
             yield from (f"{sharing}: afterwards: {problem}" for problem in found.problems)
 
 
 def check_failures() -> Iterator[str]:
     """A step that tc refuses, and a controller that is killed: the nodes get back what they had."""
     wanted = network("pair")
-    with held(wanted) as nodes:
+    with kept(wanted) as nodes:
         own = programs(nodes, wanted, 1.0)
         with Player(wanted, CHANGES) as player:
             time.sleep(max(0.0, player.start_s - time.monotonic()) + 0.2)
-            run(SRC, ("tc", "class", "add", "dev", "eth0", "parent", "6e62:", "classid", "6e62:99",
+            node = namespace_nodes(nodes)[SRC]
+            node.run(("tc", "class", "add", "dev", "eth0", "parent", "6e62:", "classid", "6e62:99",
                 "htb", "rate", "1mbit"), "")  # fmt: skip
-            run(SRC, ("tc", "qdisc", "del", "dev", "eth0", "parent", "6e62:3"), "")
+            node.run(("tc", "qdisc", "del", "dev", "eth0", "parent", "6e62:3"), "")
         error = str(player.played[0])
         if "n0, at 0.5 s: tc refused `qdisc change dev eth0 parent 6e62:3" not in error:
             yield f"refused: {error}"
@@ -324,11 +327,11 @@ def check_failures() -> Iterator[str]:
         session.send(f'{{"start_s": {time.monotonic()}}}')
         for _ in range(2):
             session.receive()
-        if not any(found.problems for found in read_back(own, run)):
+        if not any(found.problems for found in read_back(own, namespace_nodes(nodes))):
             yield "the links had not changed"
         session.process.send_signal(signal.SIGHUP)
         session.process.wait(60.0)
-        for found in read_back(own, run):
+        for found in read_back(own, namespace_nodes(nodes)):
             yield from (f"after a failure: {problem}" for problem in found.problems)
 
 

@@ -16,18 +16,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pyroute2 import netns
 
-from netbench.network.apply import read_back
+from netbench.network.shaping.apply import read_back
 from netbench.scenario.model import Link, Network
+from netbench.testbed.interface import NodeAddress
 from netbench.testbed.namespaces import (
     build,
     gateways,
+    namespace_nodes,
     namespace_path,
     node_addresses,
     router_addresses,
-    run,
 )
-from netbench.testbed.shaping import dropped_packets, programs, shape, tune
-from netbench.testbed.transport import NodeAddress
+from netbench.testbed.runs.shaping import dropped_packets, programs, shape, tune
 
 INSIDE = Link(one_way_delay_s=0.001, bandwidth_bps=1e9)
 EAST, WEST = (
@@ -145,11 +145,12 @@ def main() -> None:
     """Build, shape, measure."""
     nodes = addresses()
     build(nodes, NETWORK.mtu_bytes, gateways(NETWORK))
-    tune(run, nodes, NETWORK, 1.0)
-    shape(run, nodes, NETWORK, 1.0)
+    reached = namespace_nodes(nodes)
+    tune(reached, nodes, NETWORK, 1.0)
+    shape(reached, nodes, NETWORK, 1.0)
     found = figures()
-    found["drops"] = float(dropped_packets(run, nodes, NETWORK, 1.0)), 0.0
-    back = read_back(programs(nodes, NETWORK, 1.0), run)
+    found["drops"] = float(dropped_packets(reached, nodes, NETWORK, 1.0)), 0.0
+    back = read_back(programs(nodes, NETWORK, 1.0), reached)
     found["programs"] = float(len(back)), 12.0
     print(json.dumps(found))
 

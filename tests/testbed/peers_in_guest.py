@@ -5,52 +5,54 @@ Prints one JSON object: the session's iterations (variant, peers, who went, seco
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
+from contextlib import closing
 from typing import Any
 
-from netbench.plan import build_plans, plan_hash, plan_to_json
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.model import Execution
+from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
-from netbench.testbed.session import Session
+from netbench.testbed.local import NamespaceTestbed, RankSetup
+from netbench.testbed.runs.session import run_session
+from tests.testbed.processes import processes_in
 
 VICTIM = 1
 
 
-class ShrinkingSession(Session):
-    """Kills a rank of every plan."""
-
-    def __init__(self, job: dict[str, Any]) -> None:
-        super().__init__(job, io.StringIO())
-        self.iterations: list[dict[str, Any]] = []
-
-    def emit(self, event: str, **fields: Any) -> None:
-        if event == "iteration":
-            self.iterations.append(fields)
-            if fields["iteration"] == 1:
-                os.kill(self._pids[VICTIM], signal.SIGKILL)
-
-
 def main() -> None:
     plans = build_plans(
-        load_scenario("example-two-labs"), ["hivemind-sync", "hivemind"], [8], [16], [1], 4, 1
+        load_scenario("example-two-labs"),
+        Choices(variants=["hivemind-sync", "hivemind"], layers=[8], batch=[16], seeds=[1]),
+        Execution(iterations=4, warmup_iterations=1),
     )
-    job = {
-        "plans": [plan_to_json(plan) for plan in plans],
-        "finished": {},
-        "transport": "namespaces",
-        "tolerance": 0.02,
-        "rank_environment": {},
-        "mode": "guest-virtual",
-    }
-    session = ShrinkingSession(job)
-    session.run()
+    iterations: list[dict[str, Any]] = []
+
+    def emit(event: str, **fields: Any) -> None:
+        """Kill a rank of every plan."""
+        if event == "iteration":
+            iterations.append(fields)
+            if fields["iteration"] == 1:
+                (pid,) = processes_in(f"n{VICTIM}")
+                os.kill(pid, signal.SIGKILL)
+
+    for plan in plans:
+        testbed = NamespaceTestbed(
+            plan.node_names,
+            plan.network,
+            name="guest-virtual",
+            tolerance=0.02,
+            ranks=RankSetup(environment={}),
+        )
+        with closing(testbed):
+            run_session(testbed, plan, (), emit)
     names = {plan_hash(plan): plan.variant for plan in plans}
     kept = ("peers", "gone", "iteration_s", "late_start_s", "sent_bytes")
     found = [
         {"variant": names[fields["plan_hash"]], **{key: fields[key] for key in kept}}
-        for fields in session.iterations
+        for fields in iterations
     ]
     print(json.dumps(found))
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import time
+from pathlib import Path
+
+from netbench.testbed.guest.boot import HANG_S
 
 
 def processes() -> list[tuple[int, int, int, str]]:
@@ -24,14 +27,27 @@ def guests_of(controller: int) -> list[int]:
 
 
 def leftovers(controller: int, guests: list[int]) -> list[str]:
-    """What is alive of a controller and the sessions of its guests."""
+    """Return the live processes of a controller and of its guests' sessions."""
     sessions = {controller, *guests}
     return [args for pid, _, session, args in processes() if sessions & {pid, session}]
 
 
-def left_after_a_while(controller: int, guests: list[int], patience_s: float = 10.0) -> list[str]:
-    """What is still alive when the kernel has had time to end what was killed: not at once."""
+def left_after_a_while(controller: int, guests: list[int], patience_s: float = HANG_S) -> list[str]:
+    """Return the processes that are alive once the kernel has had time to end the killed ones."""
     deadline = time.monotonic() + patience_s
     while (left := leftovers(controller, guests)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
+
+
+def processes_in(namespace: str) -> list[int]:
+    """Processes in a named network namespace of this kernel."""
+    wanted = Path("/run/netns", namespace).stat().st_ino
+    found = []
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            if path.stat().st_ino == wanted:
+                found.append(int(path.parents[1].name))
+        except OSError:  # it has ended
+            continue
+    return sorted(found)

@@ -13,20 +13,21 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from netbench.errors import NetworkError
-from netbench.network import courier
-from netbench.network import replay as replaying
-from netbench.network.courier import Machine
-from netbench.network.fleet import ARM_LEASE_S, Fleet, settings
-from netbench.network.trace import Replay, Step, compile_replays, write_trace
+from netbench.network.nodes import Channel
+from netbench.network.remote import deployer
+from netbench.network.remote.deployer import Machine
+from netbench.network.remote.facts import settings
+from netbench.network.remote.fleet import ARM_LEASE_S, Fleet
+from netbench.network.traces import replay as replaying
+from netbench.network.traces.trace import Replay, ReplayStep, compile_replays, write_trace
 from netbench.scenario.model import Link
-from netbench.testbed.namespaces import build, node_addresses, run
-from netbench.testbed.ssh import Hosts
-from netbench.testbed.sshd import SshServers
-from netbench.testbed.transport import NodeAddress
+from netbench.testbed.interface import NodeAddress
+from netbench.testbed.namespaces import NamespaceNode, build, node_addresses
+from netbench.testbed.ssh.local_sshd import SshServers
+from netbench.testbed.ssh.machines import Hosts
 from tests.testbed.inside_replay import (
     CHANGES,
     DST,
@@ -78,18 +79,23 @@ class Watched:
 
         return self._play(channels, steps, start)
 
-    def _watched_clock(self, channel: replaying.Channel) -> tuple[float, float]:
+    def _watched_clock(self, channel: Channel) -> tuple[float, float]:
         found = self._clock(channel)
         self.clocks.append(found)
         return found
 
     def fleet(self, hosts: Hosts) -> Fleet:
         machines = [
-            Machine(name=h.name, python=h.python, addresses=h.data_addresses)
-            for h in self._servers.hosts
+            Machine(
+                name=h.name,
+                python=h.python,
+                addresses=h.data_addresses,
+                node=node,
+                root=node.as_root,
+            )
+            for h, node in zip(self._servers.hosts, hosts.nodes, strict=True)
         ]
-        open_as_root = partial(hosts.open, as_root=True)
-        return Fleet(machines, hosts.run, hosts.run_as_root, hosts.put, open_as_root=open_as_root)
+        return Fleet(machines)
 
 
 def replays_of(nodes: Sequence[NodeAddress]) -> dict[int, Replay]:
@@ -98,16 +104,16 @@ def replays_of(nodes: Sequence[NodeAddress]) -> dict[int, Replay]:
 
 
 def is_shaped(node: int) -> bool:
-    return "6e62:" in run(node, ("tc", "qdisc", "show", "dev", "eth0"))[1]
+    return "6e62:" in NamespaceNode(node).run(("tc", "qdisc", "show", "dev", "eth0")).stdout
 
 
 def left() -> Iterator[str]:
-    """Of a replay that is over: nothing."""
+    """Yield remains of a replay that has ended; there should be none."""
     yield from (f"node {node} is shaped" for node in range(len(NAMES)) if is_shaped(node))
     time.sleep(1.0)  # of virtual time: what has something to do has done it
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     lines = listed.stdout.splitlines()
-    yield from (f"left: {line}" for line in lines if "agent.py" in line or line == "tc -batch -")
+    yield from (f"left: {line}" for line in lines if "agent.zip" in line or line == "tc -batch -")
 
 
 def check_in_time(nodes: Sequence[NodeAddress], watched: Watched, hosts: Hosts) -> Iterator[str]:
@@ -150,8 +156,8 @@ def check_refused(nodes: Sequence[NodeAddress], watched: Watched, hosts: Hosts) 
     """A step that tc refuses stops all at once; the message has host, time and line."""
     replays = replays_of(nodes)
     wrong = "qdisc change dev eth0 parent 6e62:77 netem delay 1ms limit 9\n"
-    steps = (replays[1].steps[0], Step(time_s=1.0, text=wrong))
-    late = (*replays[0].steps, Step(time_s=600.0, text=replays[0].steps[0].text))
+    steps = (replays[1].steps[0], ReplayStep(time_s=1.0, text=wrong))
+    late = (*replays[0].steps, ReplayStep(time_s=600.0, text=replays[0].steps[0].text))
     replays |= {1: replace(replays[1], steps=steps), 0: replace(replays[0], steps=late)}
     with watched.fleet(hosts) as fleet:
         programs = [replay.program for replay in replays.values()]
@@ -185,7 +191,7 @@ class Controller:
             f"{SCRATCH}/trace.csv",
             f"--inventory={SCRATCH}/hosts.yaml",
         ]
-        command = [sys.executable, "-u", "-m", "netbench.cli", "net", "replay", *files]
+        command = [sys.executable, "-u", "-m", "netbench", "net", "replay", *files]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -226,7 +232,7 @@ def main() -> None:
     TEMPORARY.mkdir()
     SCRATCH.mkdir()
     (SCRATCH / "ssh").mkdir()
-    courier.FOLDERS = (str(TEMPORARY),)
+    deployer.FOLDERS = (str(TEMPORARY),)
     nodes = node_addresses(NAMES)
     build(nodes, 1500)
     servers = SshServers(nodes, SCRATCH / "ssh")

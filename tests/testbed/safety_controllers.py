@@ -39,7 +39,7 @@ class Controller:
 
     @property
     def output(self) -> str:
-        """What it has printed, both streams."""
+        """Return the output so far, both streams."""
         return self._output.read_text()
 
     def await_output(self, words: str) -> None:

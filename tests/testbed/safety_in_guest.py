@@ -1,4 +1,4 @@
-"""What happens to machines when something fails: run in a guest, as root, /run private.
+"""Machines after failures of every kind: run in a guest, as root, /run private.
 
 `python -m tests.testbed.safety_in_guest SCENARIO...` prints a line of JSON for each: its name, and
 what was not as it must be. Expects virtual time: leases are waited for at no cost, and when one
@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from netbench.network.courier import FOLDERS
-from netbench.network.fleet import ARM_LEASE_S
+from netbench.network.remote.deployer import FOLDERS
+from netbench.network.remote.fleet import ARM_LEASE_S
 from tests.testbed.safety_controllers import Controller
-from tests.testbed.safety_machines import NAMES, NUM_NODES, STATE, TIMER, Machines
+from tests.testbed.safety_machines import NAMES, NUM_NODES, STATE, TIMER, Machines, is_sshd
 
 SCRATCH = Path("/run/safety")
 
@@ -52,7 +52,6 @@ LOAD = "*'qdisc add dev eth0 root handle 6e62:'*"
 UNLOAD = "*'del dev eth0 root handle 6e62:'*"
 READ = "*-batch*'qdisc show dev eth0'*"
 HANDLE = "'-j qdisc show dev eth0 '*"
-LOOK = "'qdisc show dev eth0 '*"
 
 HALF = f"printf '%s\\n' \"$text\" | head -n 4 | {SCRATCH}/tc -batch -"
 IS_ARMED = f"ls {STATE}/*.lock > /dev/null 2>&1"
@@ -86,11 +85,11 @@ class Lab:
     def hold(self, part: str = "two", host: str = "alpha") -> Controller:
         """Shaped and held when this returns."""
         controller = self.apply("--hold", part=part, host=host)
-        controller.await_output("is held; Ctrl-C clears")
+        controller.await_output("stays until Ctrl-C, which clears")
         return controller
 
     def changed(self, nodes: Sequence[int] = ALL) -> Iterator[str]:
-        """What is not as it was, when all that is under way has ended."""
+        """Yield differences from the initial state, once all activity has ended."""
         time.sleep(1.0)
         for node in nodes:
             for key, value in self.machines.snapshot(node).items():
@@ -114,7 +113,7 @@ def others(*nodes: int, part: Sequence[int] = ALL) -> list[int]:
 
 
 def said(controller: Controller, *words: str) -> Iterator[str]:
-    """What it should have said and has not."""
+    """Yield the expected texts that were not printed."""
     output = " ".join(controller.output.split())
     for wanted in words:
         if wanted not in output:
@@ -128,7 +127,7 @@ def expect(found: object, wanted: object, what: str) -> Iterator[str]:
 
 def controller_killed_while_arming(lab: Lab) -> Iterator[str]:
     """One machine is not armed yet: it goes on, and nobody comes."""
-    with lab.machines.gate(1, LOOK, when=IS_ARMED) as gate:
+    with lab.machines.gate(1, HANDLE, when=IS_ARMED) as gate:
         controller = lab.apply()
         gate.await_reached()
         controller.kill()
@@ -374,7 +373,7 @@ def both_at_once(lab: Lab) -> Iterator[str]:
 
 def frozen_before(lab: Lab) -> Iterator[str]:
     """Its kernel takes connections, its sshd says nothing."""
-    lab.machines.signal(1, signal.SIGSTOP, lambda name: name.startswith("sshd"))
+    lab.machines.signal(1, signal.SIGSTOP, is_sshd)
     controller = lab.apply()
     status = controller.end()
     lab.machines.signal(1, signal.SIGCONT, lambda name: True)

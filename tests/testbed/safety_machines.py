@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from netbench.network import netlink
-from netbench.network.courier import FOLDERS
+from netbench.network.remote.deployer import FOLDERS
+from netbench.network.shaping import netlink
+from netbench.testbed.interface import NodeAddress
+from netbench.testbed.machine.packages import find_command
 from netbench.testbed.namespaces import (
     BRIDGE,
     CONTROLLER_ADDRESS,
@@ -27,9 +29,7 @@ from netbench.testbed.namespaces import (
     namespace_path,
     node_addresses,
 )
-from netbench.testbed.packages import find_command
-from netbench.testbed.sshd import SshServers
-from netbench.testbed.transport import NodeAddress
+from netbench.testbed.ssh.local_sshd import SshServers
 
 NUM_NODES = 8
 NAMES = tuple(f"host{node}" for node in range(NUM_NODES))
@@ -53,7 +53,7 @@ FORMER = (
     "tc qdisc add dev eth0 root handle 8006: tbf rate 99mbit burst 15000 latency 33ms",
     "sysctl -qw net.ipv4.tcp_tso_rtt_log=4",
 )
-"""What a person had done to each machine before netbench came."""
+"""Changes to each machine that a person made before netbench."""
 
 BOOT = """\
 set -e
@@ -128,14 +128,14 @@ class Machines(SshServers):
         return path
 
     def run(self, node: int, *argv: str, stdin: str = "") -> str:
-        """What a command prints that runs in the machine's network."""
+        """Run a command in the machine's network and return its output."""
         with netlink.inside(namespace_path(node)):
             done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{NAMES[node]}: {argv}: {done.stderr}"
         return done.stdout
 
     def processes(self, node: int) -> dict[int, str]:
-        """What lives on a machine: number (the guest's own) -> name."""
+        """Return the live processes of a machine: number (the guest's own) -> name."""
         first = self._first(node)
         space = Path(f"/proc/{first}/ns/pid").readlink()
         found = {}
@@ -165,11 +165,11 @@ class Machines(SshServers):
         return self._firsts[parent]
 
     def snapshot(self, node: int) -> dict[str, str]:
-        """What netbench may change, to the byte, and what it may leave behind."""
+        """Return everything that netbench may change, to the byte, or leave behind."""
         root, first = self.root(node), self._first(node)
         left = [str(path) for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench.*")]
         left += [path.name for path in (root / STATE[1:]).iterdir()]
-        left += [name for name in self.processes(node).values() if not name.startswith("sshd")]
+        left += [name for name in self.processes(node).values() if not is_sshd(name)]
         lines = f"qdisc show dev {INTERFACE}\nfilter show dev {INTERFACE}\n"
         link = self.run(node, "ip", "-d", "link", "show", "dev", INTERFACE)
         sockets = [
@@ -200,7 +200,7 @@ class Machines(SshServers):
     def wrapped_tc(
         self, node: int, pattern: str, action: str, when: str = "true"
     ) -> Iterator[None]:
-        """Where a call of `tc` and its input match a shell pattern, `action` comes before it."""
+        """Do `action` before each call of `tc` whose arguments or input match a shell pattern."""
         script = self.scratch / f"tc{node}"
         tc = self.scratch / "tc"
         script.write_text(WRAPPER.format(tc=tc, pattern=pattern, action=action, when=when))
@@ -250,18 +250,18 @@ class Machines(SshServers):
 
     def end_sessions(self, node: int) -> None:
         """All that was started over SSH and is not the timer ends at once."""
-        self.signal(
-            node, signal.SIGKILL, lambda name: not name.startswith("sshd") and name != TIMER
-        )
+        self.signal(node, signal.SIGKILL, lambda name: not is_sshd(name) and name != TIMER)
 
     def stop_sshd(self, node: int) -> None:
-        """With the connections of its sessions."""
-        self.signal(node, signal.SIGKILL, lambda name: name.startswith("sshd"))
+        """With the connections of its sessions. Its port is free when this returns."""
+        self.signal(node, signal.SIGKILL, is_sshd)
+        # A killed process keeps its sockets until the kernel has run it once more.
+        await_that(lambda: not any(map(is_sshd, self.processes(node).values())), "sshd ended")
 
     def start_sshd(self, node: int) -> None:
         """After `stop_sshd`."""
         inside = ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
-        subprocess.Popen([*inside, *self._sshd(self._nodes[node])], stderr=subprocess.DEVNULL)
+        subprocess.Popen([*inside, *self._sshd(self._nodes[node])])
         self._await_all()
 
     def lose(self, node: int) -> None:
@@ -279,7 +279,7 @@ class Machines(SshServers):
 
 
 class Gate:
-    """Where a command waits. `wait`: shell words that wait there."""
+    """A point where a command waits. `wait`: shell words that wait there."""
 
     def __init__(self, path: Path) -> None:
         self._fifo, self._reached = path, path.with_suffix(".reached")
@@ -297,6 +297,10 @@ class Gate:
             writer = os.open(self._fifo, os.O_RDWR)
             self._fifo.unlink()
             os.close(writer)
+
+
+def is_sshd(name: str) -> bool:
+    return name.startswith("sshd")
 
 
 def await_that(is_so: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:

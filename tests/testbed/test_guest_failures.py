@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from netbench.records import Run, find_run, read_run
-from netbench.testbed.activity import QUIET_S, WATCH_S
-from netbench.testbed.guest import BOOTED, run_in_guest
-from netbench.testbed.host import probe_host
+from netbench.testbed.guest.boot import BOOTED, HANG_S, run_in_guest
+from netbench.testbed.machine.capabilities import probe_machine
+from netbench.testbed.ranks.hangs import QUIET_S, WATCH_S
 from tests.testbed.processes import processes
 
 pytestmark = pytest.mark.guest
@@ -23,18 +23,18 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "ddp.py"
 
 
 def hit(number: str, rank: int) -> dict[str, Any]:
-    """What became of a session whose rank got a signal after its first iteration."""
+    """Return the end of a session whose rank got a signal after its first iteration."""
     argv = [sys.executable, str(PROGRAM), number, str(rank)]
-    status, output = run_in_guest(probe_host(), argv)
+    status, output = run_in_guest(probe_machine(), argv)
     assert status == 0, output
     found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return found
 
 
 def test_a_warning_of_the_guest_kernel_is_on_its_console() -> None:
-    """Of a guest that falls silent nothing else is left; notices (5) are not there."""
+    """A guest that falls silent leaves nothing else. Notices (5) are not shown."""
     write = "echo '<4>a warning' > /dev/kmsg; echo '<5>a notice' > /dev/kmsg"
-    status, output = run_in_guest(probe_host(), ["sh", "-c", write])
+    status, output = run_in_guest(probe_machine(), ["sh", "-c", write])
     assert status == 0, output
     shown = output.rpartition(BOOTED)[2]
     assert "a warning" in shown
@@ -47,6 +47,7 @@ def test_a_killed_rank_ends_the_session_within_seconds() -> None:
     assert found["message"].startswith("rank 2 on node2: was killed by SIGKILL, in iteration 1 of")
     assert found["finished"] == [0]
     assert found["elapsed_s"] < 10.0
+    assert found["num_ranks"] == 4
     assert found["left"] == []
 
 
@@ -62,12 +63,12 @@ def test_a_stopped_rank_is_found_by_the_silence_on_the_links() -> None:
 
 def run(results: Path, script: str, *options: str) -> tuple[int, str, Run]:
     """Status, output and records of a run of a script on four nodes, in real time."""
-    command = [sys.executable, "-m", "netbench.cli", "run", "example-two-labs", *options]
+    command = [sys.executable, "-m", "netbench", "run", "example-two-labs", *options]
     done = subprocess.run(
         [*command, "--testbed", "local:guest-real", "--command", script, "--results", str(results)],
         capture_output=True,
         text=True,
-        timeout=300.0,
+        timeout=HANG_S,
         check=False,
     )
     path = find_run(results, "example-two-labs")
@@ -76,7 +77,7 @@ def run(results: Path, script: str, *options: str) -> tuple[int, str, Run]:
 
 
 def logs(found: Run) -> dict[str, str]:
-    """What every rank printed, by the name of its file."""
+    """Return the output of every rank, by the name of its file."""
     folder = found.path.parent / "output"
     return {path.name[13:]: path.read_text() for path in folder.iterdir()}
 

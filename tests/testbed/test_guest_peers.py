@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from netbench.testbed.guest import run_in_guest
-from netbench.testbed.host import probe_host
-from netbench.testbed.local import LATE_START_S
+from netbench.testbed.guest.boot import run_in_guest
+from netbench.testbed.machine.capabilities import probe_machine
+from netbench.testbed.runs.controller import LATE_START_S
 
 pytestmark = pytest.mark.guest
 
@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).with_name("peers_in_guest.py")
 def test_a_session_goes_on_without_a_peer_and_takes_another_in() -> None:
     """Killed after the second iteration, it is missing from the third and back in the fourth; the
     transfer of its parameters makes no iteration start late."""
-    status, output = run_in_guest(probe_host(), [sys.executable, str(PROGRAM)])
+    status, output = run_in_guest(probe_machine(), [sys.executable, str(PROGRAM)])
     assert status == 0, output
     found = json.loads(output.strip().splitlines()[-1])
     for variant in ("hivemind-sync", "hivemind"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from netbench.plan import Plan
+from netbench.plan.model import Plan
 from netbench.simulator import simulate
 from tests.testbed.uniform import DELAY_S, HEADERS, NUM_NODES, RATE_BPS, run_uniform, timed
 

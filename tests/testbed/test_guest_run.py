@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from netbench.records import Run, find_run, read_run
+from netbench.testbed.guest.boot import HANG_S
 from netbench.units import counted
 from tests.testbed.processes import guests_of, left_after_a_while
 
@@ -19,11 +20,10 @@ pytestmark = pytest.mark.guest
 
 SCENARIO = "example-two-labs"
 SYSTEMS = ("dtfm-scheduled", "dtfm-random", "megatron", "zero3")
-RUN_TIMEOUT_S = 600.0
 
 
 def start(results: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "netbench.cli", "run", SCENARIO, "--results", str(results)]
+    command = [sys.executable, "-m", "netbench", "run", SCENARIO, "--results", str(results)]
     return subprocess.Popen(
         [*command, *options],
         stdout=subprocess.PIPE,
@@ -36,7 +36,7 @@ def start(results: Path, *options: str) -> subprocess.Popen[str]:
 def run(results: Path, *options: str, expect: int = 0) -> str:
     with start(results, *options) as process:
         try:
-            output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
+            output, _ = process.communicate(timeout=HANG_S)
         finally:
             process.kill()
     assert process.returncode == expect, output
@@ -50,22 +50,29 @@ def recorded(results: Path) -> Run:
 
 
 def measured_s(run: Run) -> dict[tuple[str, int], float]:
-    return {(r.variant, r.iteration): r.iteration_s for r in run.records if not r.warmup}
+    return {(r.variant, r.iteration): r.iteration_s for r in run.records}
+
+
+def assert_same_times(found: Run, expected: Run) -> None:
+    """Check that plans take the same time to 0.05%, whatever else ran. `found` may have fewer."""
+    times_s = measured_s(expected)
+    for key, iteration_s in measured_s(found).items():
+        assert iteration_s == pytest.approx(times_s[key], rel=5e-4), key
 
 
 @pytest.fixture(scope="module")
 def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
     """One run of all four systems: what it printed and what it recorded."""
     results = tmp_path_factory.mktemp("quiet")
-    output = run(results, "--systems", ",".join(SYSTEMS), "--iterations", "1")
+    output = run(results, "--systems", ",".join(SYSTEMS), "--iterations", "2")
     return output, recorded(results)
 
 
 def test_all_four_systems_run_and_the_network_is_verified(quiet_run: tuple[str, Run]) -> None:
-    """Exit code 0, a warm-up and an iteration of each, a probe that passed, a table."""
+    """Exit code 0, a warm-up and two iterations of each, a probe that passed, a table."""
     output, found = quiet_run
     counts = {name: [r.warmup for r in found.records if r.variant == name] for name in SYSTEMS}
-    assert counts == {name: [True, False] for name in SYSTEMS}
+    assert counts == {name: [True, False, False] for name in SYSTEMS}
     assert [probe.result["trustworthy"] for probe in found.probes]
     assert all(probe.result["trustworthy"] and probe.result["checks"] for probe in found.probes)
     assert all(verdict.trustworthy for verdict in found.verdicts)
@@ -85,10 +92,10 @@ def test_no_iteration_is_faster_than_its_computation(quiet_run: tuple[str, Run])
 
 @pytest.mark.ssh
 def test_over_ssh_the_times_are_the_same(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
-    """Another transport, another boot: within 0.1%, because control traffic is not shaped."""
-    output = run(tmp_path, "--systems", ",".join(SYSTEMS), "--iterations", "1", "--ssh")
+    """Another transport, another boot: control traffic is not shaped. Of pipelines of two kinds."""
+    output = run(tmp_path, "--systems", "dtfm-random,megatron", "--iterations", "1", "--ssh")
     assert "ssh" in output
-    assert measured_s(recorded(tmp_path)) == pytest.approx(measured_s(quiet_run[1]), rel=1e-3)
+    assert_same_times(recorded(tmp_path), quiet_run[1])
 
 
 @pytest.fixture
@@ -106,10 +113,9 @@ def busy_machine() -> Iterator[None]:
 
 @pytest.mark.usefixtures("busy_machine")
 def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
-    """Virtual time: within 0.1% of the run on the quiet machine, plan after plan as there: what a
-    connection has carried before can matter more."""
-    run(tmp_path, "--systems", ",".join(SYSTEMS), "--iterations", "1")
-    assert measured_s(recorded(tmp_path)) == pytest.approx(measured_s(quiet_run[1]), rel=1e-3)
+    """Virtual time; nor does it matter that fewer plans ran, and in another order."""
+    run(tmp_path, "--systems", "zero3,megatron", "--iterations", "1")
+    assert_same_times(recorded(tmp_path), quiet_run[1])
 
 
 def host_network() -> str:
@@ -127,8 +133,11 @@ def sysctls() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("moment", ["shaping links", "warm-up 0", "iteration 1"])
-def test_after_sigkill_nothing_is_left_and_resume_completes(moment: str, tmp_path: Path) -> None:
-    """Kill the controller when it prints `moment`: host as before, records kept, none repeated."""
+def test_after_sigkill_nothing_is_left_and_resume_completes(
+    moment: str, quiet_run: tuple[str, Run], tmp_path: Path
+) -> None:
+    """Kill the controller when it prints `moment`: host as before, records kept, none repeated,
+    and what is resumed takes the time of a run that was not stopped."""
     before = host_network(), sysctls()
     with start(tmp_path, "--systems", "dtfm-random,megatron", "--iterations", "2") as process:
         assert process.stdout is not None
@@ -146,10 +155,11 @@ def test_after_sigkill_nothing_is_left_and_resume_completes(moment: str, tmp_pat
     assert (host_network(), sysctls()) == before
     kept = [(r.plan_hash, r.iteration) for r in recorded(tmp_path).records]
     output = run(tmp_path, "--resume")
-    assert f"{counted(len(kept), 'iteration')} there already" in output
+    assert f"{counted(len(kept), 'iteration')} already recorded" in output
     found = [(r.plan_hash, r.iteration) for r in recorded(tmp_path).records]
     assert found[: len(kept)] == kept
     assert len(found) == len(set(found)) == 6
+    assert_same_times(recorded(tmp_path), quiet_run[1])
 
 
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
@@ -161,7 +171,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
                 break
         guests = guests_of(process.pid)
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60.0)
+        rest, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert "Traceback" not in rest
     assert guests
@@ -177,7 +187,7 @@ def test_a_guest_that_dies_is_reported_with_its_console(tmp_path: Path) -> None:
                 break
         (guest,) = guests_of(process.pid)
         os.kill(guest, signal.SIGKILL)
-        rest, _ = process.communicate(timeout=60.0)
+        rest, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 1
     assert "ended unexpectedly" in rest
     assert "  | " in rest

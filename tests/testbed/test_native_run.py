@@ -20,7 +20,7 @@ def test_a_native_run_is_trusted_and_leaves_the_host_as_it_was(
 ) -> None:
     """Same records as elsewhere; interfaces, qdiscs, namespaces and sysctls are untouched."""
     run = (
-        f"{sys.executable} -m netbench.cli run example-two-labs --testbed local:native"
+        f"{sys.executable} -m netbench run example-two-labs --testbed local:native"
         f" --systems megatron --iterations 1 --results {tmp_path}"
     )
     check = f'before=$({HOST_NETWORK}); {run} || exit; [ "$before" = "$({HOST_NETWORK})" ]'
@@ -36,12 +36,12 @@ def test_a_native_run_is_trusted_and_leaves_the_host_as_it_was(
 
 
 HOLD = """
-{netbench} net apply example-two-labs --testbed local:native > {out} 2>&1 & holder=$!
-until grep -q Ctrl-C {out}; do kill -0 $holder || exit 1; sleep 0.1; done
+{netbench} net apply example-two-labs --testbed local:native > {out} 2>&1 & daemon=$!
+until grep -q Ctrl-C {out}; do kill -0 $daemon || exit 1; sleep 0.1; done
 echo "said $({netbench} net shell node1 -- hostname)"
 {netbench} net shell node0 -- ping -q -c 3 node2
 {netbench} net shell node0 -- sh -c 'exit 4'; echo "status $?"
-kill -9 $holder
+kill -9 $daemon
 while pgrep -f "hold_sessio[n]"; do sleep 0.1; done
 """
 
@@ -51,7 +51,7 @@ def test_a_network_held_natively_goes_with_its_holder(
     run_in_guest: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     """Commands run in its nodes at its delays; after SIGKILL the host is as it was."""
-    hold = HOLD.format(netbench=f"{sys.executable} -m netbench.cli", out=tmp_path / "out")
+    hold = HOLD.format(netbench=f"{sys.executable} -m netbench", out=tmp_path / "out")
     check = f'before=$({HOST_NETWORK}); {hold} [ "$before" = "$({HOST_NETWORK})" ]'
     status, output = run_in_guest(["sh", "-c", check])
     assert status == 0, output + (tmp_path / "out").read_text()

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from netbench.testbed.guest import run_in_guest
-from netbench.testbed.host import probe_host
-from netbench.testbed.packages import find_command
-from tests.conftest import HANG_S
+from netbench.testbed.machine.packages import find_command
 from tests.testbed.safety_in_guest import SCENARIOS
 
 pytestmark = [pytest.mark.guest, pytest.mark.ssh]
@@ -23,14 +20,14 @@ Played = Mapping[str, list[str]]
 
 
 @pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest) -> Played:
+def played(request: pytest.FixtureRequest, run_in_guest: Callable[..., tuple[int, str]]) -> Played:
     """Scenario -> what was not as it must be; of those that tests were asked for."""
     if find_command("sshd") is None:
         pytest.skip("sshd is not installed (make ssh-packages)")
     asked = [item.name for item in request.session.items if item.path == request.path]
     names = [name for name in SCENARIOS if any(f"[{name}]" in item for item in asked)]
     argv = [sys.executable, "-m", "tests.testbed.safety_in_guest", *names]
-    _, output = run_in_guest(probe_host(), argv, timeout_s=HANG_S)
+    _, output = run_in_guest(argv)
     lines = [line for line in output.splitlines() if line.startswith('{"scenario"')]
     found = {line["scenario"]: line["problems"] for line in map(json.loads, lines)}
     return {name: found.get(name, [f"not played: {output[-2000:]}"]) for name in names}

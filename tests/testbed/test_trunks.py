@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from netbench.testbed.namespaces import gateways, node_addresses, router_addresses
-from netbench.testbed.shaping import node_sysctls, programs
+from netbench.testbed.runs.shaping import node_sysctls, programs
 from tests.testbed.inside_trunks import NETWORK, addresses
 
 PAIRWISE = dataclasses.replace(NETWORK, sharing="pair")
@@ -60,6 +60,13 @@ def test_routers_change_no_port_of_a_node() -> None:
     nodes = node_addresses(["n"] * 9)
     found = [[node_sysctls(n, kind, 1.0)[name] for n in nodes] for kind in (NETWORK, PAIRWISE)]
     assert found[0] == found[1]
+
+
+def test_connections_never_use_a_port_of_a_server() -> None:
+    """A connection from port 26262, which node 1 of 4 had, kept the probe from starting."""
+    for node in node_addresses(["n"] * 9):
+        reserved = node_sysctls(node, NETWORK, 1.0)["net.ipv4.ip_local_reserved_ports"]
+        assert reserved == "26262,29500"
 
 
 def test_a_trunk_is_one_queue_at_the_router_with_room_for_all_that_send() -> None:

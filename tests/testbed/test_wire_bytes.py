@@ -1,4 +1,4 @@
-"""What crosses the wire in the guest: every rank sends what its algorithm says, and headers."""
+"""Bytes on the wire in the guest: every rank sends what its algorithm says, and headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netbench.plan import Plan
+from netbench.plan.model import Plan
 from tests.testbed.uniform import NUM_NODES, run_uniform
 
 pytestmark = pytest.mark.guest
@@ -15,12 +15,13 @@ pytestmark = pytest.mark.guest
 WORKLOAD = "{layers: 8, hidden: 256, heads: 8, sequence: 512, batch: 16, dtype: fp16}"
 
 MOST_HEADERS = 0.03
-"""Of what is sent. An interface counts a packet before it is cut into frames, up to 64 KiB with one
-header of 66 bytes; acknowledgements are the rest."""
+"""Tolerance of sent bytes. An interface counts a packet before it is cut into frames, up to 64 KiB
+with one header of 66 bytes; acknowledgements are the rest."""
 
 
 def boundaries(plan: Plan) -> float:
-    """Two stages: the first sends every micro-batch's activations, the second as many gradients."""
+    """Two stages: the first sends every micro-batch's activations, the second the same number of
+    gradients."""
     return plan.num_rounds * plan.num_micro_batches * plan.activation_bytes
 
 

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from netbench.plan import Plan, plan_from_json
+from netbench.plan.model import Plan
+from netbench.plan.serial import plan_from_json
 from netbench.records import Record, find_run, read_run
+from netbench.testbed.guest.boot import HANG_S
 
 NUM_NODES = 4
 RATE_BPS, DELAY_S = 1e9, 0.001
@@ -24,7 +26,6 @@ devices: {{Slow: {{flops: SPEED}}}}
 workload: WORKLOAD
 sweep: {{pipeline: DEPTH, variants: [VARIANTS]}}
 """
-RUN_TIMEOUT_S = 500.0
 
 
 def run_uniform(
@@ -42,11 +43,11 @@ def run_uniform(
     scenario.write_text(text)
     options = ("--iterations", "1", "--scale", "1", "--results", str(folder))
     done = subprocess.run(
-        [sys.executable, "-m", "netbench.cli", "run", str(scenario), *options],
+        [sys.executable, "-m", "netbench", "run", str(scenario), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=RUN_TIMEOUT_S,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from netbench.plan import Plan
+from netbench.plan.model import Plan
 from tests.trainers.parity import real_plan
 
 VOCABULARY, HIDDEN, SEQUENCE = 16, 64, 16
 
 SURPRISES = 1 / 8
-"""Of tokens: drawn at random, where the others follow from the one before."""
+"""Fraction of tokens drawn at random; the others follow from the token before."""
 
 STEPS = 96
 LAST = 24

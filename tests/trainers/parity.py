@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from netbench.plan import Layout, Plan
+from netbench.plan.model import Layout, Plan
 from netbench.scenario.model import Workload
-from netbench.trainers.data import Data, SyntheticData, TokenFile
-from netbench.trainers.layers import build_layer
+from netbench.testing.plans import small_plan
+from netbench.trainers.layers.gpt import build_layer
+from netbench.trainers.layers.real import Data, SyntheticData, TokenFile
 from netbench.workload.tokens import vocabulary_size
-from tests.trainers.conftest import RankProcesses, make_plan
+from tests.trainers.rank_processes import RankProcesses
 
 STEPS = 5
 TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
@@ -41,7 +42,7 @@ def real_plan(
     )
     rest = {name: value for name, value in changes.items() if name not in of_workload}
     num_ranks = tp * len(layers) * dp
-    plan = make_plan(system=system, pp=num_ranks, dp=1)
+    plan = small_plan(system=system, pp=num_ranks, dp=1)
     cost = plan.stages[0]
     micro_batches = workload.batch // dp // workload.micro_batch // rest.get("num_rounds", 1)
     plan = dataclasses.replace(
@@ -80,14 +81,14 @@ def reference_losses(plan: Plan, steps: int = STEPS) -> list[float]:
         scores = model(tokens[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
         step_with.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         step_with.step()
         losses.append(loss.item())
     return losses
 
 
 def trained_losses(ranks: RankProcesses, plan: Plan, steps: int = STEPS) -> list[float]:
-    """What the ranks report, added up, step by step."""
+    """Losses that the ranks report, added up, step by step."""
     plan_hash = ranks.prepare(plan)
     losses = []
     for step in range(steps):

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from netbench.trainers.world import World
+from netbench.trainers.communication.world import World
+from tests.ports import free_port
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def on_processes(
     count: int, work: Callable[..., Any], *arguments: Any, world_type: type[World] = World
 ) -> list[Any]:
-    """What `work(world, *arguments)` returns on each of `count` connected processes."""
+    """Run `work(world, *arguments)` on `count` connected processes. Return the results."""
     context = multiprocessing.get_context("fork")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        store = f"127.0.0.1:{probe.getsockname()[1]}"
+    store = f"127.0.0.1:{free_port()}"
     processes, results = [], []
     for rank in range(count):
         result, child = context.Pipe()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from netbench.errors import TestbedError
-from netbench.testbed.calibration import open_bench
+from netbench.testbed.runs.calibration import open_bench
 from netbench.trainers import calibrate
 from netbench.trainers.calibrate import (
     LEAST_RUNS,
@@ -27,11 +27,11 @@ from netbench.trainers.calibrate import (
     cuda_stopwatch,
     repeat,
 )
-from netbench.trainers.layers import GPTBlock
+from netbench.trainers.layers.gpt import GPTBlock
 from netbench.workload.calibration import PASSES
 
 BUDGET_S = 10.0
-"""Of a measurement, where the machine is busy: else it is over in a fraction of that."""
+"""Budget of a measurement on a busy machine, seconds; an idle one takes a fraction of that."""
 
 
 class Runs:
@@ -69,7 +69,7 @@ def test_short_runs_warm_up_for_a_share_of_the_time() -> None:
 
 
 def test_a_slow_run_warms_up_once() -> None:
-    """Where one takes more than a tenth of the time there is."""
+    """One run takes more than a tenth of the budget."""
     runs = Runs(20.0)
     found = repeat(runs.run, 100.0, runs.clock)
     assert (found["whole"]["num_runs"], runs.now_s) == (5, 120.0)
@@ -148,12 +148,17 @@ def test_the_stopwatch_of_a_gpu_waits_for_the_stream_at_both_ends(
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("wait for all"))
-    assert cuda_stopwatch(lambda: said.append("work") or 7) == (7, 0.0125)
+
+    def work() -> int:
+        said.append("work")
+        return 7
+
+    assert cuda_stopwatch(work) == (7, 0.0125)
     assert said == ["wait for all", "record", "work", "record", "wait for event", "read"]
 
 
 def test_activations_are_what_autograd_keeps() -> None:
-    """Of linear, GELU, linear: each one's input, and no weights."""
+    """For linear, GELU, linear: the input of each, and no weights."""
     layers = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
     x = torch.randn(5, 8, requires_grad=True)
     assert activation_bytes(layers, x) == 4 * 5 * (8 + 32 + 32)
@@ -187,12 +192,10 @@ def test_a_process_measures_layers_and_updates() -> None:
             assert answer["activation_bytes"] > 0
         assert large["times"]["forward"]["median_s"] > 2 * small["times"]["forward"]["median_s"]
         updates = {
-            system: bench.ask(
-                "optimizer", BUDGET_S, system=system, parameters=1 << 20, dtype="fp32"
-            )
-            for system in ("dtfm", "megatron")
+            name: bench.ask("optimizer", BUDGET_S, optimizer=name, parameters=1 << 20, dtype="fp32")
+            for name in ("sgd", "adam")
         }
-        sgd, adam = (updates[s]["times"]["update"]["median_s"] for s in ("dtfm", "megatron"))
+        sgd, adam = (updates[s]["times"]["update"]["median_s"] for s in ("sgd", "adam"))
         assert 0 < sgd < adam
         skipped = bench.ask("layer", 1e-9, hidden=64, **sizes)
         assert skipped["event"] == "skipped"
@@ -220,7 +223,7 @@ def test_the_process_ends_with_its_controller() -> None:
 
 def test_a_layer_beyond_this_machine_s_memory_is_skipped() -> None:
     """On a CPU, whose allocator refuses a matrix of 4 TB."""
-    bench = calibrate.Bench(torch.device("cpu"), cpu_stopwatch)
+    bench = calibrate.DeviceBench(torch.device("cpu"), cpu_stopwatch)
     order = {"op": "layer", "hidden": 1_000_000, "heads": 1, "sequence": 1, "micro_batch": 1}
     found = bench.serve({**order, "dtype": "fp32", "budget_s": 1.0})
     assert found == {"event": "skipped", "reason": "out of memory"}
@@ -228,7 +231,7 @@ def test_a_layer_beyond_this_machine_s_memory_is_skipped() -> None:
 
 def test_out_of_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest can still be measured."""
-    bench = calibrate.Bench(torch.device("cpu"), cpu_stopwatch)
+    bench = calibrate.DeviceBench(torch.device("cpu"), cpu_stopwatch)
 
     def fail(order: object) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory")

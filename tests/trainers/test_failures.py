@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import re
 import resource
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,54 +18,31 @@ from typing import Any
 import pytest
 
 from netbench.errors import TestbedError
-from netbench.plan import Plan, plan_hash
-from netbench.testbed import activity, ranks
-from netbench.testbed.activity import Sample, read_sample
-from netbench.testbed.namespaces import SocketChannel, node_addresses
-from netbench.testbed.ranks import RankPool
-from netbench.testbed.transport import Channel
-from tests.trainers.conftest import connect_to, make_plan
+from netbench.plan.model import Plan
+from netbench.testbed.ranks import hangs as activity
+from netbench.testbed.ranks import pool as ranks
+from netbench.testbed.ranks.pool import RankPool
+from netbench.testing.plans import small_plan
+from tests.ports import free_port
+from tests.trainers.loopback import Loopback
 from tests.trainers.parity import real_plan
-from tests.trainers.test_rank import ended
-
-NODES = tuple(
-    dataclasses.replace(node, address="127.0.0.1", interface="lo")
-    for node in node_addresses([f"lab-{index}" for index in range(4)])
-)
-
-
-class LoopbackTransport:
-    """Ranks of a fork server, all in the namespace of this test."""
-
-    def __init__(self, fork_server: str) -> None:
-        self._fork_server = fork_server
-
-    def start_rank(self, node: int, rank: int) -> Channel:
-        channel = SocketChannel(connect_to(self._fork_server))
-        channel.send(json.dumps({"op": "fork", "rank": rank, "netns": None}))
-        return channel
+from tests.trainers.rank_processes import PATIENCE_S, connect_to, ended
 
 
 class Pool:
-    """A pool of four connected ranks that has prepared a plan, and their processes."""
+    """A pool of four connected ranks that has prepared its plan, and their processes."""
 
-    def __init__(self, fork_server: str, plan: Plan) -> None:
-        self.pool = RankPool(NODES, range(4), self._read)
-        started = self.pool.start(LoopbackTransport(fork_server), lambda count: None)
+    def __init__(self, fork_server: str, plan: Plan, prepared: bool) -> None:
+        self.pool = RankPool(Loopback(fork_server), plan)
+        started = self.pool.start(lambda count: None)
         self.pids = [message["pid"] for message in started]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.pool.connect(port)
-        self.pool.prepare(plan)
-        self._hash, self.iteration = plan_hash(plan), 0
-
-    def _read(self) -> Sample:
-        """Only processes: what else this machine does on loopback is not theirs."""
-        return dataclasses.replace(read_sample(), num_bytes=0)
+        self.pool.connect(free_port())
+        if prepared:
+            self.pool.prepare()
+        self.iteration = 0
 
     def run(self) -> list[dict[str, Any]]:
-        answers = self.pool.run(self._hash, self.iteration, 0.0)
+        answers = self.pool.run(self.iteration, 0.0)
         self.iteration += 1
         return answers
 
@@ -82,8 +56,8 @@ class Pool:
 def start_pool(fork_server: str) -> Iterator[Callable[..., Pool]]:
     pools: list[Pool] = []
 
-    def start(plan: Plan, server: str = fork_server) -> Pool:
-        pools.append(Pool(server, plan))
+    def start(plan: Plan, server: str = fork_server, prepared: bool = True) -> Pool:
+        pools.append(Pool(server, plan, prepared))
         return pools[-1]
 
     yield start
@@ -95,7 +69,7 @@ def start_pool(fork_server: str) -> Iterator[Callable[..., Pool]]:
 
 
 def caught_in(pool: Pool) -> str:
-    """What the next iteration raises."""
+    """Return the error of the next iteration."""
     with pytest.raises(TestbedError) as caught:
         pool.run()
     return str(caught.value)
@@ -103,22 +77,23 @@ def caught_in(pool: Pool) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_rank_is_the_cause_and_its_peers_are_not(
-    start_pool: Callable[..., Pool], number: signal.Signals
+    start_pool: Callable[..., Pool], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped, so that the others are inside the iteration when they lose it; each complains."""
-    pool = start_pool(make_plan())
+    monkeypatch.setattr(ranks, "SETTLE_S", PATIENCE_S)  # ends once all have complained
+    pool = start_pool(small_plan())
     pool.run()
     pool.hit(2, signal.SIGSTOP)
     # A stopped process takes a signal but SIGKILL only once it goes on.
     threading.Timer(0.5, pool.hit, (2, number, signal.SIGCONT)).start()
     said = caught_in(pool)
     assert said.startswith(f"rank 2 on lab-2: was killed by {number.name}, in iteration 1 of dtfm")
-    assert said.endswith("; 3 others lost a connection by it")
+    assert said.endswith("; 3 others then lost a connection")
 
 
 def test_ranks_that_lost_a_peer_end_too(start_pool: Callable[..., Pool]) -> None:
     """None of them is left to wait for ever."""
-    pool = start_pool(make_plan())
+    pool = start_pool(small_plan())
     pool.run()
     pool.hit(0, signal.SIGKILL)
     caught_in(pool)
@@ -130,10 +105,10 @@ def test_a_stopped_rank_is_named_and_those_who_wait_for_it_are_not(
     start_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here after 2 s without bytes."""
+    pool = start_pool(small_plan())
+    pool.run()
     monkeypatch.setattr(activity, "QUIET_S", 2.0)
     monkeypatch.setattr(ranks, "WATCH_S", 0.5)
-    pool = start_pool(make_plan())
-    pool.run()
     pool.hit(1, signal.SIGSTOP)
     said = caught_in(pool)
     assert "stopped, by a signal or a debugger: rank 1 on lab-1, in iteration 1 of dtfm" in said
@@ -143,11 +118,11 @@ def test_a_stopped_rank_is_named_and_those_who_wait_for_it_are_not(
 
 def test_a_rank_without_memory_says_so(start_pool: Callable[..., Pool]) -> None:
     """A limit that a larger plan exceeds, on one of four."""
-    pool = start_pool(make_plan())
+    pool = start_pool(small_plan(gradient_bytes=1 << 30), prepared=False)
     limit = address_space_bytes(pool.pids[3]) + (64 << 20)
     resource.prlimit(pool.pids[3], resource.RLIMIT_AS, (limit, limit))
     with pytest.raises(TestbedError, match=r"^rank 3 on lab-3: out of memory: .*, in the prep"):
-        pool.pool.prepare(make_plan(gradient_bytes=1 << 30))
+        pool.pool.prepare()
 
 
 def test_a_loss_that_is_not_a_number_ends_the_run(
@@ -176,7 +151,7 @@ def diverging(tmp_path: Path) -> Iterator[str]:
     server = subprocess.Popen(
         [
             *(sys.executable, "-c"),
-            "import sys, pathlib, netbench.trainers.real as real\n"
+            "import sys, pathlib, netbench.trainers.layers.real as real\n"
             "from netbench.trainers.fork_server import serve\n"
             "real.SGD_LEARNING_RATE = 1e30\n"
             "serve(pathlib.Path(sys.argv[1]))",
@@ -193,7 +168,7 @@ def wait_ended(pid: int) -> None:
     """Block until a process that is not ours has ended."""
     with contextlib.suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
-        assert select.select([process], [], [], 10.0)[0], f"process {pid} lives"
+        assert select.select([process], [], [], PATIENCE_S)[0], f"process {pid} lives"
         os.close(process)
 
 

@@ -12,7 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.trainers.conftest import RankProcesses, connect_to
+import pytest
+
+from netbench.plan.experiment import rank_modules
+from netbench.plan.model import Layout, Plan
+from tests.trainers.rank_processes import PATIENCE_S, RankProcesses, connect_to
 
 
 def test_the_first_message_must_ask_for_a_fork(fork_server: str) -> None:
@@ -60,7 +64,7 @@ def test_ranks_end_with_their_server(tmp_path: Path) -> None:
         server.send_signal(signal.SIGKILL)
         server.wait()
     # A pidfd is readable once its process has ended.
-    assert select.select([rank], [], [], 10)[0] == [rank]
+    assert select.select([rank], [], [], PATIENCE_S)[0] == [rank]
     os.close(rank)
     ranks.close()
 
@@ -72,3 +76,34 @@ def test_a_connection_that_asks_for_nothing_harms_nobody(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(fork_server)
     assert len(start_ranks(1).pids) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "imported"),
+    [
+        ({"system": "megatron", "layout": Layout(tp=2, dp=2)}, set()),
+        ({"system": "zero3"}, set()),
+        (
+            {"system": "megatron", "layout": Layout(tp=2, dp=2), "compute": "cpu"},
+            {"torch.distributed.tensor"},
+        ),
+        ({"system": "fsdp", "compute": "cpu"}, {"torch.distributed.fsdp", "torch._dynamo"}),
+    ],
+)
+def test_only_plans_that_need_them_import_dtensors_and_fsdp(
+    plan_of: Callable[..., Plan], fields: dict[str, Any], imported: set[str]
+) -> None:
+    """Each takes a second of CPU."""
+    heavy = {"torch.distributed.tensor", "torch.distributed.fsdp", "torch._dynamo"}
+    modules = ["netbench.trainers.fork_server", *rank_modules(plan_of(**fields))]
+    script = (
+        "import importlib, sys\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    found = heavy & set(done.stdout.split())
+    assert imported <= found
+    assert imported or not found

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.conftest import RankProcesses
 from tests.trainers.parity import TOLERANCE, real_plan, reference_losses, trained_losses
+from tests.trainers.rank_processes import RankProcesses
 
 Start = Callable[[int], RankProcesses]
 
 SHARED: dict[str, Any] = {"system": "megatron", "dp": 1, "batch": 4}
-"""Where ranks share layers: as few micro-batches as there is something to see."""
+"""Ranks that share layers run as few micro-batches as the test needs."""
 
 ZERO3: dict[str, Any] = {"system": "zero3", "layers": (4,), "dp": 4}
 """Two micro-steps."""

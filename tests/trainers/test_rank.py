@@ -5,21 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netbench.plan import Plan, plan_to_json
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits to be reaped."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
+from netbench.plan.model import Plan
+from netbench.plan.serial import plan_to_json
+from tests.trainers.rank_processes import ended
 
 
 def test_a_rank_ends_with_its_channel(start_ranks: Callable[[int], Any]) -> None:
@@ -82,7 +74,7 @@ def test_a_rank_serves_its_standard_streams_too() -> None:
         input='{"op": "dance"}\n',
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     started, error = done.stdout.splitlines()

@@ -13,7 +13,6 @@ from netbench.scenario.model import DeviceProfile, Workload
 from netbench.workload.costs import (
     activation_bytes,
     backward_factor,
-    gradient_bytes,
     layer_forward_flops,
     layer_matrices,
     layer_parameters,
@@ -72,22 +71,18 @@ def test_gpt_xl_has_its_published_sizes() -> None:
     """1.27 billion parameters; 8 MiB of activation; 288 and about 409 MiB of gradients."""
     assert model_parameters(GPT_XL) == pytest.approx(1.27e9, rel=0.005)
     assert activation_bytes(GPT_XL) == 8 * 2**20
-    stage = 3 * layer_parameters(GPT_XL)
-    assert gradient_bytes("dtfm", GPT_XL, stage) / 2**20 == pytest.approx(288, rel=1e-3)
-    first = gradient_bytes("dtfm", GPT_XL, stage + GPT_XL.embedding_parameters)
-    assert first / 2**20 == pytest.approx(409, rel=0.005)
+    first, second, *_ = stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=8)
+    assert second.gradient_bytes / 2**20 == pytest.approx(288, rel=1e-3)
+    assert first.gradient_bytes / 2**20 == pytest.approx(409, rel=0.005)
 
 
-def test_megatron_sends_gradients_in_fp32_and_the_others_in_the_models_dtype() -> None:
-    """4 bytes per parameter against 2."""
-    fp32 = dataclasses.replace(GPT_XL, dtype="fp32")
-    assert [gradient_bytes(name, GPT_XL, 10) for name in ("dtfm", "megatron", "zero3")] == [
-        20,
-        40,
-        20,
-    ]
-    assert gradient_bytes("dtfm", fp32, 10) == 40
-    assert gradient_bytes("megatron", dataclasses.replace(GPT_XL, dtype="fp64"), 10) == 80
+def test_gradients_are_sent_in_the_dtype_that_is_asked_for() -> None:
+    """4 bytes per parameter against the model's 2."""
+    own, sent = (
+        stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=1, gradient_dtype=dtype)[0]
+        for dtype in ("", "fp32")
+    )
+    assert sent.gradient_bytes == 2 * own.gradient_bytes == 4 * sent.parameters
 
 
 def test_stages_split_layers_evenly_and_the_first_has_the_embeddings() -> None:

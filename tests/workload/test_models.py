@@ -19,10 +19,12 @@ from netbench.scenario.model import NAMED_MODELS, Workload
 from netbench.workload.costs import pflop_per_iteration
 from netbench.workload.models import MODELS, Block
 
+LABELS = {label: str(label) for label in range(1000)}
+
 
 def resnet(depths: list[int], widths: list[int], layer: str) -> nn.Module:
     return ResNetForImageClassification(
-        ResNetConfig(depths=depths, hidden_sizes=widths, layer_type=layer, num_labels=1000)
+        ResNetConfig(depths=depths, hidden_sizes=widths, layer_type=layer, id2label=LABELS)
     )
 
 
@@ -40,11 +42,16 @@ SAMPLES = {
 
 
 def parts(model: nn.Module) -> list[nn.Module]:
-    """What corresponds to the blocks."""
+    """The modules that correspond to the blocks."""
     if isinstance(model, ResNetForImageClassification):
-        stages = [block for stage in model.resnet.encoder.stages for block in stage.layers]
+        stages = [
+            block
+            for stage in model.resnet.encoder.get_submodule("stages").children()
+            for block in stage.get_submodule("layers").children()
+        ]
         return [model.resnet.embedder, *stages, model.classifier]
     assert isinstance(model, BertForSequenceClassification)
+    assert model.bert.pooler is not None
     head = nn.ModuleList([model.bert.pooler, model.classifier])
     return [model.bert.embeddings, *model.bert.encoder.layer, head]
 
@@ -67,7 +74,7 @@ def test_the_work_of_a_block_is_its_own() -> None:
     """One block of each kind, counted alone on what it is given."""
     with torch.device("meta"):
         model = BUILT["resnet101"]()
-        block = model.resnet.encoder.stages[2].layers[0]  # narrower, with a shortcut
+        block = model.get_submodule("resnet.encoder.stages.2.layers.0")  # narrower, with a shortcut
         with FlopCounterMode(display=False) as counted:
             block(torch.empty(1, 512, 28, 28))
     named: dict[str, Block] = {block.name: block for block in MODELS["resnet101"].blocks}

@@ -28,7 +28,7 @@ def write(folder: Path, *numbers: int, dtype: str = "<u2") -> Path:
 
 
 def test_the_vocabulary_is_what_positions_leave_of_the_embeddings() -> None:
-    """Of none, bytes; too few parameters are refused with how many it takes."""
+    """Without embedding parameters it is bytes; too few are refused with the number needed."""
     assert vocabulary_size(MODEL) == VOCABULARY
     without = dataclasses.replace(MODEL, embedding_parameters=0)
     assert vocabulary_size(without) == DEFAULT_VOCABULARY == 256
@@ -58,8 +58,8 @@ def test_only_what_is_read_must_be_in_the_vocabulary(tmp_path: Path) -> None:
             "u1",
             "token file: .* not a multiple of the data-type size; expected",
         ),
-        (range(1, 20), "<i4", "every second 16-bit number is 0, as if they were of 32 or 64 bits"),
-        (range(1, 20), "<i8", "every second 16-bit number is 0, as if they were of 32 or 64 bits"),
+        (range(1, 20), "<i4", "every second 16-bit number is 0, as in 32-bit or 64-bit numbers"),
+        (range(1, 20), "<i8", "every second 16-bit number is 0, as in 32-bit or 64-bit numbers"),
         (range(1, 20), ">u2", "token 8 is 2304; the model knows 0 to 99"),
     ],
 )
@@ -76,7 +76,7 @@ def test_an_array_that_numpy_saved_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npy"
     np.save(path, np.arange(100, dtype="<u2"))
     with pytest.raises(
-        PlanError, match=r"was written by numpy\.save, with a head; expected little"
+        PlanError, match=r"was written by numpy\.save, with a header; expected little"
     ):
         check_token_file(path, MODEL, 1)
 

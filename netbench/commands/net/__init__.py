@@ -1,7 +1,7 @@
-"""`netbench net`: give machines a network, prove that they have it, and give the old one back.
+"""`netbench net`: give machines a network, verify it, and restore the old one.
 
-One module per command. `target` reads what it is about, a scenario and an inventory; `machines` are
-those of an inventory, `local` those of a network held open here, `nodes` either.
+One module per command. `options` says where the network is: `hosts` opens those of an inventory,
+`persistent` a network of this machine.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import click
 from netbench.commands.lazy import Commands, LazyGroup
 
 COMMANDS: Commands = {
-    "plan": ("netbench.commands.net.plan", "command", "Say what apply would do; change nothing."),
-    "apply": ("netbench.commands.net.apply", "command", "Give hosts the network of a scenario."),
-    "show": ("netbench.commands.net.show", "command", "What hosts hold, against the scenario."),
-    "watch": ("netbench.commands.net.watch", "command", "What links carry, live."),
-    "clear": ("netbench.commands.net.clear", "command", "Put hosts back as they were."),
-    "inventory": ("netbench.commands.net.inventory", "command", "Say what an inventory means."),
-    "shell": ("netbench.commands.net.shell", "command", "Be in a node of a network held open."),
-    "verify": ("netbench.commands.net.verify", "command", "Measure it against the scenario."),
-    "measure": ("netbench.commands.net.measure", "command", "Measure machines as they are."),
-    "import": ("netbench.commands.net.import_", "command", "Make a scenario of measurements."),
-    "trace": ("netbench.commands.net.trace", "trace", "Write a trace of links that change."),
-    "replay": ("netbench.commands.net.replay", "command", "Play a trace of links that change."),
+    "plan": ("netbench.commands.net.plan", "Print what apply would do; change nothing."),
+    "apply": ("netbench.commands.net.apply", "Give hosts the network of a scenario."),
+    "show": ("netbench.commands.net.show", "Compare what hosts hold with the scenario."),
+    "watch": ("netbench.commands.net.watch", "Show the traffic on links, live."),
+    "clear": ("netbench.commands.net.clear", "Restore hosts as they were."),
+    "inventory": ("netbench.commands.net.inventory", "Print the hosts of an inventory."),
+    "shell": ("netbench.commands.net.shell", "Open a shell in a node of a persistent network."),
+    "verify": ("netbench.commands.net.verify", "Measure hosts and compare with the scenario."),
+    "measure": ("netbench.commands.net.measure", "Measure the network that machines have."),
+    "import": ("netbench.commands.net.import_", "Convert measurements to a scenario."),
+    "trace": ("netbench.commands.net.trace", "Write a trace of links that change."),
+    "replay": ("netbench.commands.net.replay", "Play a trace of links that change."),
 }
 
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def net() -> None:
-    """Shape a network, prove it, and get the old one back."""
+    """Shape a network, verify it, and restore the old one."""

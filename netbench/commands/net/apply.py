@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from netbench.commands.net.local import hold_scenario
-from netbench.commands.net.machines import (
-    Looked,
-    Machines,
-    check_problems,
+from netbench.commands.net.hosts import (
+    check_deviations,
+    check_where,
     clear_hosts,
     host_table,
-    look,
     open_console,
-    open_machines,
+    open_fleet,
     wait,
 )
-from netbench.commands.net.nodes import check_where
-from netbench.commands.quantity import Quantity
+from netbench.commands.net.shell import describe
+from netbench.commands.options import FILE, QuantityType
 from netbench.errors import UsageError
-from netbench.network.agent import MAX_LEASE_S
-from netbench.network.fleet import ARM_LEASE_S, settings
-from netbench.scenario import load_scenario
-from netbench.testbed.choose import HELD_REQUESTS
+from netbench.network.remote.agent.messages import MAX_LEASE_S
+from netbench.network.remote.facts import settings
+from netbench.network.remote.fleet import ARM_LEASE_S, Applied, Fleet
+from netbench.network.remote.preflight import Inspection, inspect
+from netbench.progress import open_progress
+from netbench.scenario import Scenario, load_scenario
+from netbench.testbed.machine.choose import PERSISTENT_REQUESTS
+from netbench.testbed.persistent.client import find_persistent, keep_network
+from netbench.testbed.persistent.scenario import choose_testbed, warning
 from netbench.units import format_time, parse_time
 
 NO_END = "none"
@@ -35,7 +39,7 @@ DEFAULT_LEASE = "1h"
 
 
 def _lease(text: str) -> float | None:
-    """Seconds, None without end. Raises ValueError."""
+    """Parse a lease: seconds, or None for one without end. Raises ValueError."""
     if text == NO_END:
         return None
     lease_s = parse_time(text)
@@ -48,24 +52,26 @@ def _lease(text: str) -> float | None:
 @click.argument("scenario", metavar="SCENARIO")
 @click.option(
     "--inventory",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The hosts, in the order of the scenario's nodes (YAML).",
 )
 @click.option(
-    "--testbed", type=click.Choice(HELD_REQUESTS), help="Hold it open on this machine instead."
+    "--testbed",
+    type=click.Choice(PERSISTENT_REQUESTS),
+    help="Keep the network open on this machine instead, in namespaces.",
 )
 @click.option(
     "--lease",
     "lease_s",
-    type=Quantity("TIME", _lease),
+    type=QuantityType("TIME", _lease),
     default=DEFAULT_LEASE,
     show_default=True,
-    help=f"After this the hosts clear themselves; {NO_END}: they wait for `clear`.",
+    help=f"Time after which the hosts clear themselves. {NO_END}: they wait for `clear`.",
 )
 @click.option("--hold", is_flag=True, help="Stay, and clear the hosts on Ctrl-C.")
-@click.option("--replace", is_flag=True, help="Put foreign root qdiscs aside until `clear`.")
-@click.option("--anyway", is_flag=True, help="Try although hosts cannot deliver all of it.")
+@click.option("--replace", is_flag=True, help="Set foreign root qdiscs aside until `clear`.")
+@click.option("--anyway", is_flag=True, help="Try even if hosts cannot deliver all of it.")
 def command(
     scenario: str,
     inventory: Path | None,
@@ -77,69 +83,100 @@ def command(
 ) -> int:
     """Give the hosts the network of SCENARIO: all of them, or none.
 
-    Only what differs is sent, and nothing is unshaped in between. From before the first change a
-    timer on every host puts back what was there when the lease ends, whatever happens to this
-    command; with --hold the lease is short, and renewed as long as the command runs.
+    Only differences are sent, and packets stay shaped meanwhile. Before the first change, every
+    host starts a timer. It restores the host when the lease ends, whatever happens to this command.
+    With --hold the lease is short, and is renewed while the command runs.
     """
     check_where(inventory, testbed)
     lease_from = click.get_current_context().get_parameter_source("lease_s")
     if lease_from is ParameterSource.COMMANDLINE and (hold or inventory is None):
         raise UsageError(
             "--lease is for hosts that this command leaves; with --hold and --testbed the network "
-            "is there as long as the command runs: leave --lease out"
+            "stays as long as the command runs: leave --lease out"
         )
     if inventory is None:
         assert testbed is not None
         if hold or replace or anyway:
             raise UsageError(
                 "--hold, --replace and --anyway are for hosts of an inventory; a network on this "
-                "machine is always held, and nothing else is in it"
+                "machine always lasts as long as the command, and nothing else is in it"
             )
-        return hold_scenario(load_scenario(scenario), testbed)
+        return _keep(load_scenario(scenario), testbed)
     console = open_console()
-    with open_machines(scenario, inventory, console) as machines:
-        found = look(machines, replace=replace)
-        check_problems(console, machines, found, anyway=anyway)
-        _apply(console, machines, found, ARM_LEASE_S if hold else lease_s, hold, replace)
+    with open_fleet(scenario, inventory, console) as (hosts, fleet):
+        wanted = hosts.scenario
+        found = inspect(fleet, wanted.network, hosts.exempt_ports, replace=replace)
+        check_deviations(console, hosts, found, anyway=anyway)
+        results = fleet.apply(
+            [found.programs[node] for node in sorted(found.programs)],
+            settings(wanted.network),
+            lease_s=ARM_LEASE_S if hold else lease_s,
+            replace=replace,
+            release=not hold,
+        )
+        _print_applied(console, fleet, found, results)
         if hold:
-            return _hold(console, machines, found)
+            return _hold(console, fleet, found, wanted)
     end = "until `netbench net clear`" if lease_s is None else f"for {format_time(lease_s)}"
-    console.print(f"{machines.target.scenario.name} is there, {end}")
+    console.print(f"{wanted.name} is there, {end}")
     return 0
 
 
-def _apply(
-    console: Console,
-    machines: Machines,
-    found: Looked,
-    lease_s: float | None,
-    hold: bool,
-    replace: bool,
+def _print_applied(
+    console: Console, fleet: Fleet, found: Inspection, results: Mapping[int, Applied]
 ) -> None:
-    results = machines.fleet.apply(
-        [found.programs[node] for node in sorted(found.programs)],
-        settings(machines.target.scenario.network),
-        lease_s=lease_s,
-        replace=replace,
-        release=not hold,
-    )
     table = host_table("interface", "tc commands", "notes")
     for node, result in sorted(results.items()):
         notes = [*result.notes]
         if result.replaced:
-            notes.append(f"put aside: {result.replaced}")
+            notes.append(f"set aside: {result.replaced}")
         interface = found.programs[node].interface
-        table.add_row(machines.names[node], interface, str(result.num_commands), "; ".join(notes))
+        table.add_row(fleet.name(node), interface, str(result.num_commands), "; ".join(notes))
     console.print(table)
 
 
-def _hold(console: Console, machines: Machines, found: Looked) -> int:
-    console.print(f"{machines.target.scenario.name} is held; Ctrl-C clears the hosts")
+def _hold(console: Console, fleet: Fleet, found: Inspection, scenario: Scenario) -> int:
+    console.print(f"{scenario.name} stays until Ctrl-C, which clears the hosts")
     programs = list(found.programs.values())
     try:
-        machines.fleet.hold(programs, wait, lambda text: console.print(text, markup=False))
+        fleet.keep_leases(programs, wait, lambda text: console.print(text))
     except KeyboardInterrupt:
         console.print()
     finally:
-        left = clear_hosts(console, machines)
+        left = clear_hosts(console, fleet)
     return 1 if left else 0
+
+
+def _keep(scenario: Scenario, testbed: str) -> int:
+    """Keep the scenario's network open until Ctrl-C, or `netbench net clear --testbed local`.
+
+    testbed: one of `choose.PERSISTENT_REQUESTS`. Raises UsageError, TestbedError, NetworkError.
+    """
+    choice, host = choose_testbed(testbed)
+    click.echo(f"testbed: {choice.testbed} ({choice.reason})")
+    if text := warning(choice.testbed, scenario):
+        click.echo(f"network: {text}")
+    with ExitStack() as open_until_end:
+        with open_progress() as progress:
+            network = keep_network(
+                scenario.name,
+                scenario.network,
+                [node.name for node in scenario.nodes],
+                testbed=choice.testbed,
+                machine=host,
+                on_phase=progress.advance,
+            )
+            wait = open_until_end.enter_context(network)
+        click.echo(describe(find_persistent(scenario.name)))
+        first = scenario.nodes[0].name
+        click.echo(
+            f"\nEnter a node from another terminal:  netbench net shell {first}\n"
+            f"Run one command there:               netbench net shell {first} -- ip route\n"
+            "Ctrl-C ends the network.",
+        )
+        try:
+            wait()
+        except KeyboardInterrupt:
+            click.echo()
+    click.echo(f"{scenario.name} is gone")
+    return 0

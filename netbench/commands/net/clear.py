@@ -6,48 +6,55 @@ import time
 from pathlib import Path
 
 import click
+from rich.text import Text
 
-from netbench.commands.net.local import end_held
-from netbench.commands.net.machines import host_table, open_console, open_machines
-from netbench.commands.net.nodes import check_where, nodes_options
-from netbench.network.courier import Refused
-from netbench.network.fleet import Cleared
+from netbench.commands.net.hosts import (
+    host_table,
+    nodes_options,
+    open_console,
+    open_fleet,
+)
+from netbench.network.remote.deployer import AgentRefused
+from netbench.network.remote.fleet import Cleared
 from netbench.scenario import load_scenario
+from netbench.testbed.persistent.client import find_persistent
 
 
 @click.command("clear")
 @nodes_options
-@click.option("--force", is_flag=True, help="Also what somebody else has shaped.")
-def command(scenario: str, inventory: Path | None, testbed: str | None, force: bool) -> int:
-    """Put the hosts of SCENARIO back as they were: qdiscs and settings, and only netbench's own.
+@click.option("--force", is_flag=True, help="Clear even what somebody else has shaped.")
+def command(scenario: str, inventory: Path | None, force: bool) -> int:
+    """Restore qdiscs and settings of the hosts of SCENARIO that netbench changed, and only those.
 
-    Fine where nothing is shaped. Exit code 1: a host was not cleared; it says which and when it
-    will do that itself.
+    Does nothing where nothing is shaped. Exit code 1: a host was not cleared. The table names it
+    and tells when it clears itself.
     """
-    check_where(inventory, testbed)
     if inventory is None:
-        return end_held(load_scenario(scenario).name)
+        network = find_persistent(load_scenario(scenario).name)
+        network.stop()
+        click.echo(f"{network.name} is gone; process {network.pid} kept it")
+        return 0
     console = open_console()
-    with open_machines(scenario, inventory, console) as machines:
-        results = machines.fleet.clear("any" if force else "owner")
-        left_s = machines.fleet.cleared_by(results)
+    with open_fleet(scenario, inventory, console) as (hosts, fleet):
+        results = fleet.clear("any" if force else "owner")
+        left_s = fleet.cleared_by(results)
     table = host_table("result", "notes")
     num_left = 0
     for node, result in results.items():
-        name = machines.names[node]
+        name = hosts.names[node]
         if isinstance(result, Cleared):
             outcome = "cleared" if result.cleared else "nothing there"
             table.add_row(name, outcome, "; ".join(result.notes))
         else:
             num_left += 1
-            when = "" if isinstance(result, Refused) else f"; {_itself(left_s)}"
-            table.add_row(name, "[red]not cleared[/red]", f"{result}{when}")
+            when = "" if isinstance(result, AgentRefused) else f"; {_itself(left_s)}"
+            table.add_row(name, Text("not cleared", "red"), f"{result}{when}")
     console.print(table)
     return 1 if num_left else 0
 
 
 def _itself(left_s: float | None) -> str:
-    """When a host that was not reached clears itself: as the others would have."""
+    """Say when an unreachable host clears itself, given the leases of the others."""
     if left_s is None:
         return "if it is shaped it clears itself when its lease ends"
     end = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() + left_s))

@@ -1,73 +1,62 @@
-"""`netbench net import FILE...`: a scenario from measurements of a network that somebody has."""
+"""`netbench net import FILE...`: convert measurements of a real network to a scenario."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from netbench.commands.files import write_text
-from netbench.commands.quantity import RATE, TIME
+from netbench.commands.options import FILE, RATE, TIME
+from netbench.commands.output import write_text
 from netbench.errors import ScenarioError, UsageError
-from netbench.scenario.matrices import (
-    Frame,
-    Matrix,
-    completed,
-    matrix_csv,
-    merge,
-    renamed,
-    scenario_yaml,
-)
+from netbench.scenario.export import Frame, matrix_csv, scenario_yaml
+from netbench.scenario.matrices import Matrix, completed, merge, renamed
 from netbench.scenario.model import Link
 from netbench.scenario.readings import Reader, read_matrix
 
 
 @click.command("import")
 @click.argument("files", metavar="[SOURCE,DESTINATION=]FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write here, not to stdout.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Write the matrix too.")
-@click.option("--name", help="Of the scenario.  [default: the output's]")
-@click.option("--title", default="", help="Of the scenario, in words.")
-@click.option("--rename", "renames", multiple=True, metavar="PLACE=NAME", help="Call a place NAME.")
-@click.option("--symmetric", is_flag=True, help="What is missing one way is as the way back.")
-@click.option("--round-trip", is_flag=True, help="Delays in tables are round trips: take half.")
-@click.option("--delay-unit", default="", metavar="UNIT", help="Of bare delays in tables: ms.")
-@click.option("--bandwidth-unit", default="", metavar="UNIT", help="Of bare bandwidths: Gbit.")
-@click.option("--jitter", is_flag=True, help="Take jitter too, where there is any.")
-@click.option("--nodes", default=1, type=click.IntRange(1), help="Per region.  [default: 1]")
-@click.option("--device", default="V100", help="Of every node.  [default: V100]")
-@click.option("--inside-delay", type=TIME, help="One way in a region.")
-@click.option("--inside-bandwidth", type=RATE, help="In a region.")
-@click.option("--inside-note", default="", help="Where the figures inside regions are from.")
-@click.option("--comment", "comments", multiple=True, help="A line at the head of the file.")
+@click.option("-o", "--output", type=FILE, help="File to write instead of stdout.")
+@click.option("--csv", type=FILE, help="File for the matrix.")
+@click.option("--name", help="Name of the scenario.  [default: the output's]")
+@click.option("--title", default="", help="Title of the scenario.")
+@click.option(
+    "--rename", "renames", multiple=True, metavar="PLACE=NAME", help="Rename a place to NAME."
+)
+@click.option("--symmetric", is_flag=True, help="Fill a missing direction with the opposite one.")
+@click.option("--round-trip", is_flag=True, help="Delays in tables are round trips: halve them.")
+@click.option("--delay-unit", default="", metavar="UNIT", help="Unit of bare delays in tables: ms.")
+@click.option("--bandwidth-unit", default="", metavar="UNIT", help="Unit of bare bandwidths: Gbit.")
+@click.option("--jitter", is_flag=True, help="Import jitter too, if there is any.")
+@click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes per region.  [default: 1]")
+@click.option("--device", default="V100", help="Device of every node.  [default: V100]")
+@click.option("--inside-delay", type=TIME, help="One-way delay inside regions.")
+@click.option("--inside-bandwidth", type=RATE, help="Bandwidth inside regions.")
+@click.option("--inside-note", default="", help="Source of the figures inside regions.")
+@click.option("--comment", "comments", multiple=True, help="Comment line at the head of the file.")
 def command(
     *,
     files: tuple[str, ...],
     output: Path | None,
     csv: Path | None,
-    name: str | None,
-    title: str,
     renames: tuple[str, ...],
     symmetric: bool,
-    round_trip: bool,
-    delay_unit: str,
-    bandwidth_unit: str,
-    jitter: bool,
-    nodes: int,
-    device: str,
     inside_delay: float | None,
     inside_bandwidth: float | None,
-    inside_note: str,
-    comments: tuple[str, ...],
+    **options: Any,
 ) -> None:
-    """Write a scenario from what was measured: FILEs of `iperf3 -J`, of ping, and tables in CSV.
+    """Write a scenario from measurements: FILEs of `iperf3 -J`, of ping, and tables in CSV.
 
-    A table is square (places at its head and side, one file for delays, one for bandwidths) or has
-    a row per pair: source, destination and columns such as rtt_ms, one_way_delay_ms,
-    bandwidth_gbps. What ping printed needs SOURCE,DESTINATION= in front. Delays are one way: of a
-    round trip half is taken.
+    A table is square, with places as its header row and first column, one file for delays and one
+    for bandwidths; or it has a row per pair, with source, destination and columns such as rtt_ms,
+    one_way_delay_ms and bandwidth_gbps. Output of ping needs the prefix SOURCE,DESTINATION=.
+    Delays are one way: round trips are halved.
     """
-    reader = Reader(round_trip=round_trip, delay_unit=delay_unit, bandwidth_unit=bandwidth_unit)
+    units = ("round_trip", "delay_unit", "bandwidth_unit")
+    reader = Reader(**{name: options[name] for name in units})
     matrix = merge([_read(file, reader) for file in files])
     matrix = completed(renamed(matrix, dict(map(_rename, renames))), symmetric=symmetric)
     inside = None
@@ -77,37 +66,32 @@ def command(
     elif inside_bandwidth is not None:
         raise UsageError("--inside-bandwidth needs --inside-delay")
     frame = Frame(
-        name=name or (output.stem if output else "imported"),
-        title=title,
-        nodes_per_region=nodes,
-        device=device,
+        name=options["name"] or (output.stem if output else "imported"),
+        title=options["title"],
+        nodes_per_region=options["nodes"],
+        device=options["device"],
         inside=inside,
-        inside_note=inside_note,
-        jitter=jitter,
-        comments=comments,
+        inside_note=options["inside_note"],
+        jitter=options["jitter"],
+        comments=options["comments"],
     )
     if csv is not None:
         write_text(csv, matrix_csv(matrix), "the matrix")
     write_text(output, scenario_yaml(matrix, frame), f"{len(matrix.places)} places")
 
 
-def _read(word: str, reader: Reader) -> Matrix:
-    """The readings of a word of the command line: a file, or whose it is and a file."""
-    pair, mark, file = word.rpartition("=")
-    if mark and not Path(word).exists():
+def _read(argument: str, reader: Reader) -> Matrix:
+    """Read an argument: a file, or SOURCE,DESTINATION=FILE."""
+    pair, mark, file = argument.rpartition("=")
+    if mark and not Path(argument).exists():
         ends = tuple(pair.split(","))
         if len(ends) != 2 or not all(ends):
             raise UsageError(
-                f'"{word}": expected SOURCE,DESTINATION=FILE, e.g. ohio,tokyo=ping.txt'
+                f'"{argument}": expected SOURCE,DESTINATION=FILE, e.g. ohio,tokyo=ping.txt'
             )
-        reader = Reader(
-            pair=(ends[0], ends[1]),
-            delay_unit=reader.delay_unit,
-            bandwidth_unit=reader.bandwidth_unit,
-            round_trip=reader.round_trip,
-        )
+        reader = replace(reader, pair=(ends[0], ends[1]))
     else:
-        file = word
+        file = argument
     try:
         return read_matrix(file, Path(file).read_text(encoding="utf-8-sig"), reader)
     except OSError as error:
@@ -116,8 +100,8 @@ def _read(word: str, reader: Reader) -> Matrix:
         raise ScenarioError(f"{file}: is not text in UTF-8: {error.reason}") from None
 
 
-def _rename(word: str) -> tuple[str, str]:
-    place, mark, name = word.partition("=")
+def _rename(argument: str) -> tuple[str, str]:
+    place, mark, name = argument.partition("=")
     if not (place and mark and name):
-        raise UsageError(f'--rename "{word}": expected PLACE=NAME, e.g. 10.0.0.5=ohio')
+        raise UsageError(f'--rename "{argument}": expected PLACE=NAME, e.g. 10.0.0.5=ohio')
     return place, name

@@ -1,4 +1,4 @@
-"""`netbench net measure`: what network some machines have, as they are."""
+"""`netbench net measure`: measure the network that machines have."""
 
 from __future__ import annotations
 
@@ -6,42 +6,46 @@ import itertools
 from pathlib import Path
 
 import click
+from rich.text import Text
 
-from netbench.commands.files import write_text
-from netbench.commands.live import wide_console
-from netbench.commands.net.target import data_addresses
 from netbench.commands.net.verify import observing
-from netbench.commands.quantity import TIME
+from netbench.commands.options import FILE, TIME
+from netbench.commands.output import wide_console, write_text
 from netbench.errors import UsageError
-from netbench.network.measure import Setting, measure_as_is, readings_of
-from netbench.report.grid import rich_table
-from netbench.report.matrix import measured_csv, measured_grid
-from netbench.scenario.matrices import Frame, completed, scenario_yaml
-from netbench.testbed.inventory import load_inventory
-from netbench.testbed.ssh import Hosts
+from netbench.network.probing.measure import Endpoints, Pace, measure_as_is, readings_of
+from netbench.report.tables.grid import rich_table
+from netbench.report.tables.matrix import measured_csv, measured_grid
+from netbench.scenario.export import Frame, scenario_yaml
+from netbench.scenario.matrices import completed
+from netbench.testbed.ssh.inventory import load_inventory
+from netbench.testbed.ssh.machines import Hosts
+from netbench.testbed.ssh.scenario_hosts import data_addresses
 
 
 @click.command("measure")
 @click.option(
     "--inventory",
     required=True,
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The hosts (YAML).",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a scenario.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Write the matrix.")
+@click.option("-o", "--output", type=FILE, help="File for a scenario.")
+@click.option("--csv", type=FILE, help="File for the matrix.")
 @click.option(
-    "--streams", type=click.IntRange(1, 128), default=8, help="Connections at once.  [default: 8]"
+    "--streams",
+    type=click.IntRange(1, 128),
+    default=8,
+    help="Number of parallel connections.  [default: 8]",
 )
-@click.option("--each", "each_s", type=TIME, default=2.0, help="Per transfer.  [default: 2s]")
+@click.option("--each", "each_s", type=TIME, default=2.0, help="Time per transfer.  [default: 2s]")
 @click.option(
     "--at-once",
     "together",
     is_flag=True,
-    help="Pairs without a common host at the same time: not if they share a line.",
+    help="Measure pairs without a common host at once. Not if they share a line.",
 )
-@click.option("--jitter", is_flag=True, help="Jitter goes into the scenario too.")
+@click.option("--jitter", is_flag=True, help="Write jitter into the scenario too.")
 def command(
     *,
     inventory: Path,
@@ -54,31 +58,31 @@ def command(
 ) -> int:
     """Measure delay, jitter, loss and throughput between all hosts, both ways.
 
-    Throughput is measured by one connection and by several at once. TCP and UDP port 26262 have to
-    be open between the hosts while it lasts.
+    Throughput is measured with one connection and with several at once. TCP and UDP port 26262 must
+    be open between the hosts meanwhile.
     """
     machines = load_inventory(inventory)
     names = [host.name for host in machines.hosts]
     if len(names) < 2:
-        raise UsageError(f"{inventory}: has one host; there is nothing to measure between")
+        raise UsageError(f"{inventory}: has one host; measuring needs at least two")
     console = wide_console()
     pairs = list(itertools.permutations(range(len(names)), 2))
     with Hosts(machines.hosts, machines.known_hosts) as hosts, observing(console) as progress:
-        setting = Setting(
+        endpoints = Endpoints(
             addresses=data_addresses(machines.hosts, hosts),
-            run=hosts.run,
+            nodes=hosts.nodes,
             python=[host.python for host in machines.hosts],
             shared_clock=False,
-            at_the_same_time=together,
-            progress=progress,
         )
-        found = measure_as_is(pairs, setting, streams, each_s)
+        pace = Pace(concurrent=together)
+        found = measure_as_is(pairs, endpoints, streams, each_s, pace=pace, progress=progress)
     matrix = readings_of(names, found)
     console.print(rich_table(measured_grid(names, found)), soft_wrap=True)
     for measurement in found:
         if measurement.error:
             src, dst = measurement.sample.flows[0]
-            console.print(f"[red]{names[src]} to {names[dst]}[/red]: {measurement.error}")
+            pair = (f"{names[src]} to {names[dst]}", "red")
+            console.print(Text.assemble(pair, f": {measurement.error}"))
     if csv is not None:
         write_text(csv, measured_csv(names, found, matrix), "the matrix")
     if output is not None:

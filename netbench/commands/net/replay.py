@@ -7,126 +7,126 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from netbench.commands.net.local import held_scenario
-from netbench.commands.net.machines import (
-    Machines,
-    check_problems,
+from netbench.commands.net.hosts import (
+    check_deviations,
     clear_hosts,
-    look,
+    nodes_options,
     open_console,
-    open_machines,
+    open_fleet,
     wait,
 )
-from netbench.commands.net.nodes import check_where, nodes_options
+from netbench.commands.options import FILE
+from netbench.commands.output import plain_table
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
-from netbench.network.fleet import ARM_LEASE_S, compile_replays_for, settings
-from netbench.network.replay import PRECISION_S, Played
-from netbench.network.trace import Change, Replay, fastest, read_trace
+from netbench.network.remote.facts import compile_replays_for, settings
+from netbench.network.remote.fleet import ARM_LEASE_S, Fleet
+from netbench.network.remote.preflight import inspect
+from netbench.network.traces.replay import PRECISION_S, Played
+from netbench.network.traces.trace import Change, Replay, fastest, read_trace
 from netbench.scenario import load_scenario
-from netbench.testbed.replay_held import replay_held
+from netbench.testbed.persistent.replay import replay_persistent
+from netbench.testbed.persistent.scenario import find_network
 from netbench.units import counted, format_time
 
 
 @click.command("replay")
 @nodes_options
-@click.argument("trace", metavar="TRACE", type=click.Path(path_type=Path))
+@click.argument("trace", metavar="TRACE", type=FILE)
 @click.option(
     "--then",
     type=click.Choice(["clear", "hold"]),
     default="clear",
     show_default=True,
-    help="After the last change; hold: until Ctrl-C.",
+    help="Action after the last change. hold: keep the network until Ctrl-C.",
 )
-@click.option("--replace", is_flag=True, help="Put foreign root qdiscs aside meanwhile.")
-@click.option("--anyway", is_flag=True, help="Try although hosts cannot deliver all of it.")
+@click.option("--replace", is_flag=True, help="Set foreign root qdiscs aside meanwhile.")
+@click.option("--anyway", is_flag=True, help="Try even if hosts cannot deliver all of it.")
 def command(
     scenario: str,
     trace: Path,
     inventory: Path | None,
-    testbed: str | None,
     then: str,
     replace: bool,
     anyway: bool,
 ) -> int:
     """Give nodes the network of SCENARIO, and change its links when TRACE says so.
 
-    With an inventory it is as `apply --hold`: Ctrl-C, or the end, puts the hosts back as they were.
-    With --testbed local the nodes are those of a network held open on this machine, which then has
-    its own links again. Exit code 3: some change was, or may have been, more than 1 ms late.
+    With an inventory it works like `apply --hold`: Ctrl-C, or the end, restores the hosts. With
+    --testbed local the nodes are those of the persistent network of this machine, which gets its
+    former links back. Exit code 3: some change was, or may have been, more than 1 ms late.
     """
-    check_where(inventory, testbed)
     changes = read_trace(trace, load_scenario(scenario).network.regions)
     console = open_console()
     if inventory is None:
         if replace or anyway:
             raise UsageError("--replace and --anyway are for hosts of an inventory")
-        return _replay_held(console, scenario, changes, is_held=then == "hold")
-    with open_machines(scenario, inventory, console) as machines:
-        network = machines.target.scenario.network
-        found = look(machines, replace=replace, network=fastest(network, changes))
-        check_problems(console, machines, found, anyway=anyway)
-        replays = compile_replays_for(network, changes, found.facts, machines.target.exempt_ports)
+        return _replay_persistent(console, scenario, changes, stays=then == "hold")
+    with open_fleet(scenario, inventory, console) as (hosts, fleet):
+        network = hosts.scenario.network
+        most = fastest(network, changes)
+        found = inspect(fleet, most, hosts.exempt_ports, replace=replace)
+        check_deviations(console, hosts, found, anyway=anyway)
+        replays = compile_replays_for(network, changes, found.facts, hosts.exempt_ports)
         programs = [replays[node].program for node in sorted(replays)]
-        machines.fleet.apply(
+        fleet.apply(
             programs,
             settings(network, changes),
             lease_s=ARM_LEASE_S,
             replace=replace,
             release=False,
         )
-        return _replay(console, machines, replays, changes, is_held=then == "hold")
+        return _replay(console, fleet, replays, changes, stays=then == "hold")
 
 
 def _replay(
     console: Console,
-    machines: Machines,
+    fleet: Fleet,
     replays: Mapping[int, Replay],
     changes: Sequence[Change],
     *,
-    is_held: bool,
+    stays: bool,
 ) -> int:
     def say(text: str) -> None:
-        console.print(text, markup=False)
+        console.print(text)
 
     left, status = 0, 0
     say(_beginning(changes))
     try:
-        played = machines.fleet.replay(replays, say)
+        played = fleet.replay(replays, say)
         status = _print_played(
-            console, {machines.names[node]: found for node, found in sorted(played.items())}
+            console, {fleet.name(node): found for node, found in sorted(played.items())}
         )
-        if is_held:
-            say("the last change is held; Ctrl-C clears the hosts")
-            machines.fleet.hold([replay.program for replay in replays.values()], wait, say)
+        if stays:
+            say("the last change stays; Ctrl-C clears the hosts")
+            fleet.keep_leases([replay.program for replay in replays.values()], wait, say)
     except KeyboardInterrupt:
         console.print()
     finally:
-        left = clear_hosts(console, machines)
+        left = clear_hosts(console, fleet)
     return 1 if left else status
 
 
-def _replay_held(
-    console: Console, scenario: str, changes: Sequence[Change], *, is_held: bool
+def _replay_persistent(
+    console: Console, scenario: str, changes: Sequence[Change], *, stays: bool
 ) -> int:
-    held = held_scenario(load_scenario(scenario))
+    persistent = find_network(load_scenario(scenario))
     results: list[int] = []
 
     def end(played: Played) -> None:
-        results.append(_print_played(console, {f"all {len(held.node_names)} nodes": played}))
-        if is_held:
-            console.print(f"the last change is held; Ctrl-C gives {held.name} its links back")
+        results.append(_print_played(console, {f"all {len(persistent.node_names)} nodes": played}))
+        if stays:
+            console.print(f"the last change stays; Ctrl-C restores the links of {persistent.name}")
             while not wait(1.0):
                 pass
 
-    console.print(_beginning(changes), markup=False)
+    console.print(_beginning(changes))
     try:
         with console.status("starting") as status:
-            replay_held(held, changes, status.update, end)
+            replay_persistent(persistent, changes, status.update, end)
     except KeyboardInterrupt:
         console.print()
-    console.print(f"{held.name} has its own links again")
+    console.print(f"{persistent.name} has its own links again")
     return results[0] if results else 0
 
 
@@ -136,10 +136,9 @@ def _beginning(changes: Sequence[Change]) -> str:
 
 
 def _print_played(console: Console, played: Mapping[str, Played]) -> int:
-    """How late changes were, by name of the node; the exit status."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("host", "changes", "latest by", "its clock known to"):
-        table.add_column(column, justify="left" if column == "host" else "right")
+    """Print how late changes were, by name of the node; return the exit status."""
+    figures = ("changes", "latest by", "its clock known to")
+    table = plain_table("host", *figures, right=figures)
     for name, found in played.items():
         error = f"± {format_time(found.clock_error_s, 3)}" if found.clock_error_s else "one clock"
         latest = format_time(max(found.late_s), 3) if found.late_s else "-"
@@ -153,11 +152,11 @@ def _print_played(console: Console, played: Mapping[str, Played]) -> int:
         if name not in late and found.late_s and found.worst_s > PRECISION_S
     ]
     if late:
-        console.print(f"more than {limit} late: {', '.join(late)}", markup=False, soft_wrap=True)
+        console.print(f"more than {limit} late: {', '.join(late)}", soft_wrap=True)
     if doubtful:
         words = (
-            f"on time by their own clocks, which are not known well enough to say that it was "
-            f"within {limit}: {', '.join(doubtful)}; run this nearer to them"
+            f"on time by their own clocks, whose offsets are not known to within "
+            f"{limit}: {', '.join(doubtful)}; run this nearer to them"
         )
-        console.print(words, markup=False, soft_wrap=True)
+        console.print(words, soft_wrap=True)
     return EXIT_NOT_TRUSTWORTHY if late or doubtful else 0

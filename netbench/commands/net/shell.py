@@ -1,4 +1,4 @@
-"""`netbench net shell [NODE [-- COMMAND...]]`: a shell, or one command, in a held network."""
+"""`netbench net shell [NODE [-- COMMAND...]]`: a shell or a command in a persistent network."""
 
 from __future__ import annotations
 
@@ -7,51 +7,57 @@ import time
 
 import click
 
-from netbench.testbed.hold import Held, find_held, held_networks
-from netbench.testbed.terminal import attach, terminal_size
+from netbench.testbed.persistent.client import (
+    PersistentNetwork,
+    find_persistent,
+    persistent_networks,
+)
+from netbench.testbed.persistent.terminal import attach, terminal_size
 
 FALLBACK_SHELL = "/bin/sh"
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--network", help="Which of several that are held open.")
+@click.option("--network", help="Name of the persistent network, if there are several.")
 @click.argument("node", required=False)
 @click.argument("argv", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 def command(network: str | None, node: str | None, argv: tuple[str, ...]) -> int:
-    """Get a shell in NODE of a network that `netbench net apply SCENARIO --testbed local` holds
-    open, or run one command there: `netbench net shell node3 -- ping -c 3 node7`.
+    """Open a shell in NODE of a persistent network (`netbench net apply SCENARIO --testbed local`),
+    or run a command there: `netbench net shell node3 -- ping -c 3 node7`.
 
-    NODE: a name, or a number from 0. Without one: what is held. Inside, nodes know each other as
-    node0, node1, ... and by name; files are this machine's own. Input, output and exit status are
-    the command's; it has a terminal where all of these are one.
+    NODE: a name, or a number from 0. Without it, the persistent networks are listed. In a node, the
+    others are node0, node1, ... or have their names, and files are those of this machine. Input,
+    output and exit status are the command's. It has a terminal if all of its streams are one.
     """
     if node is None:
-        found = (find_held(network),) if network else held_networks()
-        click.echo("\n\n".join(describe(held) for held in found) or NOTHING)
+        found = (find_persistent(network),) if network else persistent_networks()
+        click.echo("\n\n".join(map(describe, found)) or NOTHING)
         return 0
-    held = find_held(network)
-    words = argv[1:] if argv[:1] == ("--",) else argv
+    persistent = find_persistent(network)
+    command_argv = argv[1:] if argv[:1] == ("--",) else argv
     size = terminal_size()
-    index = held.node(node)
-    with held.start(index, words or (os.environ.get("SHELL", FALLBACK_SHELL),), size) as connection:
+    index = persistent.node(node)
+    with persistent.start(
+        index, command_argv or (os.environ.get("SHELL", FALLBACK_SHELL),), size
+    ) as connection:
         return attach(connection, size)
 
 
 NOTHING = (
-    "No local network is held open. Open one with: netbench net apply SCENARIO --testbed local"
+    "There is no persistent network. Open one with: netbench net apply SCENARIO --testbed local"
 )
 
 
-def describe(held: Held) -> str:
-    """A held network and its nodes, for people."""
-    minutes = (time.time() - held.started_at) / 60
-    head = f"{held.name}: {held.mode}, for {minutes:.0f} min, by process {held.pid}"
-    regions = held.network.regions
-    width = max(len(name) for name in held.node_names)
+def describe(network: PersistentNetwork) -> str:
+    """Describe a persistent network and its nodes."""
+    minutes = (time.time() - network.started_at) / 60
+    head = f"{network.name}: {network.testbed}, for {minutes:.0f} min, by process {network.pid}"
+    regions = network.network.regions
+    width = max(len(name) for name in network.node_names)
     rows = [
         f"  {index:>4}  {name:{width}}  {address:15}  {regions[region]}"
         for index, (name, address, region) in enumerate(
-            zip(held.node_names, held.addresses, held.network.node_regions, strict=True)
+            zip(network.node_names, network.addresses, network.network.node_regions, strict=True)
         )
     ]
     return "\n".join([head, *rows])

@@ -1,71 +1,69 @@
-"""`netbench net show`: what the machines hold, against the scenario."""
+"""`netbench net show`: compare what hosts hold with the scenario."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from netbench.commands.net.local import show_held
-from netbench.commands.net.machines import (
-    Looked,
-    Machines,
+from netbench.commands.net.hosts import (
     host_table,
-    look,
+    nodes_options,
     open_console,
-    open_machines,
+    open_fleet,
 )
-from netbench.commands.net.nodes import check_where, nodes_options
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
-from netbench.network.fleet import Shown
-from netbench.network.readback import unwanted_drops
+from netbench.network.remote.fleet import Shown
+from netbench.network.remote.preflight import Inspection, inspect
+from netbench.network.shaping.readback import unwanted_drops
 from netbench.scenario import load_scenario
+from netbench.testbed.persistent.scenario import read_back_scenario
 
 SHOWN_DIFFERENCES = 5
 
 
 @click.command("show")
 @nodes_options
-@click.option("--all", "everything", is_flag=True, help="Every difference, not only the first.")
-def command(scenario: str, inventory: Path | None, testbed: str | None, everything: bool) -> int:
-    """Print what the hosts hold: whose, until when, what differs from SCENARIO, and what their
-    queues dropped that should drop nothing.
+@click.option("--all", "everything", is_flag=True, help="Print every difference, not only a few.")
+def command(scenario: str, inventory: Path | None, everything: bool) -> int:
+    """Print the lease of every host, how it differs from SCENARIO, and packets that were dropped
+    although the scenario asks for no loss.
 
-    Exit code 3: something differs. 1: a host could not be asked.
+    Exit code 3: something differs. Exit code 1: a host could not be asked.
     """
-    check_where(inventory, testbed)
     console = open_console()
     if inventory is None:
         return _show_local(console, scenario, everything)
-    with open_machines(scenario, inventory, console) as machines:
-        found = look(machines)
-        shown = machines.fleet.show()
-    return _print(console, machines, found, shown, everything)
+    with open_fleet(scenario, inventory, console) as (hosts, fleet):
+        found = inspect(fleet, hosts.scenario.network, hosts.exempt_ports)
+        shown = fleet.show()
+    return _print(console, hosts.names, found, shown, everything)
 
 
 def _print(
     console: Console,
-    machines: Machines,
-    found: Looked,
+    names: Sequence[str],
+    found: Inspection,
     shown: dict[int, Shown | Exception],
     everything: bool,
 ) -> int:
     table = host_table("interface", "lease", "differences", "dropped")
     differing: dict[str, tuple[str, ...]] = {}
     failed = False
-    for node, name in enumerate(machines.names):
-        held, program = shown[node], found.programs.get(node)
-        if isinstance(held, Exception) or program is None:
+    for node, name in enumerate(names):
+        now, program = shown[node], found.programs.get(node)
+        if isinstance(now, Exception) or program is None:
             failed = True
-            why = held if isinstance(held, Exception) else found.facts[node]
+            why = now if isinstance(now, Exception) else found.facts[node]
             text = str(why) if isinstance(why, Exception) else "addresses of hosts are not known"
             table.add_row(name, "", "", f"not known: {text}", "")
             continue
-        problems = held.problems(program)
+        problems = now.problems(program)
         differing |= {name: problems} if problems else {}
-        lease = held.lease.who if held.lease else "none"
-        drops = unwanted_drops(program, held.found)
+        lease = now.lease.who if now.lease else "none"
+        drops = unwanted_drops(program, now.found)
         table.add_row(name, program.interface, lease, str(len(problems)), str(drops))
     console.print(table)
     _print_differences(console, differing, everything)
@@ -78,7 +76,7 @@ def _print_differences(
     for name, problems in differing.items():
         shown = problems if everything else problems[:SHOWN_DIFFERENCES]
         for problem in shown:
-            console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
+            console.print(f"{name}: {problem}", soft_wrap=True)
         if len(shown) < len(problems):
             console.print(f"{name}: and {len(problems) - len(shown)} more (--all)")
 
@@ -86,7 +84,7 @@ def _print_differences(
 def _show_local(console: Console, scenario: str, everything: bool) -> int:
     table = host_table("differences", "dropped")
     differing: dict[str, tuple[str, ...]] = {}
-    for name, found in show_held(load_scenario(scenario)).items():
+    for name, found in read_back_scenario(load_scenario(scenario)).items():
         table.add_row(name, str(len(found.problems)), str(found.dropped_packets))
         differing |= {name: found.problems} if found.problems else {}
     console.print(table)

@@ -1,4 +1,4 @@
-"""`netbench net trace`: write traces of links that change, and look at one."""
+"""`netbench net trace`: write and print traces of links that change."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from netbench.commands.files import write_text
-from netbench.commands.quantity import SHARE, TIME
+from netbench.commands.options import FILE, PERCENT, TIME
+from netbench.commands.output import plain_console, plain_table, write_text
 from netbench.errors import UsageError
-from netbench.network.patterns import diurnal, outages
-from netbench.network.trace import Change, networks, parse_link, read_trace, write_trace
-from netbench.scenario import Scenario, load_scenario
+from netbench.network.traces.patterns import diurnal, outages
+from netbench.network.traces.trace import networks, parse_link, read_trace, write_trace
+from netbench.scenario import load_scenario
 from netbench.units import counted, format_bandwidth, format_percent, format_time
 
 SCENARIO = click.argument("scenario", metavar="SCENARIO")
 LINK = click.option(
-    "--link", "links", required=True, multiple=True, help='"A -> B", "A <-> B", or "A" (inside).'
+    "--link",
+    "links",
+    required=True,
+    multiple=True,
+    help='Link to change: "A -> B", "A <-> B", or "A" (inside).',
 )
-OUTPUT = click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="File; otherwise it is printed."
-)
+OUTPUT = click.option("-o", "--output", type=FILE, help="File to write instead of stdout.")
 
 
 @click.group()
@@ -36,48 +36,53 @@ def trace() -> None:
 @SCENARIO
 @LINK
 @click.option("--up", "up_s", required=True, type=TIME, help="Time between failures.")
-@click.option("--down", "down_s", required=True, type=TIME, help="Time until it is back.")
-@click.option("--until", "end_s", required=True, type=TIME, help="Nothing fails after that.")
-@click.option("--seed", type=int, help="Draw the times, exponentially, with these as means.")
+@click.option("--down", "down_s", required=True, type=TIME, help="Time until recovery.")
+@click.option("--until", "end_s", required=True, type=TIME, help="End of the failures.")
+@click.option(
+    "--seed",
+    type=int,
+    help="Seed. Draws the times from exponential distributions with these means.",
+)
 @OUTPUT
 def outage(
     scenario: str, links: Sequence[str], output: Path | None, **options: float | int | None
 ) -> None:
-    """A link that fails and comes back."""
+    """Let a link fail and recover."""
     _write(scenario, links, output, outages, options)
 
 
 @trace.command("diurnal")
 @SCENARIO
 @LINK
-@click.option("--low", required=True, type=SHARE, help="The least of the link's rate, e.g. 30%.")
+@click.option(
+    "--low", required=True, type=PERCENT, help="Lowest rate as a fraction of the link's, e.g. 30%."
+)
 @click.option(
     "--period", "period_s", default="24h", show_default=True, type=TIME, help="Length of a day."
 )
 @click.option("--steps", "num_steps", default=96, show_default=True, help="Changes per period.")
-@click.option("--periods", "num_periods", default=1, show_default=True, help="Days.")
+@click.option("--periods", "num_periods", default=1, show_default=True, help="Number of periods.")
 @click.option(
-    "--peak", "phase_s", default="0s", show_default=True, type=TIME, help="When it is highest."
+    "--peak", "phase_s", default="0s", show_default=True, type=TIME, help="Time of the peak."
 )
 @OUTPUT
 def diurnal_command(
     scenario: str, links: Sequence[str], output: Path | None, **options: float | int | None
 ) -> None:
-    """A rate that follows the day, a cosine down to a share."""
+    """Vary a rate over the day: a cosine from the link's rate to --low."""
     _write(scenario, links, output, diurnal, options)
 
 
 @trace.command()
 @SCENARIO
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 def show(scenario: str, file: Path) -> None:
-    """Print what a trace makes of a scenario's links, and when."""
+    """Print the links of a scenario that a trace changes, over time."""
     loaded = load_scenario(scenario)
     regions = loaded.network.regions
     changes = read_trace(file, regions)
-    table = Table(box=None, pad_edge=False)
-    for column in ("time", "link", "one-way delay", "bandwidth", "loss"):
-        table.add_column(column, justify="left" if column == "link" else "right")
+    figures = ("one-way delay", "bandwidth", "loss")
+    table = plain_table("time", "link", *figures, right=("time", *figures))
     for time_s, network in networks(loaded.network, changes):
         for change in changes:
             if change.time_s == time_s:
@@ -89,7 +94,7 @@ def show(scenario: str, file: Path) -> None:
                     format_bandwidth(link.bandwidth_bps, 4),
                     "down" if link.loss == 1 else format_percent(link.loss, 4),
                 )
-    Console(soft_wrap=True).print(table)
+    plain_console().print(table, soft_wrap=True)
 
 
 def _write(
@@ -99,18 +104,11 @@ def _write(
     try:
         changes = [
             change
-            for src, dst in _ends(scenario, links)
+            for link in links
+            for src, dst in parse_link(link, scenario.network.regions, "--link")
             for change in make(src, dst, scenario.network.links[src][dst], **options)
         ]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    text = write_trace(sorted(changes, key=_time), scenario.network.regions)
+    text = write_trace(sorted(changes, key=lambda change: change.time_s), scenario.network.regions)
     write_text(output, text, counted(len(changes), "change"))
-
-
-def _ends(scenario: Scenario, links: Sequence[str]) -> list[tuple[int, int]]:
-    return [end for link in links for end in parse_link(link, scenario.network.regions, "--link")]
-
-
-def _time(change: Change) -> float:
-    return change.time_s

@@ -1,4 +1,4 @@
-"""`netbench net verify SCENARIO`: measure every link class, or every pair, against the scenario."""
+"""`netbench net verify SCENARIO`: measure link classes or pairs and compare with the scenario."""
 
 from __future__ import annotations
 
@@ -8,42 +8,49 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from netbench.commands.files import check_formats, check_writable
-from netbench.commands.live import wide_console
-from netbench.commands.net.nodes import Nodes, nodes_options, open_nodes
-from netbench.commands.quantity import SHARE
+from netbench.commands.net.hosts import nodes_options, open_endpoints
+from netbench.commands.options import FILE, PERCENT
+from netbench.commands.output import check_formats, check_writable, wide_console
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
-from netbench.network.measure import Progress as Observer
-from netbench.network.measure import measure
-from netbench.network.verify import REAL_TIME_TOLERANCE, Probe, all_pairs, evaluate, sample_links
-from netbench.report.grid import rich_table
-from netbench.report.matrix import Verification, matrix_grid, plot_matrix, write_csv
+from netbench.network.probing.measure import Endpoints, Pace, measure
+from netbench.network.probing.measure import Progress as Observer
+from netbench.network.probing.samples import all_pairs, sample_links
+from netbench.network.probing.verify import REAL_TIME_TOLERANCE, NetworkVerdict, evaluate
+from netbench.progress import open_progress
+from netbench.report.pictures.style import save_picture
+from netbench.report.tables.grid import rich_table
+from netbench.report.tables.matrix import Verification, matrix_figure, matrix_grid, write_csv
 from netbench.scenario.model import Network
 
 REASONS_SHOWN = 20
 
 MEASURED_S = 0.5
-"""Shortest time over which a transfer is timed, seconds: machines of a cluster have other work."""
+"""Shortest timed part of a transfer, seconds: machines of a cluster have other work."""
 
 
 @click.command("verify")
 @nodes_options
-@click.option("--all", "everything", is_flag=True, help="Every ordered pair of nodes.")
+@click.option("--all", "everything", is_flag=True, help="Measure every ordered pair of nodes.")
 @click.option(
-    "--streams", type=click.IntRange(1, 128), default=1, help="Also by so many connections at once."
+    "--streams",
+    type=click.IntRange(1, 128),
+    default=1,
+    help="Number of parallel connections to measure with, besides one.",
 )
 @click.option(
-    "--tolerance", type=SHARE, default=REAL_TIME_TOLERANCE, help="Of every figure.  [default: 5%]"
+    "--tolerance",
+    type=PERCENT,
+    default=REAL_TIME_TOLERANCE,
+    help="Relative tolerance of every figure.  [default: 5%]",
 )
-@click.option("--csv", type=click.Path(path_type=Path), help="Write every figure, unrounded.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write heat maps (PNG, SVG, PDF).")
+@click.option("--csv", type=FILE, help="File for every figure, unrounded.")
+@click.option("--plot", type=FILE, help="File for heat maps (PNG, SVG, PDF).")
 def command(
     *,
     scenario: str,
     inventory: Path | None,
-    testbed: str | None,
     everything: bool,
     streams: int,
     tolerance: float,
@@ -52,21 +59,24 @@ def command(
 ) -> int:
     """Measure whether the hosts have the network of SCENARIO.
 
-    Delay and throughput of a link of every class (from one region to another, and inside each), or
-    with --all of every ordered pair; jitter and loss where the scenario has them, or with --all.
-    Every figure is measured / expected. TCP and UDP port 26262 have to be open between the hosts
-    while it lasts. Exit code 3: something is outside.
+    Measures delay and throughput of one link per class (between two regions, and inside each), or
+    with --all of every ordered pair. Jitter and loss are measured where the scenario has them, or
+    with --all. Figures are printed as measured / expected. TCP and UDP port 26262 must be open
+    between the hosts meanwhile. Exit code 3: a figure is outside its tolerance.
     """
     check_writable(csv, plot)
     check_formats(plot)
     console = wide_console()
-    with open_nodes(scenario, inventory, testbed) as nodes, observing(console) as progress:
-        network = nodes.scenario.network
-        probe = _measured(nodes, network, everything, streams, tolerance, progress)
+    with (
+        open_endpoints(scenario, inventory) as (wanted, names, endpoints),
+        observing(console) as progress,
+    ):
+        network = wanted.network
+        probe = _measured(endpoints, network, everything, streams, tolerance, progress)
     found = Verification(
-        title=nodes.scenario.name,
+        title=wanted.name,
         checks=probe.checks,
-        nodes=nodes.names,
+        nodes=names,
         regions=network.regions,
         node_regions=network.node_regions,
     )
@@ -75,65 +85,48 @@ def command(
         write_csv(found, csv)
         console.print(f"figures: {csv}", soft_wrap=True)
     if plot is not None:
-        plot_matrix(found, plot)
+        save_picture(matrix_figure(found), plot)
         console.print(f"picture: {plot}", soft_wrap=True)
     return 0 if probe.trustworthy else EXIT_NOT_TRUSTWORTHY
 
 
 def _measured(
-    nodes: Nodes,
+    endpoints: Endpoints,
     network: Network,
     everything: bool,
     streams: int,
     tolerance: float,
     progress: Observer,
-) -> Probe:
-    """Where every host's clock is its own, what is one way cannot be told, only the round trip."""
+) -> NetworkVerdict:
+    """Measure and judge. Delays are judged one way on a shared clock, else by round trips only."""
     samples = all_pairs(network, streams) if everything else sample_links(network, streams=streams)
-    measurements = measure(
-        network,
-        samples,
-        nodes.addresses,
-        nodes.run,
-        python=nodes.pythons,
-        shared_clock=nodes.shared_clock,
-        at_the_same_time=not nodes.shared_clock,  # they would compete for the one machine
-        measured_s=MEASURED_S,
-        progress=progress,
-    )
-    shared = nodes.shared_clock
+    shared = endpoints.shared_clock
+    # Samples on one machine would compete for it.
+    pace = Pace(concurrent=not shared, measured_s=MEASURED_S)
+    measurements = measure(network, samples, endpoints, pace=pace, progress=progress)
     return evaluate(measurements, network, tolerance=tolerance, shared_clock=shared)
 
 
 @contextmanager
 def observing(console: Console) -> Iterator[Observer]:
-    """Shows rounds that are done: a bar on a terminal, else a line for each tenth of them."""
-    if not console.is_terminal:
-        yield _tell
-        return
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    """Show how many rounds are done; lines go to standard error."""
+    with open_progress(console if console.is_terminal else None) as progress:
+        yield lambda done, total: progress.advance("measured rounds", done, total)
 
 
-def _tell(done: int, total: int) -> None:
-    if done and 10 * done // total > 10 * (done - 1) // total:
-        click.echo(f"measured {done} of {total} rounds", err=True)
-
-
-def show(console: Console, found: Verification, probe: Probe) -> None:
-    """The table, what is outside, and the verdict."""
+def show(console: Console, found: Verification, probe: NetworkVerdict) -> None:
+    """Print the table, the figures outside their tolerance, and the verdict."""
     if found.checks:
         console.print(rich_table(matrix_grid(found)), soft_wrap=True)
         console.print()
     for reason in probe.reasons[:REASONS_SHOWN]:
-        console.print(f"[red]outside[/red] {reason}", soft_wrap=True)
+        console.print(Text.assemble(("outside", "red"), f" {reason}"), soft_wrap=True)
     if len(probe.reasons) > REASONS_SHOWN:
         console.print(f"and {len(probe.reasons) - REASONS_SHOWN} more")
     num_bad = sum(not check.passed for check in found.checks)
-    verdict = "[green]as asked for[/green]" if probe.trustworthy else "[red]not as asked for[/red]"
-    console.print(
-        f"{verdict}: {len(found.checks) - num_bad} of {len(found.checks)} figures within "
-        f"{probe.tolerance:.3g} and what chance adds; delay by {' and '.join(probe.methods) or '-'}"
+    verdict = ("as asked for", "green") if probe.trustworthy else ("not as asked for", "red")
+    figures = (
+        f": {len(found.checks) - num_bad} of {len(found.checks)} figures within "
+        f"{probe.tolerance:.3g} plus random error; delay by {' and '.join(probe.methods) or '-'}"
     )
+    console.print(Text.assemble(verdict, figures))

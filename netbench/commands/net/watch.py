@@ -1,4 +1,4 @@
-"""`netbench net watch`: what the links carry, live."""
+"""`netbench net watch`: show the traffic on links, live."""
 
 from __future__ import annotations
 
@@ -14,34 +14,46 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from netbench.commands.net.local import held_scenario, local_nodes, local_programs
-from netbench.commands.net.machines import Machines, look, open_console, open_machines, some
-from netbench.commands.net.nodes import check_where, nodes_options
-from netbench.commands.quantity import TIME
+from netbench.commands.net.hosts import (
+    nodes_options,
+    open_console,
+    open_fleet,
+    shortened,
+)
+from netbench.commands.options import TIME
+from netbench.commands.output import plain_table
 from netbench.errors import NetworkError
-from netbench.network.fleet import Shown
-from netbench.network.program import Program
-from netbench.network.usage import LinkUse, Look, busiest, link_uses
+from netbench.network.probing.usage import Counters, LinkTraffic, link_traffic
+from netbench.network.remote.fleet import Fleet, Shown
+from netbench.network.remote.preflight import inspect
+from netbench.network.shaping.program import Program
 from netbench.scenario import Scenario, load_scenario
-from netbench.testbed.counters_held import Looks, open_counters
+from netbench.testbed.persistent.scenario import (
+    ReadCounters,
+    find_network,
+    nodes_of,
+    open_counters,
+    programs_of,
+)
+from netbench.testbed.ssh.scenario_hosts import ScenarioHosts
 from netbench.units import format_bandwidth, format_bytes
 
 DIGITS = 3
 ROWS_KEPT_FREE = 4
-"""Of a terminal, for what is above and below the table."""
+"""Rows of a terminal above and below the table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """Nodes whose links are watched, wherever they are; routers are nodes too.
+    """Nodes, including routers, whose links are watched.
 
-    names, programs: by node. nodes: address -> node. look: at all of them, now.
+    names, programs: by node. nodes: address -> node. read: reads the counters of all nodes.
     """
 
     names: Sequence[str]
     programs: Mapping[int, Program]
     nodes: Mapping[str, int]
-    look: Looks
+    read: ReadCounters
 
 
 @click.command("watch")
@@ -52,52 +64,49 @@ class Watched:
     type=TIME,
     default="1s",
     show_default=True,
-    help="Between two looks.",
+    help="Interval between readings.",
 )
-@click.option("--once", is_flag=True, help="Print one interval, every link, and end.")
-def command(
-    scenario: str, inventory: Path | None, testbed: str | None, interval_s: float, once: bool
-) -> int:
-    """Show what every link carries, drops and holds, until Ctrl-C; the busiest where there are
-    more than fit.
+@click.option("--once", is_flag=True, help="Print every link for one interval, and exit.")
+def command(scenario: str, inventory: Path | None, interval_s: float, once: bool) -> int:
+    """Show throughput, drops and backlog of links until Ctrl-C. If they do not fit on the screen,
+    only the busiest are shown.
     """
-    check_where(inventory, testbed)
     console = open_console()
     if inventory is None:
-        with _held(load_scenario(scenario)) as watched:
+        with _persistent(load_scenario(scenario)) as watched:
             return _watch(console, watched, interval_s, once)
-    with open_machines(scenario, inventory, console) as machines:
-        return _watch(console, _hosts(machines), interval_s, once)
+    with open_fleet(scenario, inventory, console) as (hosts, fleet):
+        return _watch(console, _hosts(hosts, fleet), interval_s, once)
 
 
 @contextmanager
-def _held(scenario: Scenario) -> Iterator[Watched]:
-    nodes, programs = local_nodes(scenario), local_programs(scenario)
-    with open_counters(held_scenario(scenario), nodes) as looks:
+def _persistent(scenario: Scenario) -> Iterator[Watched]:
+    nodes, programs = nodes_of(scenario), programs_of(scenario)
+    with open_counters(find_network(scenario), nodes) as read:
         yield Watched(
             names=tuple(programs),
             programs={program.node: program for program in programs.values()},
             nodes={node.address: node.index for node in nodes},
-            look=looks,
+            read=read,
         )
 
 
-def _hosts(machines: Machines) -> Watched:
-    """Raises NetworkError where not all hosts could be asked for their addresses."""
-    found = look(machines)
+def _hosts(hosts: ScenarioHosts, fleet: Fleet) -> Watched:
+    """Raises NetworkError unless all hosts could be asked for their addresses."""
+    found = inspect(fleet, hosts.scenario.network, hosts.exempt_ports)
     if not found.programs:
         raise NetworkError("not all hosts could be asked for their addresses; see `plan`")
 
-    def look_at_all() -> dict[int, Look | Exception]:
+    def read_all() -> dict[int, Counters | Exception]:
         return {
-            node: Look(at_s=shown.at_s, leaves=shown.found.leaves)
+            node: Counters(at_s=shown.at_s, leaves=shown.found.leaves)
             if isinstance(shown, Shown)
             else shown
-            for node, shown in machines.fleet.show().items()
+            for node, shown in fleet.show().items()
         }
 
     return Watched(
-        names=machines.names,
+        names=hosts.names,
         programs=found.programs,
         nodes={
             address: node
@@ -105,12 +114,12 @@ def _hosts(machines: Machines) -> Watched:
             if not isinstance(host, Exception)
             for address in host.addresses
         },
-        look=look_at_all,
+        read=read_all,
     )
 
 
 def _watch(console: Console, watched: Watched, interval_s: float, once: bool) -> int:
-    before = watched.look()
+    before = watched.read()
     if once:
         uses, unknown = _next(watched, before, interval_s)[1:]
         console.print(_table(watched.names, uses, unknown))
@@ -120,38 +129,38 @@ def _watch(console: Console, watched: Watched, interval_s: float, once: bool) ->
             while True:
                 before, uses, unknown = _next(watched, before, interval_s)
                 rows = max(console.height - ROWS_KEPT_FREE - len(unknown), 1)
-                shown = busiest(uses, rows)
+                shown = sorted(uses, key=lambda use: -use.throughput_bps)[:rows]
                 live.update(_table(watched.names, shown, unknown), refresh=True)
         except KeyboardInterrupt:
             return 0
 
 
 def _next(
-    watched: Watched, before: Mapping[int, Look | Exception], interval_s: float
-) -> tuple[dict[int, Look | Exception], tuple[LinkUse, ...], list[str]]:
-    """The next look, what links carried since the last, and nodes that did not say."""
+    watched: Watched, before: Mapping[int, Counters | Exception], interval_s: float
+) -> tuple[dict[int, Counters | Exception], tuple[LinkTraffic, ...], list[str]]:
+    """Return the next reading, the traffic since `before`, and nodes that could not be read."""
     time.sleep(interval_s)
-    after = watched.look()
-    uses: list[LinkUse] = []
+    after = watched.read()
+    uses: list[LinkTraffic] = []
     unknown = []
     for node, now in after.items():
         then = before[node]
         if isinstance(now, Exception):
             unknown.append(f"{watched.names[node]}: {now}")
         elif not isinstance(then, Exception) and node in watched.programs:
-            uses += link_uses(watched.programs[node], watched.nodes, then, now)
+            uses += link_traffic(watched.programs[node], watched.nodes, then, now)
     return after, tuple(uses), unknown
 
 
-def _table(names: Sequence[str], uses: Sequence[LinkUse], unknown: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, caption="\n".join(unknown) or None)
-    for column in ("from", "to", "now", "of", "dropped", "backlog"):
-        table.add_column(column, justify="left" if column in ("from", "to") else "right")
+def _table(names: Sequence[str], uses: Sequence[LinkTraffic], unknown: Sequence[str]) -> Table:
+    figures = ("now", "of", "dropped", "backlog")
+    table = plain_table("from", "to", *figures, right=figures)
+    table.caption = "\n".join(unknown) or None
     for use in uses:
         limit = format_bandwidth(use.bandwidth_bps, DIGITS) if use.bandwidth_bps < math.inf else "-"
         table.add_row(
             names[use.src],
-            some([names[dst] for dst in use.dsts]),
+            shortened([names[dst] for dst in use.dsts]),
             format_bandwidth(round(use.throughput_bps), DIGITS),
             limit,
             str(use.dropped_packets),

@@ -1,4 +1,4 @@
-"""`netbench schedule compare SCENARIO`: all schedulers side by side, at equal time."""
+"""`netbench schedule compare SCENARIO`: compare schedulers at equal search time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from netbench.commands.files import check_formats, check_writable, results_option
-from netbench.commands.live import print_verdict, wide_console
-from netbench.commands.schedule.contest import Ended, Entry, OnSaid, run_entries
+from netbench.commands.options import FILE, aliased_option
+from netbench.commands.output import (
+    check_formats,
+    check_writable,
+    print_verdict,
+    results_option,
+    wide_console,
+    write_file,
+)
+from netbench.commands.run.simulation import warn_of_impairments
+from netbench.commands.schedule.contest import OnStep, Search, SearchResult, run_searches
 from netbench.commands.schedule.place import keep, print_heading, system_text
 from netbench.commands.schedule.request import (
     SCHEDULER_NAMES,
@@ -22,35 +30,38 @@ from netbench.commands.schedule.request import (
     limit_options,
     request_options,
 )
-from netbench.commands.schedule.search import find_scheduler, with_bounds
-from netbench.commands.simulation import warn_of_disturbances
-from netbench.errors import PlanError, RecordError, UsageError
-from netbench.placement import NUM_SEEDS, UNSEEDED
-from netbench.report.grid import csv_text, rich_table
-from netbench.report.schedule import (
+from netbench.commands.schedule.search import find_scheduler, show_step, with_bounds
+from netbench.errors import PlanError, UsageError
+from netbench.plan.maps import NUM_SEEDS, UNSEEDED
+from netbench.progress import open_progress
+from netbench.report.numbers import seconds_text
+from netbench.report.pictures.style import save_picture
+from netbench.report.tables.grid import csv_text, rich_table
+from netbench.report.tables.schedule import (
     Contest,
-    Found,
-    Refused,
+    FoundPlacement,
+    SearchFailure,
     contest_csv_grid,
     contest_grid,
     winners,
 )
-from netbench.report.tables import seconds_text
 
 if TYPE_CHECKING:
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import Request
+    from netbench.placement.file import Placed
+    from netbench.placement.plan_problem import Request
 
 SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 
 
 @click.command()
 @request_options
-@click.option(
+@aliased_option(
     "--schedulers",
+    "--scheduler",
+    metavar="NAME,...",
     default=",".join(SCHEDULERS),
     show_default=True,
-    help=f"Comma-separated, of {SCHEDULER_NAMES}.",
+    help=f"Schedulers to compare, comma-separated: {SCHEDULER_NAMES}.",
 )
 @click.option(
     "--seeds",
@@ -58,14 +69,14 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Searches of each, from the scenario's first seed on.",
+    help="Number of searches per scheduler, with seeds from the scenario's first on.",
 )
 @limit_options
-@click.option("--emulate", is_flag=True, help="Run the best two too, as netbench run does.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Write every search, unrounded.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the best so far over time.")
-@click.option("--map", "map_path", type=click.Path(path_type=Path), help="Draw the best placement.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the best placement.")
+@click.option("--emulate", is_flag=True, help="Emulate the best two as well, as netbench run does.")
+@click.option("--csv", type=FILE, help="Write every search to a CSV file, unrounded.")
+@click.option("--plot", type=FILE, help="Draw the best value so far over time.")
+@click.option("--map", "map_path", type=FILE, help="Draw the best placement on a map.")
+@click.option("-o", "--output", type=FILE, help="Write the best placement to a file.")
 @results_option
 def command(
     request: Request,
@@ -79,18 +90,18 @@ def command(
     output: Path | None,
     results: Path,
 ) -> int:
-    """Put schedulers side by side on SCENARIO: each search has the same time, on a core of its own.
+    """Compare schedulers on SCENARIO. Every search gets the same time, on one core.
 
-    Simulated times are means over the seeds. DT-FM's cost is what scheduler dtfm minimises. The
-    lower bound is searched last, with the time of one search.
+    Simulated times are means over the seeds. DT-FM's cost is the quantity that scheduler dtfm
+    minimises. The lower bound is searched last, for as long as one search.
     """
     check_writable(csv, plot, map_path, output)
     check_formats(plot, map_path)
     console = wide_console()
-    entries = _entries(request, schedulers, num_seeds)
-    warn_of_disturbances(console, [request.listed().network])
+    searches = _searches(request, schedulers, num_seeds)
+    warn_of_impairments(console, [request.listed().network])
     print_heading(console, request)
-    contest, placed = _search(console, request, entries, limits)
+    contest, placed = _search(console, request, searches, limits)
     code = 0
     if emulate:
         contest, code = _emulate(console, request, contest, placed, results)
@@ -101,8 +112,8 @@ def command(
     return code
 
 
-def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, ...]:
-    """Every search. Raises UsageError for an unknown scheduler, or one given twice."""
+def _searches(request: Request, schedulers: str, num_seeds: int) -> tuple[Search, ...]:
+    """List every search. Raises UsageError for an unknown scheduler, or one given twice."""
     names = schedulers.split(",")
     for name in names:
         find_scheduler(name)
@@ -111,11 +122,11 @@ def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, 
     first = request.scenario.sweep.default_seeds[0]
     if first + num_seeds > NUM_SEEDS:
         raise UsageError(
-            f"--seeds {num_seeds} from {first} on: seeds end at {NUM_SEEDS - 1}; give fewer"
+            f"--seeds {num_seeds}, from {first} on: the largest seed is {NUM_SEEDS - 1}; give fewer"
         )
     seeds = range(first, first + num_seeds)
     return tuple(
-        Entry(scheduler=name, seed=seed)
+        Search(scheduler=name, seed=seed)
         for name in names
         for seed in (seeds[:1] if name in UNSEEDED else seeds)
     )
@@ -124,26 +135,29 @@ def _entries(request: Request, schedulers: str, num_seeds: int) -> tuple[Entry, 
 Key = tuple[str, int]
 """Scheduler and seed of a search."""
 
-OnEnded = Callable[[int, Ended], None]
+OnEnd = Callable[[int, SearchResult], None]
 
 
-def _key(one: Found) -> Key:
+def _key(one: FoundPlacement) -> Key:
     return one.scheduler, one.seed
 
 
 def _search(
-    console: Console, request: Request, entries: Sequence[Entry], limits: Limits
+    console: Console, request: Request, searches: Sequence[Search], limits: Limits
 ) -> tuple[Contest, dict[Key, Placed]]:
-    """All searches, in the order of the schedulers and seeds, and then a bound, with as much time
-    as one of them; what each has found is shown. Raises PlanError where none finds anything."""
-    ended: dict[int, Ended] = {}
-    with _watching(console, entries) as (on_said, on_ended):
-        for index, one in run_entries(request, entries, limits, on_said):
+    """Run all searches, then search a bound for as long as one of them.
+
+    Results are in the order of the schedulers and seeds. Raises PlanError if no search finds a
+    placement.
+    """
+    ended: dict[int, SearchResult] = {}
+    with _watching(console, searches, limits) as (on_step, on_end):
+        for index, one in run_searches(request, searches, limits, on_step):
             ended[index] = one
-            on_ended(index, one)
+            on_end(index, one)
     in_order = [one for _, one in sorted(ended.items(), key=lambda item: item[0])]
-    refused = tuple(one for one in in_order if isinstance(one, Refused))
-    pairs = [one for one in in_order if not isinstance(one, Refused)]
+    refused = tuple(one for one in in_order if isinstance(one, SearchFailure))
+    pairs = [one for one in in_order if not isinstance(one, SearchFailure)]
     if not pairs:
         raise PlanError(refused[0].reason)
     seconds = limits.seconds if limits.evaluations is None else None
@@ -157,48 +171,41 @@ def _search(
 
 
 @contextmanager
-def _watching(console: Console, entries: Sequence[Entry]) -> Iterator[tuple[OnSaid, OnEnded]]:
-    """A line for every search that is going on, on a terminal; and one for every one that ended."""
-    columns = (
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[said]}"),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        tasks: dict[int, TaskID] = {}
-        ended = 0
+def _watching(
+    console: Console, searches: Sequence[Search], limits: Limits
+) -> Iterator[tuple[OnStep, OnEnd]]:
+    """Show every running search on a terminal, and print a line for every one that has ended."""
+    names = [f"{search.scheduler} seed {search.seed}" for search in searches]
+    with open_progress(console) as progress:
+        num_ended = 0
 
-        def on_said(index: int, text: str) -> None:
-            if index not in tasks:
-                entry = entries[index]
-                tasks[index] = bar.add_task(f"{entry.scheduler} seed {entry.seed}", said="")
-            bar.update(tasks[index], said=text)
+        def on_step(index: int, num_evaluated: int, text: str) -> None:
+            if console.is_terminal:
+                show_step(progress, names[index], limits, num_evaluated, text)
 
-        def on_ended(index: int, one: Ended) -> None:
-            nonlocal ended
-            ended += 1
-            if index in tasks:
-                bar.update(tasks[index], visible=False)
-            entry = entries[index]
-            console.print(
-                f"[dim]{ended:3} of {len(entries)}[/dim]  {entry.scheduler:<15} seed {entry.seed}: "
-                + _ended_text(one),
-                soft_wrap=True,
+        def on_end(index: int, one: SearchResult) -> None:
+            nonlocal num_ended
+            num_ended += 1
+            progress.finish(names[index])
+            search = searches[index]
+            progress.say(
+                Text.assemble(
+                    (f"{num_ended:3} of {len(searches)}", "dim"),
+                    f"  {search.scheduler:<15} seed {search.seed}: ",
+                    *_ended(one),
+                )
             )
 
-        yield on_said, on_ended
+        yield on_step, on_end
 
 
-def _ended_text(one: Ended) -> str:
-    if isinstance(one, Refused):
-        return "[bold]nothing[/bold], see below"
+def _ended(one: SearchResult) -> tuple[tuple[str, str], str]:
+    """Return how a search ended as parts of a text, of which the first is bold."""
+    if isinstance(one, SearchFailure):
+        return ("no placement", "bold"), ", see below"
     found, _ = one
-    return (
-        f"[bold]{seconds_text(found.simulated_s)} s[/bold] simulated, searched "
-        f"{found.search_s:.1f} s"
-    )
+    time = f"{seconds_text(found.simulated_s)} s"
+    return (time, "bold"), f" simulated, searched for {found.search_s:.1f} s"
 
 
 def _emulate(
@@ -208,30 +215,32 @@ def _emulate(
     placed: dict[Key, Placed],
     results: Path,
 ) -> tuple[Contest, int]:
-    """With emulated times of the best two, run as `netbench run` does; and its exit code."""
-    from netbench.commands.run import ITERATIONS, WARMUP, carry_out
-    from netbench.plan import plan_hash
+    """Emulate the best two, as `netbench run` does; return their times and the exit code."""
+    from netbench.commands.run.execution import execute
+    from netbench.commands.run.selection import ITERATIONS, WARMUP
+    from netbench.plan.build import at_scale, choose_scale
+    from netbench.plan.serial import plan_hash
     from netbench.records import read_run
-    from netbench.report.comparison import measured
+    from netbench.report.tables.comparison import measured
 
     best = dict(winners(contest))
     plans = {name: placed[_key(one)].plan() for name, one in best.items()}
-    scale = max(plan.scale for plan in plans.values())
+    scale = max(choose_scale(plan) for plan in plans.values())
     plans = {
         name: dataclasses.replace(
-            plan, iterations=ITERATIONS + WARMUP, warmup_iterations=WARMUP, scale=scale
+            at_scale(plan, scale), iterations=ITERATIONS + WARMUP, warmup_iterations=WARMUP
         )
         for name, plan in plans.items()
     }
-    outcome = carry_out(
+    path = execute(
         console, request.scenario, tuple(plans.values()), "local", ssh=False, results=results,
         resumed=None, trace=False,
     )  # fmt: skip
-    run = read_run(outcome.path)
+    run = read_run(path)
     times = [(name, measured(run, plan_hash(plan))) for name, plan in plans.items()]
-    console.print(f"records: {outcome.path}", soft_wrap=True)
+    console.print(f"records: {run.path}", soft_wrap=True)
     emulated = tuple((name, sample) for name, sample in times if sample)
-    return dataclasses.replace(contest, emulated=emulated), print_verdict(console, outcome)
+    return dataclasses.replace(contest, emulated=emulated), print_verdict(console, run)
 
 
 def _print(console: Console, contest: Contest, limits: Limits, num_seeds: int) -> None:
@@ -243,47 +252,44 @@ def _print(console: Console, contest: Contest, limits: Limits, num_seeds: int) -
 
 
 def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
-    """What a reader must know of the figures."""
+    """Notes on the figures of the table."""
     seeds = f"{num_seeds} seed{'' if num_seeds == 1 else 's'}"
     lines = [
-        f"simulated: seconds of an iteration, mean, min and max of {seeds}. cost: "
-        f"DT-FM's, of communication alone. Each search had {limits} on a core of its own; it may "
-        "end sooner by itself."
+        f"simulated: seconds per iteration, mean, min and max of {seeds}. cost: DT-FM's, of "
+        f"communication alone. Each search had {limits} on one core; some end earlier by "
+        "themselves."
     ]
     if contest.bound_s is None:
-        lines.append("no lower bound is known for this system.")
+        lines.append("No lower bound is known for this system.")
     else:
         lines.append(
-            f"lower bound: {seconds_text(contest.bound_s)} s; no placement with as many layers in "
-            "each stage as any of these is faster."
+            f"lower bound: {seconds_text(contest.bound_s)} s; no placement with the layers per "
+            "stage of any of these is faster."
         )
     if contest.emulated:
         lines.append(
-            f"emulated: the best search of the best two, mean of {contest.emulated[0][1].num} "
-            "iterations ± half their range."
+            f"emulated: the best placement of the best two schedulers, mean of "
+            f"{contest.emulated[0][1].num} iterations ± half their range."
         )
     reasons: dict[tuple[str, str], list[int]] = {}
     for one in contest.refused:
         reasons.setdefault((one.scheduler, one.reason), []).append(one.seed)
     for (scheduler, reason), seeds_of in reasons.items():
         numbers = ", ".join(map(str, seeds_of))
-        lines.append(f"{scheduler} found nothing (seed {numbers}): {reason}")
+        lines.append(f"{scheduler} found no placement (seed {numbers}): {reason}")
     return lines
 
 
 def _write(
     console: Console, request: Request, contest: Contest, csv: Path | None, plot: Path | None
 ) -> None:
-    """The searches as a table, and their convergence as a picture, where they were asked for."""
+    """Write the searches as CSV and draw their convergence, where asked for."""
     if csv is not None:
-        try:
-            csv.write_text(csv_text(contest_csv_grid(contest)) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise RecordError(f"{csv}: cannot be written: {error.strerror}") from error
+        write_file(csv, csv_text(contest_csv_grid(contest)) + "\n")
         console.print(f"searches: {csv}", soft_wrap=True)
     if plot is not None:
-        from netbench.report.convergence import plot_convergence
+        from netbench.report.pictures.convergence import convergence_figure
 
         title = f"{request.scenario.name}, {system_text(request.listed())}"
-        plot_convergence(title, contest, plot)
+        save_picture(convergence_figure(title, contest), plot)
         console.print(f"picture: {plot}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Many searches side by side: each in a process of its own, on one core, with its own budget."""
+"""Run many searches in parallel: each in its own process, on one core, with the full budget."""
 
 from __future__ import annotations
 
@@ -20,69 +20,69 @@ from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, step_text, warm_up
 from netbench.errors import PlanError, TestbedError
-from netbench.report.schedule import Found, Refused
+from netbench.report.tables.schedule import FoundPlacement, SearchFailure
 
 if TYPE_CHECKING:
-    from netbench.placement.problem import Problem, Step
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import Request
+    from netbench.placement.file import Placed
+    from netbench.placement.plan_problem import Request
+    from netbench.placement.problem import Improvement, Problem
 
 MAX_CURVE = 60
-"""Points of a search's curve: of better candidates than all before, evenly chosen."""
+"""Maximum number of points of a convergence curve, chosen evenly among the improvements."""
 
 POLL_S = 0.2
+"""Interval between looks at an interruption and at the searches' messages, seconds."""
 
-OnSaid = Callable[[int, str], None]
-"""Takes which search it is, and what it has found so far."""
+OnStep = Callable[[int, int, str], None]
+"""Takes the index of a search, its number of candidates so far, and its best as text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A search to do."""
+class Search:
+    """One scheduler with one seed."""
 
     scheduler: str
     seed: int
 
 
-Ended = tuple[Found, "Placed"] | Refused
-"""What a search came to: its figures and the placement; or nothing, where none that it looked at
-is possible."""
+SearchResult = tuple[FoundPlacement, "Placed"] | SearchFailure
+"""Figures and placement of a search, or why it found no placement."""
 
 
-def run_entries(
-    request: Request, entries: Sequence[Entry], limits: Limits, on_said: OnSaid
-) -> Iterator[tuple[int, Ended]]:
-    """Every search with its index, as they end. on_said: told how far each is.
+def run_searches(
+    request: Request, searches: Sequence[Search], limits: Limits, on_step: OnStep
+) -> Iterator[tuple[int, SearchResult]]:
+    """Yield the result of every search with its index, as the searches end.
 
-    All end when this is closed, or by Ctrl-C. Raises TestbedError when one is ended from outside.
+    All searches end when this iterator is closed, or by Ctrl-C. Raises TestbedError if a search's
+    process is killed.
     """
-    for name in {entry.scheduler for entry in entries}:
+    for name in {one.scheduler for one in searches}:
         warm_up(name)
     context = multiprocessing.get_context("fork")
-    cores = sorted(os.sched_getaffinity(0))[: len(entries)]
-    free, said, ended = context.Queue(), context.Queue(), context.RawValue(ctypes.c_bool, False)
+    cores = sorted(os.sched_getaffinity(0))[: len(searches)]
+    free, steps, ended = context.Queue(), context.Queue(), context.RawValue(ctypes.c_bool, False)
     for core in cores:
         free.put(core)
     pool = ProcessPoolExecutor(
-        len(cores), context, initializer=_start, initargs=(free, said, ended)
+        len(cores), context, initializer=_start, initargs=(free, steps, ended)
     )
     with interruptible() as interrupted:
-        interrupted()  # now nothing is raised inside of the pool: its threads would wait for ever
+        interrupted()  # from here on Ctrl-C raises nothing in the pool: it would hang
         try:
-            left: set[Future[tuple[int, Ended]]] = {
-                pool.submit(_run, index, request, entry, limits)
-                for index, entry in enumerate(entries)
+            left: set[Future[tuple[int, SearchResult]]] = {
+                pool.submit(_run, index, request, one, limits) for index, one in enumerate(searches)
             }
             while left:
                 done, left = wait(left, POLL_S, FIRST_COMPLETED)
                 if interrupted():
                     raise KeyboardInterrupt
-                _pass_on(said, on_said)
+                _pass_on(steps, on_step)
                 for future in done:
                     yield future.result()
         except BrokenProcessPool as error:
             raise TestbedError(
-                "a process that searched was ended from outside (out of memory?); try fewer seeds"
+                "the process of a search was killed (out of memory?); try fewer seeds"
             ) from error
         finally:
             ended.value = True
@@ -90,76 +90,78 @@ def run_entries(
             pool.shutdown(cancel_futures=True)
 
 
-_said: Any = None
-"""Of a worker: where it says how far it is."""
+_steps: Any = None
+"""Queue on which a worker process reports its progress."""
 
 _ended: Any = None
-"""Of a worker: whether nobody waits for its answer any more."""
+"""Flag of a worker process: true once no one waits for its result."""
 
 
-def _start(free: Any, said: Any, ended: Any) -> None:
-    """A core for this worker alone; an interruption is left to the parent, which says so."""
-    global _said, _ended
-    _said, _ended = said, ended
+def _start(free: Any, steps: Any, ended: Any) -> None:
+    """Give this worker its own core, and leave interruptions to the parent process."""
+    global _steps, _ended
+    _steps, _ended = steps, ended
     os.sched_setaffinity(0, {free.get()})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _run(index: int, request: Request, entry: Entry, limits: Limits) -> tuple[int, Ended]:
-    def on_step(step: Step) -> None:
-        _said.put((index, step_text(entry.scheduler, step)))
+def _run(index: int, request: Request, one: Search, limits: Limits) -> tuple[int, SearchResult]:
+    def on_step(step: Improvement) -> None:
+        _steps.put((index, step.num_evaluated, step_text(one.scheduler, step)))
 
     try:
         limits = dataclasses.replace(limits, interrupted=lambda: bool(_ended.value))
-        placed, answer = search(request, entry.scheduler, entry.seed, limits, on_step)
+        placed, answer = search(request, one.scheduler, one.seed, limits, on_step)
     except PlanError as error:
-        return index, Refused(scheduler=entry.scheduler, seed=entry.seed, reason=str(error))
+        return index, SearchFailure(scheduler=one.scheduler, seed=one.seed, reason=str(error))
     problem = request.problem()
-    found = Found(
-        scheduler=entry.scheduler,
-        seed=entry.seed,
+    found = FoundPlacement(
+        scheduler=one.scheduler,
+        seed=one.seed,
         simulated_s=placed.simulated_s,
         cost_s=cost_s(problem, placed),
         search_s=placed.search_s,
         num_evaluated=placed.num_evaluated,
-        curve=_curve(problem, answer.steps, placed),
+        curve=_curve(problem, answer.improvements, placed),
     )
     return index, (found, placed)
 
 
 def cost_s(problem: Problem, placed: Placed) -> float | None:
-    """DT-FM's cost of a placement; None with tensor parallelism, of which it knows nothing."""
-    from netbench.placement.dtfm_cost import grid_cost_s
-    from netbench.placement.units import units_of
+    """DT-FM's cost of a placement; None with tensor parallelism, which it does not model."""
+    from netbench.placement.dtfm.cost import grid_cost_s
+    from netbench.placement.dtfm.units import units_of
 
     if problem.tp > 1:
         return None
     units = units_of(problem)
     unit = np.full(problem.num_devices, -1)
     unit[units.devices[:, 0]] = np.arange(len(units.devices))
-    # A device that cannot hold every stage may be none of the cost's units.
+    # A device that cannot hold every stage may be missing from the cost's units.
     return None if (unit[placed.grid] < 0).any() else grid_cost_s(units.links, unit[placed.grid])
 
 
 def _curve(
-    problem: Problem, steps: Sequence[Step], placed: Placed
+    problem: Problem, steps: Sequence[Improvement], placed: Placed
 ) -> tuple[tuple[float, float], ...]:
-    """Simulated seconds of the best so far over the seconds of the search. A scheduler that
-    minimises something else may get worse on the way."""
+    """Return (seconds searched, simulated seconds of the best so far) at chosen steps.
+
+    The curve of a scheduler that minimises another quantity may rise.
+    """
     chosen = np.unique(np.linspace(0, len(steps) - 1, MAX_CURVE).round().astype(int))
     points = []
     for step in (steps[index] for index in chosen if steps):
-        own = problem
+        same_layers = problem
         if step.stage_layers != problem.stage_layers and problem.with_layers is not None:
-            own = problem.with_layers(step.stage_layers)
-        points.append((step.elapsed_s, float(own.objective.times_s(step.grid[None])[0])))
+            same_layers = problem.with_layers(step.stage_layers)
+        points.append((step.elapsed_s, float(same_layers.objective.times_s(step.grid[None])[0])))
     return (*points, (placed.search_s, placed.simulated_s))
 
 
-def _pass_on(said: Any, on_said: OnSaid) -> None:
+def _pass_on(steps: Any, on_step: OnStep) -> None:
     while True:
         try:
-            on_said(*said.get_nowait())
+            on_step(*steps.get_nowait())
         except queue.Empty:
             return

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a search, not the command: what was found by then is the answer."""
+"""Make Ctrl-C end a search instead of the command, which then reports the best so far."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ Interrupted = Callable[[], bool]
 
 
 def never() -> bool:
-    """Of a search that nobody interrupts."""
+    """Interruption of a search that cannot be interrupted."""
     return False
 
 
 @contextmanager
 def interruptible() -> Iterator[Interrupted]:
-    """Whether Ctrl-C has been pressed since this was first asked; pressed before that, while there
-    is nothing to keep, or again, it interrupts as ever. A process that ignores it still does.
+    """Yield a function that tells whether Ctrl-C was pressed since the function was first called.
 
-    Nothing is raised the first time: in compiled code, KeyboardInterrupt becomes a SystemError.
+    Before the first call there is no result to keep, so Ctrl-C raises KeyboardInterrupt as usual.
+    So does a second Ctrl-C. The one in between raises nothing, because compiled code turns
+    KeyboardInterrupt into SystemError. A process that ignores SIGINT continues to ignore it.
     """
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""`netbench schedule SCENARIO --layout auto`: the plan itself is searched, and then placed."""
+"""`netbench schedule SCENARIO --layout auto`: search the plan as well as its placement."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from netbench.commands.live import heading
+from netbench.commands.output import heading
+from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.schedule.request import DEFAULT_SYSTEM, Limits
 from netbench.commands.schedule.search import count_text, find_scheduler
-from netbench.commands.simulation import warn_of_disturbances
 from netbench.errors import UsageError
-from netbench.plan import Layout, Plan, plan_memory
-from netbench.report.grid import Grid, rich_table
-from netbench.report.tables import percent_text, seconds_text
+from netbench.plan.memory import plan_memory
+from netbench.progress import open_progress
+from netbench.report.numbers import percent_text, seconds_text
+from netbench.report.page.layouts import layout_text
+from netbench.report.tables.grid import Column, Grid, rich_table, table_of
 from netbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from netbench.simulator.layouts import Found, LayoutSearch
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import Request
+    from netbench.placement.file import Placed
+    from netbench.placement.layouts import LayoutSearch, PlacedCandidate
+    from netbench.placement.plan_problem import Request
 
 NUM_SHOWN = 5
 
@@ -38,8 +40,8 @@ def find_layout(
     *,
     as_json: bool,
 ) -> Placed:
-    """Search the plans of `layout`, and print the best few, beside the best listed system."""
-    from netbench.simulator.layouts import (
+    """Search the plans of `layout`, and print the best few beside the best listed system."""
+    from netbench.placement.layouts import (
         best_listed,
         find_candidates,
         parse_layout,
@@ -50,19 +52,14 @@ def find_layout(
         raise UsageError(f"--layout chooses the system; leave out --system {request.variant}")
     degrees = parse_layout(layout)
     placing = find_scheduler(scheduler)
-    scenario = request.scenario
-    with _watching(console) as on_best:
-        candidates = find_candidates(
-            scenario,
-            request.layers,
-            request.batch,
-            micro_batch=request.micro_batch,
-            network=request.network,
-            degrees=degrees,
-        )
-        warn_of_disturbances(console, [candidates[0].plan.network])
+    with _watching(console, limits) as on_best:
+        candidates = find_candidates(request.scenario, request.setting, degrees)
+        warn_of_impairments(console, [candidates[0].plan.network])
         if not as_json:
-            _print_heading(console, request, candidates[0].plan)
+            workload = candidates[0].plan.workload
+            devices = counted(request.scenario.num_devices, "device")
+            console.print(heading(request.scenario))
+            console.print(f"{workload.name} B{workload.batch}; {devices}")
         found = search_layouts(
             candidates,
             scheduler=placing,
@@ -71,46 +68,39 @@ def find_layout(
             budget=limits.budget(),
             progress=on_best,
         )
-        listed = best_listed(
-            scenario, request.layers, request.batch, request.network, request.micro_batch
-        )
+        listed = best_listed(request.scenario, request.setting)
     placed = _placed(found, scheduler, seed, limits)
     if as_json:
         click.echo(json.dumps(_json(found, listed), indent=2))
         return placed
     console.print()
-    console.print(rich_table(layouts_grid(found.found[:NUM_SHOWN], listed)))
+    console.print(rich_table(layouts_grid(found.best[:NUM_SHOWN], listed)))
     console.print()
     console.print(
-        f"searched {found.elapsed_s:.1f} s: {_simulated_text(found, limits)}; {scheduler} placed "
-        f"the best, {count_text(found.num_evaluated)} in all (seed {seed}, budget {limits})",
+        f"searched for {found.elapsed_s:.1f} s: {_simulated_text(found, limits)}; {scheduler} "
+        f"placed the best, {count_text(found.num_evaluated)} in all (seed {seed}, budget {limits})",
         soft_wrap=True,
     )
     return placed
 
 
 @contextmanager
-def _watching(console: Console) -> Iterator[Callable[[Found], None]]:
-    """Shows the best so far: in place on a terminal, else a line for each."""
-    with console.status("simulating layouts") as status:
+def _watching(console: Console, limits: Limits) -> Iterator[Callable[[PlacedCandidate], None]]:
+    """Show the best plan so far and the time left."""
+    task = "simulating and placing layouts"
+    with open_progress(console, interval_s=0) as progress:
+        if limits.evaluations is None:
+            progress.limit(task, limits.seconds)
 
-        def on_best(best: Found) -> None:
+        def on_best(best: PlacedCandidate) -> None:
             text = f"{best.plan.variant}: best {seconds_text(best.iteration_s)} s"
-            status.update(f"simulating and placing layouts, {text}")
-            if not console.is_terminal:
-                console.print(text, soft_wrap=True)
+            progress.advance(task, 0, None, text)
 
         yield on_best
 
 
-def _print_heading(console: Console, request: Request, plan: Plan) -> None:
-    scenario, workload = request.scenario, plan.workload
-    console.print(heading(scenario))
-    console.print(f"{workload.name} B{workload.batch}; {counted(scenario.num_devices, 'device')}")
-
-
 def _simulated_text(found: LayoutSearch, limits: Limits) -> str:
-    """How many plans there are, and why not all were simulated."""
+    """Say how many plans fit, how many were simulated, and why not all."""
     fitting = f"{counted(found.num_candidates, 'plan')} fit the devices' memory"
     if found.num_simulated == found.num_candidates:
         return f"{fitting}, all were simulated"
@@ -118,42 +108,38 @@ def _simulated_text(found: LayoutSearch, limits: Limits) -> str:
     return f"{fitting}, {found.num_simulated} were simulated{why}"
 
 
-def layouts_grid(found: tuple[Found, ...], listed: Found | None) -> Grid:
-    """A row per plan, and one for the best system that the scenario lists. Memory: of the device
-    that needs most. Against: seconds, relative to that system's."""
-    rows = [_row(one, listed) for one in found]
-    rows += [_row(listed, listed)] if listed else []
-    head = ("Plan", "Layout", "Memory", "listed s", "placed s", "against listed system")
-    return Grid(head=head, rows=tuple(rows))
+def layouts_grid(found: tuple[PlacedCandidate, ...], listed: PlacedCandidate | None) -> Grid:
+    """Table of the plans, followed by the best system that the scenario lists.
+
+    Memory is that of the device that needs most. The last column compares a plan's seconds with
+    those of the listed system.
+    """
+
+    def against(one: PlacedCandidate) -> str:
+        if one is listed:
+            return ""
+        return percent_text(one.iteration_s / listed.iteration_s - 1) if listed else "-"
+
+    columns: list[Column[PlacedCandidate]] = [
+        ("Plan", lambda one: f"{one.plan.variant}{' (listed)' if one is listed else ''}"),
+        ("Layout", lambda one: layout_text(one.plan.layout)),
+        ("Memory", lambda one: format_bytes(_memory_bytes(one), 3)),
+        ("listed s", lambda one: seconds_text(one.unplaced_s)),
+        ("placed s", lambda one: seconds_text(one.iteration_s)),
+        ("against listed system", against),
+    ]
+    return table_of((*found, listed) if listed else found, columns)
 
 
-def _row(found: Found, listed: Found | None) -> tuple[str, ...]:
-    against = percent_text(found.iteration_s / listed.iteration_s - 1, 1) if listed else "-"
-    name = f"{found.plan.variant} (listed)" if found is listed else found.plan.variant
-    return (
-        name,
-        layout_text(found.plan.layout),
-        format_bytes(_memory_bytes(found), 3),
-        seconds_text(found.unplaced_s),
-        seconds_text(found.iteration_s),
-        "" if found is listed else against,
-    )
-
-
-def layout_text(layout: Layout) -> str:
-    """`p4t2d8`, as in the description of a plan."""
-    return f"p{layout.pp}{f't{layout.tp}' if layout.tp > 1 else ''}d{layout.dp}"
-
-
-def _memory_bytes(found: Found) -> float:
+def _memory_bytes(found: PlacedCandidate) -> float:
     return max(part.total_bytes for part in plan_memory(found.plan))
 
 
 def _placed(search: LayoutSearch, scheduler: str, seed: int, limits: Limits) -> Placed:
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import grid_of
+    from netbench.placement.file import Placed
+    from netbench.placement.plan_problem import grid_of
 
-    best = search.found[0]
+    best = search.best[0]
     return Placed(
         request=best.candidate.request,
         scheduler=scheduler,
@@ -168,7 +154,7 @@ def _placed(search: LayoutSearch, scheduler: str, seed: int, limits: Limits) -> 
     )
 
 
-def _json(search: LayoutSearch, listed: Found | None) -> dict[str, Any]:
+def _json(search: LayoutSearch, listed: PlacedCandidate | None) -> dict[str, Any]:
     return {
         "num_candidates": search.num_candidates,
         "num_simulated": search.num_simulated,
@@ -183,6 +169,6 @@ def _json(search: LayoutSearch, listed: Found | None) -> dict[str, Any]:
                 "unplaced_s": one.unplaced_s,
                 "simulated_s": one.iteration_s,
             }
-            for one in search.found
+            for one in search.best
         ],
     }

@@ -1,4 +1,4 @@
-"""`netbench schedule SCENARIO`: search a placement, say how good it is, keep it in a file."""
+"""`netbench schedule SCENARIO`: search a placement and save it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from netbench.commands.live import heading
+from netbench.commands.options import FIRST
+from netbench.commands.output import heading
+from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import (
@@ -30,20 +32,21 @@ from netbench.commands.schedule.search import (
     watching,
     with_bounds,
 )
-from netbench.commands.simulation import warn_of_disturbances
 from netbench.errors import EXIT_INTERRUPTED
-from netbench.placement import NUM_SEEDS
-from netbench.plan import Plan, memory_warnings
-from netbench.report.grid import rich_table
-from netbench.report.schedule import LISTED, placed_grid
-from netbench.report.tables import seconds_text
+from netbench.plan.maps import NUM_SEEDS
+from netbench.plan.memory import memory_warnings
+from netbench.plan.model import Plan
+from netbench.report.numbers import seconds_text
+from netbench.report.pictures.style import save_picture
+from netbench.report.tables.grid import rich_table
+from netbench.report.tables.schedule import LISTED, placed_grid
 from netbench.units import counted
 
 if TYPE_CHECKING:
-    from netbench.placement.problem import Step
+    from netbench.placement.file import Placed
+    from netbench.placement.plan_problem import Request
+    from netbench.placement.problem import Improvement
     from netbench.scenario import Scenario
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import Request
 
 DEFAULT_SCHEDULER = "netbench"
 DEFAULT_OUTPUT = "placement.json"
@@ -51,18 +54,16 @@ DEFAULT_OUTPUT = "placement.json"
 
 @click.command()
 @request_options
-@click.option("--layout", help="Search the plan too: auto, or degrees of it, e.g. p8 or p4t2d8.")
+@click.option(
+    "--layout", help="Layout to search as well: auto, or fixed degrees, e.g. p8 or p4t2d8."
+)
 @click.option(
     "--scheduler",
     default=DEFAULT_SCHEDULER,
     show_default=True,
-    help=f"Who searches: {SCHEDULER_NAMES}.",
+    help=f"Search algorithm: {SCHEDULER_NAMES}.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, NUM_SEEDS - 1),
-    help="Of the search.  [default: the scenario's first]",
-)
+@click.option("--seed", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}")
 @limit_options
 @output_options
 def command(
@@ -73,10 +74,10 @@ def command(
     limits: Limits,
     output: Output,
 ) -> int:
-    """Search where to put the ranks of SCENARIO, so that a simulated iteration is shortest.
+    """Search the placement of SCENARIO's ranks with the shortest simulated iteration.
 
-    The answer says how far it may be from the best there is: no placement with as many layers in
-    each stage is below the bound. Ctrl-C ends the search, and the best so far is the answer.
+    The result includes a lower bound: no placement with the same layers per stage is faster.
+    Ctrl-C ends the search and reports the best placement so far.
     """
     find_scheduler(scheduler)  # before anything is printed
     console, as_json = output.console(), output.as_json
@@ -90,14 +91,14 @@ def command(
             placed = _find(console, request, scheduler, seed, limits, as_json)
     keep(console, placed, output.file, output.picture)
     if not as_json:
-        before = "" if output.file else f"keep it with -o {DEFAULT_OUTPUT}; "
+        before = "" if output.file else f"save it with -o {DEFAULT_OUTPUT}; "
         file = output.file or Path(DEFAULT_OUTPUT)
         console.print(before + run_hint(request.scenario, file), soft_wrap=True)
     return EXIT_INTERRUPTED if interrupted() else 0
 
 
 def run_hint(scenario: Scenario, file: Path) -> str:
-    """How a placement in `file` is run."""
+    """Say how to run the placement in `file`."""
     from netbench.scenario.load import scenario_argument
 
     return f"run it with: netbench run {scenario_argument(scenario)} --placement {file}"
@@ -106,32 +107,32 @@ def run_hint(scenario: Scenario, file: Path) -> str:
 def _find(
     console: Console, request: Request, scheduler: str, seed: int, limits: Limits, as_json: bool
 ) -> Placed:
-    """Search a placement of the request's own plan, and print it."""
-    warn_of_disturbances(console, [request.listed().network])
+    """Search a placement of the request's plan, and print it."""
+    warn_of_impairments(console, [request.listed().network])
     if not as_json:
         print_heading(console, request)
-    with console.status("compiling the scheduler, once per machine"):
+    with console.status("compiling the scheduler (once per installation)"):
         warm_up(scheduler)
     with watching(console, scheduler, limits) as on_step:
         placed, answer = search(request, scheduler, seed, limits, on_step)
     if not limits.interrupted():
         (placed,) = with_bounds(console, [placed], interrupted=limits.interrupted)
     if as_json:
-        click.echo(json.dumps(_json(placed, answer.steps), indent=2))
+        click.echo(json.dumps(_json(placed, answer.improvements), indent=2))
     else:
-        _print(console, placed, answer.steps)
+        _print(console, placed, answer.improvements)
     return placed
 
 
 def print_heading(console: Console, request: Request) -> None:
-    """The scenario, and what of it is to be placed."""
+    """Print the scenario and the plan to place."""
     scenario, plan = request.scenario, request.listed()
     console.print(heading(scenario))
     console.print(f"{system_text(plan)}; {counted(scenario.num_devices, 'device')}", soft_wrap=True)
 
 
 def system_text(plan: Plan) -> str:
-    """`dtfm gpipe L24 B1024, 8 pipelines of 8 stages`, in words."""
+    """Describe a plan, e.g. `dtfm gpipe L24 B1024, 8 pipelines of 8 stages`."""
     layout, workload = plan.layout, plan.workload
     tensor = f" of {layout.tp} ranks each" if layout.tp > 1 else ""
     words = [f"{counted(layout.dp, 'pipeline')} of {counted(layout.pp, 'stage')}{tensor}"]
@@ -142,26 +143,26 @@ def system_text(plan: Plan) -> str:
             else f"{counted(layout.dp, 'replica')}{tensor}"
         ]
     words += [f"network {plan.network_name}"] if plan.network_name else []
-    schedule = "" if plan.schedule == "none" else f" {plan.schedule}"
+    schedule = f" {plan.schedule}" if plan.has_pipelines else ""
     return f"{plan.system}{schedule} {workload.name} B{workload.batch}, {', '.join(words)}"
 
 
 def keep(console: Console, placed: Placed, output: Path | None, plot: Path | None) -> None:
-    """Write the file and the picture that were asked for, and say so."""
-    from netbench.simulator.placement_file import write_placed
+    """Write the placement to `output` and its map to `plot`, where given."""
+    from netbench.placement.file import write_placed
 
     if output is not None:
         write_placed(placed, output)
         console.print(f"placement: {output}", soft_wrap=True)
     if plot is not None:
-        from netbench.report.placement_map import plot_placement
+        from netbench.report.pictures.placement_map import placement_figure
 
         note = f"{placed.scheduler}, {seconds_text(placed.simulated_s)} s per iteration, simulated"
-        plot_placement(placed.plan(), placed.grid, plot, note=note)
+        save_picture(placement_figure(placed.plan(), placed.grid, note=note), plot)
         console.print(f"picture: {plot}", soft_wrap=True)
 
 
-def _print(console: Console, placed: Placed, steps: tuple[Step, ...]) -> None:
+def _print(console: Console, placed: Placed, steps: tuple[Improvement, ...]) -> None:
     request, layers = placed.request, placed.stage_layers
     console.print()
     listed = tuple(stage.num_layers for stage in request.listed().stages)
@@ -177,18 +178,18 @@ def _print(console: Console, placed: Placed, steps: tuple[Step, ...]) -> None:
     for warning in memory_warnings(request.listed(), request.scenario):
         console.print(f"{LISTED} does not fit: {warning}", soft_wrap=True)
     if len(set(layers)) > 1:
-        console.print(f"layers of the stages: {' '.join(map(str, layers))}", soft_wrap=True)
-    last = f"; the best after {steps[-1].elapsed_s:.1f} s" if steps else ""
+        console.print(f"layers per stage: {' '.join(map(str, layers))}", soft_wrap=True)
+    last = f"; best found after {steps[-1].elapsed_s:.1f} s" if steps else ""
     console.print(
-        f"searched {placed.search_s:.1f} s, {count_text(placed.num_evaluated)}{last} "
+        f"searched for {placed.search_s:.1f} s, {count_text(placed.num_evaluated)}{last} "
         f"({placed.scheduler}, seed {placed.seed}, budget {placed.budget})",
         soft_wrap=True,
     )
 
 
-def _json(placed: Placed, steps: tuple[Step, ...]) -> dict[str, Any]:
-    """The file's content, what it is compared with, and how the search went."""
-    from netbench.simulator.placement_file import placed_text
+def _json(placed: Placed, steps: tuple[Improvement, ...]) -> dict[str, Any]:
+    """The file's content, the listed placement's time, and the steps of the search."""
+    from netbench.placement.file import placed_text
 
     found: dict[str, Any] = json.loads(placed_text(placed))
     return {

@@ -1,7 +1,8 @@
-"""`netbench schedule repair`: how to go on after nodes were lost, or came, and what that costs."""
+"""`netbench schedule repair`: adapt a placement to lost or added nodes, and say what that costs."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.live import heading
+from netbench.commands.options import aliased_option, batch_option, layers_option
+from netbench.commands.output import heading
 from netbench.commands.schedule.place import keep, run_hint, system_text
 from netbench.commands.schedule.request import (
     DEFAULT_SYSTEM,
@@ -20,46 +22,51 @@ from netbench.commands.schedule.request import (
 )
 from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
-from netbench.placement import NUM_SEEDS
-from netbench.report.grid import Grid, rich_table
-from netbench.report.tables import seconds_text
+from netbench.plan.maps import NUM_SEEDS
+from netbench.report.numbers import seconds_text
+from netbench.report.tables.grid import Grid, rich_table
 from netbench.units import counted
 
 if TYPE_CHECKING:
-    from netbench.simulator.mending import Repair
-    from netbench.simulator.placement_file import Placed
+    from netbench.placement.file import Placed
+    from netbench.placement.recovery import Repair
 
 DIGITS = 3
-"""Significant, of sizes in bytes."""
+"""Significant digits of sizes in bytes."""
 
 
 @click.command()
 @click.argument("placement", metavar="PLACEMENT|SCENARIO")
-@click.option("--scenario", help="Of PLACEMENT.  [default: the one it names]")
-@click.option("--lost", multiple=True, metavar="NODE", help="Gone; once for each node.")
-@click.option("--added", multiple=True, metavar="NODE", help="New, idle so far; once for each.")
+@click.option("--scenario", help="Scenario of PLACEMENT.  [default: the one it names]")
+@click.option("--lost", multiple=True, metavar="NODE", help="Lost node; may be repeated.")
+@click.option("--added", multiple=True, metavar="NODE", help="New idle node; may be repeated.")
 @click.option(
     "--moves",
     default=0,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Devices that may load another stage, beyond those that must.",
+    help="Number of devices that may load another stage without having to.",
 )
 @click.option(
     "--seed",
     default=0,
     show_default=True,
     type=click.IntRange(0, NUM_SEEDS - 1),
-    help="Of the search.",
+    help="Seed of the search.",
 )
 @click.option(
     "--evaluations",
     type=click.IntRange(min=1),
-    help="Placements tried for each number of moves.  [default: 500]",
+    help="Number of placements tried per number of moves.  [default: 500]",
 )
-@click.option("--system", help=f"Of SCENARIO.  [default: {DEFAULT_SYSTEM}]")
-@click.option("--layers", type=int, help="Of SCENARIO.  [default: the scenario's first]")
-@click.option("--batch", type=int, help="Of SCENARIO.  [default: the scenario's first]")
+@aliased_option(
+    "--system",
+    "--systems",
+    metavar="NAME",
+    help=f"System of SCENARIO to place.  [default: {DEFAULT_SYSTEM}]",
+)
+@layers_option
+@batch_option
 @output_options
 def command(
     placement: str,
@@ -74,15 +81,17 @@ def command(
     batch: int | None,
     output: Output,
 ) -> None:
-    """Mend PLACEMENT, a file of netbench schedule -o, or the placement of a system as SCENARIO
-    lists its nodes: the shortest simulated iteration without the nodes that are lost, while few
-    devices load the parameters of another stage.
+    """Adapt a placement to lost or added nodes.
 
-    Idle devices fill gaps. Where they do not suffice there is a pipeline less, and the batch is the
-    largest that the others divide; where added ones suffice, a pipeline more.
+    Give PLACEMENT, a file written by netbench schedule -o, or SCENARIO, whose nodes are then used
+    in the order in which it lists them. The result has the shortest simulated iteration without
+    the lost nodes, while few devices load the parameters of another stage.
+
+    Idle devices replace lost ones. If there are too few, one pipeline is dropped and the batch
+    becomes the largest that the others divide. If added devices suffice, one pipeline is added.
     """
-    from netbench.placement.repair import EVALUATIONS
-    from netbench.simulator.mending import devices_of, repair
+    from netbench.placement.recovery import devices_of, repair
+    from netbench.placement.search.repair import EVALUATIONS
 
     before = _before(placement, scenario, system, layers, batch)
     found = repair(
@@ -108,16 +117,20 @@ def command(
 def _before(
     placement: str, scenario: str | None, system: str | None, layers: int | None, batch: int | None
 ) -> Placed:
-    """What is to be mended: a file, or a system as a scenario lists its nodes."""
+    """Return the placement to repair: from a file, or in the order a scenario lists its nodes."""
+    from netbench.placement.file import read_placed, read_scenario
+    from netbench.scenario import load_scenario
+
     if _is_file(placement):
-        _refuse(f"{placement} says it", system=system, layers=layers, batch=batch)
-        return _read(Path(placement), scenario)
+        _refuse(f"{placement} already says it", system=system, layers=layers, batch=batch)
+        path = Path(placement)
+        return read_placed(path, load_scenario(scenario) if scenario else read_scenario(path))
     _refuse(f"the scenario is {placement}", scenario=scenario)
     return _listed(placement, system or DEFAULT_SYSTEM, layers, batch)
 
 
 def _is_file(placement: str) -> bool:
-    """Whether it is a placement's file, and no scenario."""
+    """Tell a file with a placement from a scenario."""
     from netbench.scenario.load import SUFFIXES, list_scenarios
 
     path = Path(placement)
@@ -127,26 +140,18 @@ def _is_file(placement: str) -> bool:
 
 
 def _refuse(why: str, **options: object) -> None:
-    """Raises UsageError for an option that would change nothing."""
+    """Raises UsageError for an option that would have no effect."""
     for name, value in options.items():
         if value is not None:
             raise UsageError(f"--{name} is given, but {why}; leave it out")
 
 
-def _read(path: Path, scenario: str | None) -> Placed:
-    """A placement of the scenario that it names, where no other is given."""
-    from netbench.scenario import load_scenario
-    from netbench.simulator.placement_file import read_placed, read_scenario
-
-    return read_placed(path, load_scenario(scenario) if scenario else read_scenario(path))
-
-
 def _listed(scenario: str, system: str, layers: int | None, batch: int | None) -> Placed:
-    """Of a system, rank r on device r."""
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import grid_of
+    """Placement of a system with rank r on device r."""
+    from netbench.placement.file import Placed
+    from netbench.placement.plan_problem import grid_of
 
-    request = make_request(scenario, system, layers, batch)
+    request = make_request(scenario, system, layers=layers, batch=batch)
     plan = request.listed()
     return Placed(
         request=request,
@@ -162,18 +167,18 @@ def _listed(scenario: str, system: str, layers: int | None, batch: int | None) -
 
 
 def _after(before: Placed, found: Repair, moves: int, seed: int) -> Placed:
-    from netbench.simulator.placement_file import Placed
-
-    return Placed(
+    return dataclasses.replace(
+        before,
         request=found.request,
         scheduler="repair",
         seed=seed,
-        grid=found.mended.grid,
-        stage_layers=before.stage_layers,
+        grid=found.repaired.grid,
         budget=counted(moves, "move"),
-        num_evaluated=found.mended.num_evaluated,
+        num_evaluated=found.repaired.num_evaluated,
         search_s=0.0,
         simulated_s=found.after_s,
+        bound_s=None,
+        num_layouts=None,
     )
 
 
@@ -194,17 +199,17 @@ def _print(
     console.print(rich_table(repair_grid(before, found)))
     console.print()
     _print_loads(console, found)
-    mended = found.mended
-    how = "the best within reach: all were tried" if mended.exact else "a local search"
+    repaired = found.repaired
+    how = "exact: all placements were tried" if repaired.exact else "a local search"
     console.print(
-        f"moves: {mended.num_necessary} necessary, {moves} more allowed; {how}, "
-        f"{count_text(mended.num_evaluated)}",
+        f"moves: {repaired.num_necessary} necessary, {moves} more allowed; {how}, "
+        f"{count_text(repaired.num_evaluated)}",
         soft_wrap=True,
     )
 
 
 def repair_grid(before: Placed, found: Repair) -> Grid:
-    """What there was, and what there is: pipelines, batch, seconds, sequences per second."""
+    """Compare pipelines, batch, seconds and sequences per second before and after."""
     old, new = before.plan(), found.plan
     num_lost = len(new.device_nodes) - new.layout.num_ranks - len(found.idle)
     rows = (
@@ -223,7 +228,7 @@ def repair_grid(before: Placed, found: Repair) -> Grid:
 
 
 def _print_loads(console: Console, found: Repair) -> None:
-    from netbench.simulator.placement_file import device_names
+    from netbench.placement.file import device_names
 
     if not found.loads:
         console.print("nothing to load")
@@ -232,7 +237,7 @@ def _print_loads(console: Console, found: Repair) -> None:
     who = "1 device loads" if len(found.loads) == 1 else f"{len(found.loads)} devices load"
     console.print(
         f"{who} {units.format_bytes(found.load_bytes, DIGITS)} in {seconds_text(found.load_s)} s, "
-        "simulated, all at once while nobody trains:",
+        "simulated, all at once while training is paused:",
         soft_wrap=True,
     )
     for load in found.loads:
@@ -246,7 +251,7 @@ def _print_loads(console: Console, found: Repair) -> None:
 
 
 def _json(found: Repair) -> dict[str, Any]:
-    from netbench.simulator.placement_file import device_names
+    from netbench.placement.file import device_names
 
     names = device_names(found.request.scenario)
     return {
@@ -254,9 +259,9 @@ def _json(found: Repair) -> dict[str, Any]:
         "after_s": found.after_s,
         "batch": found.plan.workload.batch,
         "pipelines": found.plan.layout.dp,
-        "num_necessary": found.mended.num_necessary,
-        "exact": found.mended.exact,
-        "num_evaluated": found.mended.num_evaluated,
+        "num_necessary": found.repaired.num_necessary,
+        "exact": found.repaired.exact,
+        "num_evaluated": found.repaired.num_evaluated,
         "load_bytes": found.load_bytes,
         "load_s": found.load_s,
         "loads": [
@@ -270,5 +275,5 @@ def _json(found: Repair) -> dict[str, Any]:
             for load in found.loads
         ],
         "idle": [names[device] for device in found.idle],
-        "grid": [[names[device] for device in lane] for lane in found.mended.grid.tolist()],
+        "grid": [[names[device] for device in lane] for lane in found.repaired.grid.tolist()],
     }

@@ -1,7 +1,4 @@
-"""Options that commands of `netbench schedule` share.
-
-What is to be placed, for how long a search may go on, and where its answer goes.
-"""
+"""Options that the commands of `netbench schedule` share: plan to place, search budget, output."""
 
 from __future__ import annotations
 
@@ -15,17 +12,15 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.base import SETTING_OPTIONS
-from netbench.commands.files import check_formats, check_writable
-from netbench.commands.live import wide_console
-from netbench.commands.quantity import Quantity
+from netbench.commands.options import FILE, SETTING_OPTIONS, QuantityType, aliased_option
+from netbench.commands.output import check_formats, check_writable, plain_console, wide_console
 from netbench.commands.schedule.interruption import Interrupted, never
 from netbench.scenario import load_scenario
 from netbench.units import counted
 
 if TYPE_CHECKING:
+    from netbench.placement.plan_problem import Request
     from netbench.placement.problem import Budget
-    from netbench.simulator.scheduling import Request
 
 Command = Callable[..., Any]
 
@@ -33,36 +28,41 @@ DEFAULT_SYSTEM = "dtfm-scheduled"
 DEFAULT_BUDGET = "30s"
 
 
-SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, least-cost, netbench"
-"""Of `placement.schedulers`, which a help text does not load."""
+SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, netbench"
+"""Keys of `placement.schedulers.SCHEDULERS`, which `--help` does not import."""
 
 
 def parse_budget(text: str) -> float:
-    """Seconds, above 0."""
+    """Parse a positive, finite time in seconds."""
     try:
         seconds = units.parse_time(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f'"{text}" is no time to search for; write e.g. 30s or 2min')
+        raise ValueError(f'"{text}" is not a search time; write e.g. 30s or 2min')
     return seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Of a search. evaluations: candidates, None = as many as fit. interrupted: whether it is to
-    end now with what it has."""
+    """Limits of a search.
+
+    evaluations: number of candidates; None = limited by time. interrupted: returns true once the
+    search must end with its best result.
+    """
 
     seconds: float
     evaluations: int | None = None
     interrupted: Interrupted = never
 
     def budget(self) -> Budget:
-        """As schedulers take it, without progress, of a search that begins now. A number of
-        candidates alone decides, where there is one: the same then comes out on every machine."""
+        """Budget of a search that begins now, without progress.
+
+        A number of candidates replaces the time limit, so that every machine finds the same.
+        """
         from netbench.placement.problem import Budget
 
-        self.interrupted()  # from here on, before any candidate, Ctrl-C ends the search
+        self.interrupted()  # from here on Ctrl-C ends the search
         if self.evaluations is None:
             return Budget(seconds=self.seconds, interrupted=self.interrupted)
         return Budget(evaluations=self.evaluations, interrupted=self.interrupted)
@@ -76,63 +76,45 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """Where an answer goes. file, picture: None = there is none. as_json: what is printed."""
+    """Destination of a result. file, picture: None = not written. as_json: print JSON."""
 
     file: Path | None
     picture: Path | None
     as_json: bool
 
     def console(self) -> Console:
-        """For persons: beside JSON, on the standard error."""
-        return Console(stderr=True, highlight=False) if self.as_json else wide_console()
+        """Console for messages: standard error if JSON goes to standard output."""
+        return plain_console(stderr=True) if self.as_json else wide_console()
 
 
-def make_request(
-    scenario: str,
-    system: str = DEFAULT_SYSTEM,
-    layers: int | None = None,
-    batch: int | None = None,
-    micro_batch: int | None = None,
-    network: str | None = None,
-) -> Request:
-    """None: the first of the scenario's slice."""
-    from netbench.simulator.scheduling import Request  # numba: not for --help
+def make_request(scenario: str, system: str = DEFAULT_SYSTEM, **asked: Any) -> Request:
+    """Request for a plan of a scenario. asked: values of a setting, None = the scenario's first."""
+    from netbench.placement.plan_problem import Request  # numba: not for --help
 
     found = load_scenario(scenario)
-    setting = found.sweep.first_setting(
-        layers=layers, batch=batch, micro_batch=micro_batch, network=network
-    )
-    return Request(
-        scenario=found,
-        variant=system,
-        layers=setting.layers,
-        batch=setting.batch,
-        micro_batch=setting.micro_batch,
-        network=setting.network,
-    )
+    setting = found.sweep.first_setting(**asked)
+    return Request(scenario=found, variant=system, setting=setting)
 
 
 def request_options(function: Command) -> Command:
-    """Options of a command that is given a `simulator.scheduling.Request` first."""
+    """Add the options of a command whose first argument is a `placement.plan_problem.Request`."""
     options = (
         click.argument("scenario"),
-        click.option("--system", default=DEFAULT_SYSTEM, show_default=True, help="What to place."),
+        aliased_option(
+            "--system",
+            "--systems",
+            metavar="NAME",
+            default=DEFAULT_SYSTEM,
+            show_default=True,
+            help="System to place.",
+        ),
         *SETTING_OPTIONS,
     )
 
     @functools.wraps(function)
-    def command(
-        *,
-        scenario: str,
-        system: str,
-        layers: int | None,
-        batch: int | None,
-        micro_batch: int | None,
-        network: str | None,
-        **others: Any,
-    ) -> Any:
-        request = make_request(scenario, system, layers, batch, micro_batch, network)
-        return function(request, **others)
+    def command(*, scenario: str, system: str, **others: Any) -> Any:
+        asked = {name: others.pop(name) for name in ("layers", "batch", "micro_batch", "network")}
+        return function(make_request(scenario, system, **asked), **others)
 
     for option in reversed(options):
         command = option(command)
@@ -140,19 +122,19 @@ def request_options(function: Command) -> Command:
 
 
 def limit_options(function: Command) -> Command:
-    """Options of a command that is given `limits`."""
+    """Add the options of a command that takes `limits`."""
     options = (
         click.option(
             "--budget",
-            type=Quantity("TIME", parse_budget),
+            type=QuantityType("TIME", parse_budget),
             default=DEFAULT_BUDGET,
             show_default=True,
-            help="Of a search, on one core; compiling comes on top.",
+            help="Time limit of a search, on one core, without compilation.",
         ),
         click.option(
             "--evaluations",
             type=click.IntRange(min=1),
-            help="Candidates instead of time: the same comes out on every machine.",
+            help="Number of candidates, instead of --budget; reproducible on every machine.",
         ),
     )
 
@@ -166,15 +148,11 @@ def limit_options(function: Command) -> Command:
 
 
 def output_options(function: Command) -> Command:
-    """Options of a command that is given an `output`, of which is known that it can be written."""
+    """Add the options of a command that takes an `output`; its paths are checked first."""
     options = (
-        click.option(
-            "-o", "--output", type=click.Path(path_type=Path), help="Keep it in a file, as JSON."
-        ),
-        click.option(
-            "--plot", type=click.Path(path_type=Path), help="Draw it on a map of the regions."
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, unrounded."),
+        click.option("-o", "--output", type=FILE, help="Write the placement to a JSON file."),
+        click.option("--plot", type=FILE, help="Draw the placement on a map of the regions."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON with unrounded figures."),
     )
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Runs a scheduler, and shows what it has found while it searches. Many at once: `contest`."""
+"""Run one scheduler and show the best placement while it searches; `contest` runs many."""
 
 from __future__ import annotations
 
@@ -9,65 +9,70 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-from rich.progress_bar import ProgressBar
 
 from netbench.commands.schedule.interruption import Interrupted, never
 from netbench.commands.schedule.request import Limits
 from netbench.errors import PlanError, UsageError, nearest
-from netbench.plan import check_memory
-from netbench.report.tables import seconds_text
+from netbench.plan.memory import check_memory
+from netbench.progress import Progress, open_progress
+from netbench.report.numbers import seconds_text
 from netbench.scenario import load_scenario
 
 if TYPE_CHECKING:
-    from netbench.placement.problem import Answer, Scheduler, Step
-    from netbench.simulator.placement_file import Placed
-    from netbench.simulator.scheduling import Request
+    from netbench.placement.file import Placed
+    from netbench.placement.plan_problem import Request
+    from netbench.placement.problem import Answer, Improvement, Scheduler
 
-LINE_S = 1.0
-"""Between two lines about a search where there is no terminal, seconds."""
+LINE_INTERVAL_S = 1.0
+"""Seconds between two lines about a search where output is not a terminal."""
 
-BY_COST = frozenset({"dtfm", "least-cost"})
-"""Schedulers whose steps are of a cost of their own, not of simulated iterations."""
+BY_COST = frozenset({"dtfm"})
+"""Schedulers that minimise a cost model instead of the simulated iteration."""
 
 WARM_UP = 50
-"""Candidates of a small scenario, over which a scheduler is compiled, or loaded."""
+"""Candidates of a small scenario that a scheduler evaluates while it is compiled or loaded."""
 
-OnStep = Callable[["Step"], None]
+OnStep = Callable[["Improvement"], None]
 
 
 def find_scheduler(name: str) -> Scheduler:
-    """Raises UsageError with the nearest where there is none called `name`."""
+    """Return the scheduler called `name`. Raises UsageError that suggests the nearest names."""
     from netbench.placement.schedulers import SCHEDULERS  # scipy, numba: not for --help
 
     if name not in SCHEDULERS:
-        raise UsageError(f'there is no scheduler "{name}"; {nearest(name, SCHEDULERS)}')
+        raise UsageError(f'unknown scheduler "{name}"; {nearest(name, SCHEDULERS)}')
     return SCHEDULERS[name]
 
 
 def warm_up(name: str) -> None:
-    """Have scheduler `name`, and the simulator, compiled or loaded: no search's time goes into it,
-    and processes forked from this one have it too."""
+    """Compile or load scheduler `name` and the simulator, so that no search's budget pays for it.
+
+    Processes forked from this one inherit the compiled code.
+    """
+    from netbench.placement.plan_problem import Request
     from netbench.placement.problem import Budget
-    from netbench.simulator.scheduling import Request
 
     scenario = load_scenario("example-two-labs")
-    small = Request(scenario=scenario, variant="dtfm-scheduled", layers=8, batch=16).problem()
+    small = Request(
+        scenario=scenario,
+        variant="dtfm-scheduled",
+        setting=scenario.sweep.first_setting(),
+    ).problem()
     find_scheduler(name)(small, 0, Budget(evaluations=WARM_UP))
 
 
 def search(
     request: Request, name: str, seed: int, limits: Limits, on_step: OnStep | None = None
 ) -> tuple[Placed, Answer]:
-    """What scheduler `name` finds. on_step: told of every better candidate while it goes on."""
-    from netbench.simulator.placement_file import Placed
+    """Search with scheduler `name`. on_step: called with every better candidate."""
+    from netbench.placement.file import Placed
 
     scheduler, problem = find_scheduler(name), request.problem()
     budget = dataclasses.replace(limits.budget(), progress=on_step)
     try:
         answer = scheduler(problem, seed, budget)
     except PlanError:
-        check_memory(request.listed(), request.scenario)  # says which stage needs what
+        check_memory(request.listed(), request.scenario)  # its error names the stage
         raise
     placed = Placed(
         request=request,
@@ -84,8 +89,8 @@ def search(
 
 
 def simulated_s(request: Request, placed: Placed | None = None) -> float:
-    """Of an iteration with a placement; without one, rank r is on device r."""
-    from netbench.simulator.simulate import simulate
+    """Simulated seconds per iteration with a placement, or with rank r on device r."""
+    from netbench.simulator.iteration import simulate
 
     return simulate(placed.plan() if placed else request.listed()).iteration_s
 
@@ -96,96 +101,70 @@ def with_bounds(
     seconds: float | None = None,
     interrupted: Interrupted = never,
 ) -> tuple[Placed, ...]:
-    """With the lower bounds of their problems, where they are known; of all that have as many
-    layers in each stage, one is searched. What is proved is shown, and why.
+    """Return the placements with their lower bounds, where a bound is known, and print the lowest.
 
-    seconds: for all searches together; None = as many as `netbench.placement.bound` takes.
+    One bound is searched for all placements with the same layers per stage. seconds: for all
+    bounds together; None = the default of `netbench.placement.bounds.bound`.
     """
-    from netbench.placement.bound import SECONDS, lower_bounds
+    from netbench.placement.bounds.bound import SECONDS, lower_bounds
     from netbench.placement.problem import Budget
 
-    kinds = {one.stage_layers: one for one in placed}
+    by_layers = {one.stage_layers: one for one in placed}
     seconds = SECONDS if seconds is None else seconds
-    heading = f"looking for a lower bound, {seconds:.0f} s at most"
-    with console.status(heading) as status:
+    with open_progress(console) as progress:
+
+        def on_bound(bound_s: float) -> None:
+            progress.advance(task, 0, None, f"{seconds_text(bound_s)} s so far")
+
+        task = "searching a lower bound"
+        progress.limit(task, seconds)
         try:
             bounds = lower_bounds(
-                [one.request.problem(layers) for layers, one in kinds.items()],
+                [one.request.problem(layers) for layers, one in by_layers.items()],
                 Budget(seconds=seconds, interrupted=interrupted),
-                progress=lambda least_s: status.update(f"{heading}: {seconds_text(least_s)} s"),
+                progress=on_bound,
             )
         except PlanError:  # a system without stages
             return tuple(placed)
     least = min(bounds, key=lambda bound: bound.seconds)
-    cut = "" if least.proved else "; its search was cut short, more may be provable"
+    cut = "" if least.proved else "; its search was cut short, a higher one may be provable"
     console.print(
         f"lower bound {seconds_text(least.seconds)} s: {least.proof}{cut}",
         style="dim",
         soft_wrap=True,
     )
-    bound_s = dict(zip(kinds, (bound.seconds for bound in bounds), strict=True))
+    bound_s = dict(zip(by_layers, (bound.seconds for bound in bounds), strict=True))
     return tuple(dataclasses.replace(one, bound_s=bound_s[one.stage_layers]) for one in placed)
 
 
 @contextmanager
 def watching(console: Console, name: str, limits: Limits, system: str = "") -> Iterator[OnStep]:
-    """Shows the best so far: a bar over the budget on a terminal, else a line now and then.
+    """Show the best candidate so far and the time left of a search.
 
-    system: what scheduler `name` places, where that has to be said.
+    system: what scheduler `name` places, where several systems are placed one after the other.
     """
     title = f"{name}, {system}" if system else name
-    if not console.is_terminal:
-        yield _lines(console, name, title)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BudgetBar(limits),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[best]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=None, best="")
-
-        def on_step(step: Step) -> None:
-            progress.update(task, completed=step.num_evaluated, best=step_text(name, step))
-
-        yield on_step
+    with open_progress(console, LINE_INTERVAL_S) as progress:
+        if console.is_terminal:
+            show_step(progress, title, limits, 0, "")
+        yield lambda step: show_step(
+            progress, title, limits, step.num_evaluated, step_text(name, step)
+        )
 
 
-def step_text(name: str, step: Step) -> str:
-    """The best so far of scheduler `name`, in a few words."""
+def show_step(progress: Progress, task: str, limits: Limits, num_evaluated: int, text: str) -> None:
+    """Show how much of its time, or of its candidates, a search has used up."""
+    if limits.evaluations is None:
+        progress.limit(task, limits.seconds)
+    progress.advance(task, num_evaluated, limits.evaluations, text)
+
+
+def step_text(name: str, step: Improvement) -> str:
+    """Best value so far of scheduler `name`, e.g. `best 18.3 s, 1,204 candidates`."""
     what = "best cost" if name in BY_COST else "best"
     return f"{what} {seconds_text(step.value)} s, {count_text(step.num_evaluated)}"
 
 
 def count_text(num_evaluated: int) -> str:
-    """`1,204 candidates`."""
+    """Number of candidates in words, e.g. `1,204 candidates`."""
     return f"{num_evaluated:,} candidate{'' if num_evaluated == 1 else 's'}"
-
-
-class BudgetBar(ProgressColumn):
-    """How much of a search's time, or of its candidates, is used up."""
-
-    max_refresh = None
-
-    def __init__(self, limits: Limits) -> None:
-        super().__init__()
-        self._limits = limits
-
-    def render(self, task: Task) -> ProgressBar:
-        total = self._limits.evaluations
-        if total is None:
-            return ProgressBar(self._limits.seconds, task.elapsed or 0.0, width=24)
-        return ProgressBar(total, task.completed, width=24)
-
-
-def _lines(console: Console, name: str, title: str) -> OnStep:
-    last_s = -math.inf
-
-    def on_step(step: Step) -> None:
-        nonlocal last_s
-        if step.elapsed_s - last_s >= LINE_S:
-            last_s = step.elapsed_s
-            console.print(f"{step.elapsed_s:6.1f} s  {title}: {step_text(name, step)}")
-
-    return on_step

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.testbed.sshd_here import Sshd
+from tests.sshd_here import Sshd
 
 OWN = f"127.{os.getpid() // 200 % 200 + 1}.{os.getpid() % 200 + 1}"
 """Addresses that no other run of these tests has."""

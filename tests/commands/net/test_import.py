@@ -10,7 +10,7 @@ import pytest
 from netbench.cli import run
 from netbench.scenario import load_scenario
 from netbench.scenario.load import scenarios_dir
-from tests.scenario.test_readings import AWS, LINUX_PING, iperf3
+from tests.readings import AWS, LINUX_PING, iperf3
 
 
 def test_iperf3_and_ping_make_a_scenario(
@@ -57,7 +57,7 @@ def test_addresses_can_be_called_otherwise(
 def test_worldwide_10_is_made_by_this_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its head says, but for the words; the links are to the letter."""
+    """The command in its head reproduces the file: links exactly, comments aside."""
     kept = (scenarios_dir() / "worldwide-10.yaml").read_text()
     made = tmp_path / "worldwide-10.yaml"
     words = ["--nodes", "6", "--inside-delay", "5ms", "--inside-bandwidth", "2Gbit"]
@@ -76,7 +76,7 @@ def test_worldwide_10_is_made_by_this_command(
         (["a=none.csv"], '"a=none.csv": expected SOURCE,DESTINATION=FILE'),
         ([str(AWS), "--rename", "Ohio"], '--rename "Ohio": expected PLACE=NAME'),
         ([str(AWS), "--inside-bandwidth", "1Gbit"], "--inside-bandwidth needs --inside-delay"),
-        ([str(AWS), "--nodes", "2"], "no figures for the network inside Oregon, Virginia"),
+        ([str(AWS), "--nodes", "2"], "no measurements of the network inside Oregon, Virginia"),
         ([str(AWS), "-o", "no/such/folder.yaml"], "cannot be written"),
     ],
 )

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from netbench.cli import run
-from netbench.network.probe import PORT
+from netbench.network.probing.probe import PORT
 from netbench.scenario import load_scenario
 from tests.commands.net.machines import OWN, machines
 
@@ -34,7 +34,7 @@ def test_machines_are_measured_as_they_are(
         files = ["-o", str(scenario), "--csv", str(matrix)]
         assert run(["net", "measure", *words, *files]) == 0
     shown = capsys.readouterr()
-    assert "measured 2 of 2 rounds" in shown.err
+    assert "measured rounds: 2 of 2" in shown.err
     assert "one" in shown.out
     rows = pd.read_csv(matrix)
     assert list(zip(rows["source"], rows["destination"], strict=True)) == [
@@ -100,4 +100,4 @@ def test_one_machine_has_nothing_to_measure(
     inventory = tmp_path / "hosts.yaml"
     inventory.write_text("hosts: [{name: one, address: 192.0.2.1, user: me}]\n")
     assert run(["net", "measure", "--inventory", str(inventory)]) == 2
-    assert "nothing to measure between" in capsys.readouterr().err
+    assert "measuring needs at least two" in capsys.readouterr().err

@@ -11,16 +11,13 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.network import fleet, replay
-from netbench.network.tc import HANDLE
-from netbench.network.trace import compile_replays, parse_trace
+from netbench.network.remote import fleet
+from netbench.network.shaping.batch import HANDLE
+from netbench.network.traces import replay
+from netbench.network.traces.trace import compile_replays, parse_trace
 from netbench.scenario import load_scenario
-from tests.commands.net import test_shaping
-from tests.network.fake_machines import FakeMachines, FakeReplay
-from tests.network.shaping_cases import ADDRESSES
-
-files, nodes = test_shaping.files, test_shaping.nodes
-_one_kernel_each = test_shaping._one_kernel_each
+from netbench.testing.networks import ADDRESSES
+from tests.fake_machines import FakeMachines, FakeReplay
 
 TRACE = "time,link,delay,rate,loss\n0s,ohio <-> virginia,,500Mbit,\n100ms,ohio -> virginia,,,1%\n"
 
@@ -44,7 +41,7 @@ def shaped(nodes: FakeMachines) -> list[bool]:
 def test_hosts_play_their_part_and_are_cleared(
     command: list[str], nodes: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each the steps of its own interface; how late each was is printed."""
+    """Each host loads the steps of its interface. The delays are printed."""
     assert run(command) == 0
     network = load_scenario(command[2]).network
     changes = parse_trace(TRACE, network.regions)
@@ -65,7 +62,7 @@ def test_hosts_play_their_part_and_are_cleared(
 def test_a_late_host_is_named_and_the_status_says_so(
     command: list[str], nodes: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Finished, but not trustworthy; a host just in time is not named."""
+    """The replay is finished but not trustworthy. A host in time is not named."""
     nodes.replays[2] = FakeReplay(late_s=0.0011)
     nodes.replays[3] = FakeReplay(late_s=0.0005)
     assert run(command) == 3
@@ -79,14 +76,14 @@ def test_a_clock_that_is_not_known_well_enough_is_not_trustworthy(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Own lateness and the clock's error together count; the message says that it is the clock."""
+    """Lateness and clock error are added. The message names the clock as the cause."""
     monkeypatch.setattr(replay, "_clock", lambda channel: (0.0, 0.0006))
     nodes.replays[1] = FakeReplay(late_s=0.0005)
     nodes.replays[2] = FakeReplay(late_s=0.0011)
     assert run(command) == 3
     printed = capsys.readouterr().out
     assert "more than 1ms late: three\n" in printed
-    assert "not known well enough to say that it was within 1ms: two; run this nearer" in printed
+    assert "whose offsets are not known to within 1ms: two; run this nearer" in printed
 
 
 def test_a_refused_step_clears_all_and_names_host_time_and_line(
@@ -104,7 +101,7 @@ def test_a_refused_step_clears_all_and_names_host_time_and_line(
 def test_nothing_is_changed_for_a_trace_that_is_wrong(
     command: list[str], nodes: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before any host is asked."""
+    """The error comes before any host is asked."""
     Path(command[3]).write_text("time,link,delay\n1s,ohio -> moon,1ms\n")
     assert run(command) != 0
     assert "trace.csv:2: link" in capsys.readouterr().err

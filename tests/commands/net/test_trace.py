@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.network.trace import read_trace
+from netbench.network.traces.trace import read_trace
 from netbench.scenario import load_scenario
 
 REGIONS = load_scenario("case3").network.regions
@@ -40,7 +40,7 @@ def test_a_day_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         (["--link", "Ohio -> Mars", "--low", "50%"], "expected one of Ohio, Virginia"),
-        (["--link", "Ohio", "--low", "100%"], "low is 1; expected a share"),
+        (["--link", "Ohio", "--low", "100%"], "low is 1; expected a fraction"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -1,8 +1,9 @@
-"""`netbench schedule compare SCENARIO`, as a person types it."""
+"""`netbench schedule compare SCENARIO` on the command line."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,17 +13,18 @@ import pytest
 from rich.console import Console
 
 from netbench.cli import run
-from netbench.commands import run as run_command
-from netbench.placement import bound
-from netbench.placement.bound import Bound, lower_bounds
+from netbench.commands.run import execution
+from netbench.placement.bounds import bound
+from netbench.placement.bounds.bound import Bound, lower_bounds
+from netbench.placement.file import read_placed
 from netbench.placement.problem import Budget, Problem
-from netbench.plan import Plan, build_plan
+from netbench.plan.build import build_plan
+from netbench.plan.model import Execution, Plan
 from netbench.records import read_run
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.model import Setting
 from netbench.simulator import simulate
-from netbench.simulator.placement_file import read_placed
-from netbench.testbed.local import Outcome
-from tests.commands.schedule import four_nodes
+from tests import four_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -30,11 +32,8 @@ COMPARE = ("schedule", "compare")
 SEARCHES = ("--schedulers", "identity,random,random-1000", "--seeds", "3", "--evaluations", "200")
 
 
-def test_every_scheduler_has_a_row_of_what_its_searches_found(
-    tmp_path: Path, capsys: CaptureFixture
-) -> None:
-    """Means, least and most of the searches that the CSV lists; identity is asked once, and is what
-    the file's order gives."""
+def test_every_scheduler_has_a_row_for_its_searches(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Rows have mean, minimum and maximum of the searches in the CSV; identity searches once."""
     scenario, path = four_nodes.write(tmp_path), tmp_path / "searches.csv"
     assert run([*COMPARE, scenario, *SEARCHES, "--csv", str(path)]) == 0
     searches = list(csv.DictReader(path.read_text().splitlines()))
@@ -42,8 +41,8 @@ def test_every_scheduler_has_a_row_of_what_its_searches_found(
         ("identity", "7"),
         *((name, seed) for name in ("random", "random-1000") for seed in ("7", "8", "9")),
     ]
-    assert float(searches[0]["simulated_s"]) == four_nodes.listed_s(scenario)
-    best_s = four_nodes.best_s(scenario)
+    assert float(searches[0]["simulated_s"]) == four_nodes.listed_placement_s(scenario)
+    best_s = four_nodes.best_placement_s(scenario)
     assert [float(row["simulated_s"]) for row in searches[4:]] == pytest.approx([best_s] * 3)
     lines = capsys.readouterr().out.splitlines()
     for name in ("identity", "random", "random-1000"):
@@ -56,18 +55,23 @@ def test_every_scheduler_has_a_row_of_what_its_searches_found(
 
 
 def test_the_random_placements_are_the_published_maps(tmp_path: Path) -> None:
-    """Seed for seed, what variant dtfm-random is."""
+    """They equal variant dtfm-random, seed by seed."""
     scenario, path = four_nodes.write(tmp_path), tmp_path / "searches.csv"
     options = ["--schedulers", "random", "--seeds", "3", "--csv", str(path)]
     assert run([*COMPARE, scenario, *options]) == 0
     loaded = load_scenario(scenario)
     for row in csv.DictReader(path.read_text().splitlines()):
-        plan = build_plan(loaded, "dtfm-random", 2, 64, int(row["seed"]), 2, 1)
+        plan = build_plan(
+            loaded,
+            "dtfm-random",
+            Setting(layers=2, batch=64, seed=int(row["seed"])),
+            Execution(iterations=2, warmup_iterations=1),
+        )
         assert float(row["simulated_s"]) == simulate(plan).iteration_s
 
 
 def test_the_best_placement_is_kept_and_drawn(tmp_path: Path) -> None:
-    """Both pictures; the file is the best of all searches."""
+    """Both pictures are written; the file has the best placement of all searches."""
     scenario = four_nodes.write(tmp_path)
     files = {name: tmp_path / name for name in ("best.json", "over-time.png", "map.png")}
     options = [
@@ -80,7 +84,7 @@ def test_the_best_placement_is_kept_and_drawn(tmp_path: Path) -> None:
     ]
     assert run([*COMPARE, scenario, *SEARCHES, *map(str, options)]) == 0
     placed = read_placed(files["best.json"], load_scenario(scenario))
-    assert placed.simulated_s == pytest.approx(four_nodes.best_s(scenario))
+    assert placed.simulated_s == pytest.approx(four_nodes.best_placement_s(scenario))
     for name in ("over-time.png", "map.png"):
         assert files[name].read_bytes().startswith(b"\x89PNG")
 
@@ -95,28 +99,30 @@ def test_the_best_placement_is_kept_and_drawn(tmp_path: Path) -> None:
 def test_schedulers_are_checked_before_any_searches(
     schedulers: str, message: str, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """Exit code 2."""
+    """The exit code is 2."""
     assert run([*COMPARE, four_nodes.write(tmp_path), "--schedulers", schedulers]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_search_that_fails_says_why(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """What no layout fits ends in one message, not in a trace of processes."""
+    """An impossible layout is one message without the traceback of a process."""
     assert run([*COMPARE, four_nodes.write(tmp_path), "--layers", "3", *SEARCHES]) == 2
     assert "3 layers" in capsys.readouterr().err
 
 
-def test_what_fits_no_memory_is_said_and_the_others_go_on(
+def test_schedulers_without_a_placement_are_named_and_others_go_on(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """identity and all random maps keep rank 0 on the small device; of 1,000 draws some fit. Where
-    only those compete that find nothing, that is the answer."""
+    """identity and random put rank 0 on a device that is too small; some of 1,000 draws fit.
+
+    If no scheduler finds a placement, the command fails with the first reason.
+    """
     scenario, best = four_nodes.write(tmp_path, first="23MB"), tmp_path / "best.json"
     assert run([*COMPARE, scenario, *SEARCHES, "-o", str(best)]) == 0
     out = capsys.readouterr().out
-    too_small = "looks at no memory: 1 of 4 devices cannot hold the stage it gives them"
-    assert f"identity found nothing (seed 7): identity {too_small}" in out
-    assert f"random found nothing (seed 7, 8, 9): random {too_small}" in out
+    too_small = "ignores memory: 1 of 4 devices cannot hold the stage that it gives them"
+    assert f"identity found no placement (seed 7): identity {too_small}" in out
+    assert f"random found no placement (seed 7, 8, 9): random {too_small}" in out
     placed = read_placed(best, load_scenario(scenario))
     assert (placed.scheduler, 0 in placed.grid[:, 1]) == ("random-1000", True)
     assert run([*COMPARE, scenario, "--schedulers", "identity,random", "--seeds", "2"]) == 2
@@ -126,40 +132,41 @@ def test_what_fits_no_memory_is_said_and_the_others_go_on(
 def test_the_bound_is_searched_no_longer_than_a_scheduler(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With the budget's seconds for all layers of stages together; with what is the rule, 20 s,
-    where candidates are counted."""
-    asked: list[float] = []
+    """All bounds together get the budget of one search, or 20 s if candidates are limited."""
+    budgets_s: list[float] = []
 
-    def noted(
+    def recording(
         problems: Sequence[Problem], budget: Budget, progress: Callable[[float], None]
     ) -> tuple[Bound, ...]:
-        asked.append(budget.seconds)
-        return lower_bounds(problems, budget, progress)
+        budgets_s.append(budget.seconds)
+        return lower_bounds(problems, dataclasses.replace(budget, seconds=0.1), progress)
 
-    monkeypatch.setattr(bound, "lower_bounds", noted)
+    monkeypatch.setattr(bound, "lower_bounds", recording)
     scenario = four_nodes.write(tmp_path)
     for limits in (["--budget", "250ms"], ["--evaluations", "8"]):
         options = ["--schedulers", "identity,netbench", "--seeds", "1", *limits]
         assert run([*COMPARE, scenario, *options]) == 0
-    assert asked == [0.25, 20.0]
+    assert budgets_s == [0.25, 20.0]
 
 
 def test_the_best_two_are_emulated_as_a_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """Their plans, at one scale and with a run's iterations, go where `netbench run` sends its own;
-    here that is the simulator. What comes back stands in the table, of those two alone."""
+    """Their plans run as those of `netbench run`, here in the simulator.
+
+    They share one scale, and the table shows the times of those two only.
+    """
     ran: list[Plan] = []
 
     def on_simulator(
         console: Console, scenario: Scenario, plans: Sequence[Plan], testbed: str, **others: Any
-    ) -> Outcome:
+    ) -> Path:
         assert testbed == "local"
         ran.extend(plans)
-        return carry_out(console, scenario, plans, "sim", **others)
+        return execute(console, scenario, plans, "sim", **others)
 
-    carry_out = run_command.carry_out
-    monkeypatch.setattr(run_command, "carry_out", on_simulator)
+    execute = execution.execute
+    monkeypatch.setattr(execution, "execute", on_simulator)
     scenario = four_nodes.write(tmp_path)
     options = ("--emulate", "--results", str(tmp_path / "results"))
     assert run([*COMPARE, scenario, *SEARCHES, *options]) == 0
@@ -172,6 +179,6 @@ def test_the_best_two_are_emulated_as_a_run(
     rows = {line.split()[0]: line.split() for line in lines if line.startswith(("id", "random"))}
     assert rows["identity"][6] == "-"
     for name in ("random-1000", "random"):
-        assert rows[name][6] == rows[name][3]  # its best search, simulated both times
+        assert rows[name][6] == rows[name][3]  # the best search, simulated both times
     (folder,) = (tmp_path / "results").iterdir()
     assert len(read_run(folder).records) == 2

@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from netbench.placement.file import read_placed
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
-from netbench.simulator.placement_file import read_placed
 
 CaptureFixture = pytest.CaptureFixture[str]
 SEARCH = ("schedule", "example-two-labs", "--evaluations", "64", "--layout")
-"""Eight layouts of four devices; few evaluations, so that none takes long."""
+"""Search among eight layouts of four devices, with few evaluations to be fast."""
 
 
-def test_the_best_plan_is_kept_and_is_as_fast_as_it_says(
-    tmp_path: Path, capsys: CaptureFixture
-) -> None:
-    """Faster than the best of the systems that the scenario lists, and the first of the table."""
+def test_the_best_plan_is_saved_with_its_time(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """It is faster than every system of the scenario, and first in the table."""
     file = tmp_path / "placement.json"
     assert run([*SEARCH, "auto", "-o", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -37,18 +35,20 @@ def test_the_best_plan_is_kept_and_is_as_fast_as_it_says(
         found["num_simulated"],
         found["num_evaluated"],
     )
-    assert found["num_evaluated"] > 8  # each of eight plans, and more of the better ones
+    assert (
+        found["num_evaluated"] > 8
+    )  # each of the eight plans, and more candidates of the better ones
 
 
-def test_degrees_can_be_asked_for(capsys: CaptureFixture) -> None:
-    """Two stages: no other layout in the table, but for the listed system."""
+def test_degrees_restrict_the_layouts(capsys: CaptureFixture) -> None:
+    """With two stages the table has no other layout, except that of the listed system."""
     assert run([*SEARCH, "p2t1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     table = next(index for index, line in enumerate(lines) if line.startswith("Plan "))
-    told = [line.split(": best ") for line in lines[:table] if ": best " in line]
+    shown = [line.split(": ")[1:] for line in lines[:table] if ": best " in line]
     rows = [line.split() for line in lines[table:] if line.startswith(("dtfm", "mega", "zero"))]
     assert len(rows) > 3
-    assert told[-1] == [rows[0][0], f"{rows[0][4]} s"]  # where there is no terminal, a line each
+    assert shown[-1] == [rows[0][0], f"best {rows[0][4]} s"]
     assert {row[1] for row in rows if row[1] != "(listed)"} == {"p2d2"}
 
 
@@ -56,16 +56,19 @@ def test_degrees_can_be_asked_for(capsys: CaptureFixture) -> None:
     ("arguments", "message"),
     [
         (("p3",), "no layout trains 8 layers with batch 16 on the 4 devices of scenario"),
-        (("square",), 'layout "square" is none; expected auto, or degrees, e.g. p8, p4t2, p8d8'),
+        (("square",), 'layout "square" is invalid; expected auto, or degrees, e.g. p8, p4t2, p8d8'),
         (("auto", "--system", "megatron"), "--layout chooses the system; leave out --system"),
         (("auto", "--batch", "3", "--layers", "7"), ""),
-        (("auto", "--scheduler", "netbenhc"), 'no scheduler "netbenhc"; did you mean netbench'),
+        (
+            ("auto", "--scheduler", "netbenhc"),
+            'unknown scheduler "netbenhc"; did you mean netbench',
+        ),
     ],
 )
-def test_what_cannot_be_searched_is_one_message(
+def test_an_impossible_layout_is_one_message(
     arguments: tuple[str, ...], message: str, capsys: CaptureFixture
 ) -> None:
-    """Exit code 2; odd sizes that some plan can train are no error."""
+    """The exit code is 2. Odd sizes that some plan can train are accepted."""
     code = run([*SEARCH, *arguments])
     printed = capsys.readouterr()
     assert code == (2 if message else 0)

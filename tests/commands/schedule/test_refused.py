@@ -1,4 +1,4 @@
-"""Requests that `netbench schedule` cannot answer: one message each."""
+"""Impossible requests to `netbench schedule`, with one message each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACK = "    - {from: Garage, to: Campus, one_way_delay: 8ms, bandwidth: 50Mbit}\
 
 
 def changed(tmp_path: Path, old: str, new: str) -> str:
-    """The example with a text replaced that it has once."""
+    """Write the example scenario with one text replaced."""
     text = EXAMPLE.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path = tmp_path / "mine.yaml"
@@ -44,14 +44,14 @@ def changed(tmp_path: Path, old: str, new: str) -> str:
         (GARAGE, GARAGE, ("--layers", "7"), "7 layers cannot be divided into 2 pipeline stages"),
         (GARAGE, GARAGE, ("--batch", "15"), "batch 15 does not divide into micro-batches of 1"),
         (GARAGE, GARAGE, ("--scheduler", "netbenhc"), "did you mean netbench?"),
-        (GARAGE, GARAGE, ("--budget", "0s"), '"0s" is no time to search for; write e.g. 30s'),
+        (GARAGE, GARAGE, ("--budget", "0s"), '"0s" is not a search time; write e.g. 30s'),
         (GARAGE, GARAGE, ("--evaluations", "0"), "0 is not in the range x>=1"),
         (GARAGE, GARAGE, ("--seed", "4294967296"), "is not in the range 0<=x<=4294967295"),
         (
             GARAGE,
             GARAGE,
             ("-o", "a.png", "--plot", "./a.png"),
-            "a.png: is named for 2 files; give each a name of its own",
+            "a.png; choose different paths",
         ),
     ],
 )
@@ -63,17 +63,15 @@ def test_an_impossible_request_is_one_message(
     tmp_path: Path,
     capsys: CaptureFixture,
 ) -> None:
-    """With what was found and what to do; exit code 2."""
+    """The message says what was found and what to do; the exit code is 2."""
     assert run(["schedule", changed(tmp_path, old, new), *arguments]) == 2
     printed = " ".join(capsys.readouterr().err.split())
     assert message in printed
     assert "Traceback" not in printed
 
 
-def test_devices_that_do_not_divide_are_placed_where_some_may_be_idle(
-    tmp_path: Path, capsys: CaptureFixture
-) -> None:
-    """Five devices: with the option that the message names, there is an answer."""
+def test_a_fixed_layout_may_leave_devices_idle(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Five devices form two pipelines of two stages with --layout p2."""
     scenario = changed(tmp_path, GARAGE, GARAGE.replace("2", "3"))
     assert run(["schedule", scenario, "--layout", "p2", "--evaluations", "1"]) == 0
     assert " p2d2 " in capsys.readouterr().out

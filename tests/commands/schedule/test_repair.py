@@ -1,4 +1,4 @@
-"""`netbench schedule repair`."""
+"""`netbench schedule repair` on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from tests.commands.schedule import four_nodes
+from tests import four_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
 TWO_LABS = "example-two-labs"
@@ -18,8 +18,8 @@ def repair(*arguments: str) -> int:
     return run(["schedule", "repair", *arguments])
 
 
-def test_a_lost_node_costs_a_pipeline_and_says_so(capsys: CaptureFixture) -> None:
-    """Two pipelines of two stages: one is left, with all of the batch."""
+def test_a_lost_node_costs_a_pipeline(capsys: CaptureFixture) -> None:
+    """One of two pipelines of two stages is left, with the whole batch."""
     assert repair(TWO_LABS, "--lost", "node3", "--moves", "1") == 0
     printed = capsys.readouterr().out
     assert "lost: node3" in printed
@@ -27,14 +27,14 @@ def test_a_lost_node_costs_a_pipeline_and_says_so(capsys: CaptureFixture) -> Non
     assert rows["pipelines"] == ["2", "1"]
     assert rows["batch, sequences"] == ["16", "16"]
     assert rows["devices idle"] == ["0", "1"]
-    assert "moves: 0 necessary, 1 more allowed; the best within reach: all were tried" in printed
+    assert "moves: 0 necessary, 1 more allowed; exact: all placements were tried" in printed
 
 
-def test_what_is_mended_is_kept_and_can_be_mended_again(
-    tmp_path: Path, capsys: CaptureFixture
-) -> None:
-    """The node that was lost comes back: a pipeline more, whose other device was idle; each loads
-    a stage from the one that holds it."""
+def test_a_repaired_placement_can_be_repaired_again(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """The lost node returns and forms a pipeline with the idle device.
+
+    Both load a stage from the device that has it.
+    """
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     assert repair(TWO_LABS, "--lost", "node3", "-o", str(first)) == 0
     capsys.readouterr()
@@ -44,24 +44,24 @@ def test_what_is_mended_is_kept_and_can_be_mended_again(
     kept = [json.loads(path.read_text())["pipelines"] for path in (first, second)]
     assert found["grid"] == kept[1]
     assert len(kept[0]) == 1
-    holders = {name: stage for stage, name in enumerate(kept[0][0])}
+    stage_of = {name: stage for stage, name in enumerate(kept[0][0])}
     assert sorted(load["device"] for load in found["loads"]) == sorted(
-        {"node0", "node1", "node2", "node3"} - set(holders)
+        {"node0", "node1", "node2", "node3"} - set(stage_of)
     )
-    assert all(holders[load["source"]] == load["stage"] for load in found["loads"])
+    assert all(stage_of[load["source"]] == load["stage"] for load in found["loads"])
     assert found["load_bytes"] == sum(load["size_bytes"] for load in found["loads"])
     assert found["load_s"] > 0
 
 
-def test_of_a_file_that_netbench_does_not_have_the_scenario_is_asked_for(
+def test_a_placement_of_an_unknown_scenario_needs_its_file(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """Its name in a placement finds no file; with --scenario it is mended, and said how to run."""
+    """The name in the placement finds no file; with --scenario the repair works."""
     scenario, first = four_nodes.write(tmp_path), tmp_path / "first.json"
     assert run(["schedule", scenario, "--scheduler", "identity", "-o", str(first)]) == 0
     capsys.readouterr()
     assert repair(str(first), "--lost", "node3") == 2
-    assert '"four-nodes", which does not come with netbench; give its file with --scenario' in (
+    assert '"four-nodes", which netbench does not include; give its file with --scenario' in (
         " ".join(capsys.readouterr().err.split())
     )
     second = tmp_path / "second.json"
@@ -70,10 +70,10 @@ def test_of_a_file_that_netbench_does_not_have_the_scenario_is_asked_for(
     assert last == f"run it with: netbench run {scenario} --placement {second}"
 
 
-def test_a_file_of_any_name_is_mended(
+def test_a_file_of_any_name_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:
-    """Without a suffix, too; but the name of a scenario is a scenario."""
+    """A file without a suffix is a placement, unless its name is that of a scenario."""
     monkeypatch.chdir(tmp_path)
     assert repair(TWO_LABS, "--lost", "node3", "-o", "mended") == 0
     Path("mended").rename("again")
@@ -81,7 +81,7 @@ def test_a_file_of_any_name_is_mended(
     Path("again").rename(TWO_LABS)
     capsys.readouterr()
     assert repair(TWO_LABS, "--added", "node3") == 2
-    assert "is in the placement already" in capsys.readouterr().err
+    assert "is already in the placement" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,29 @@ def test_a_file_of_any_name_is_mended(
         ),
         (
             ("none.json", "--lost", "node0", "--layers", "8"),
-            "--layers is given, but none.json says it; leave it out",
+            "--layers is given, but none.json already says it; leave it out",
         ),
         ((TWO_LABS, "--lost", "nod3"), 'has no node "nod3"; did you mean node3'),
-        ((TWO_LABS,), "nothing is lost and nothing added; name a node with --lost or --added"),
+        ((TWO_LABS,), "no node is lost or added; name one with --lost or --added"),
         (
             (TWO_LABS, "--lost", "node0", "--lost", "node1", "--lost", "node2"),
-            "too few devices are left for a pipeline of dtfm-scheduled: 1, expected 2; search",
+            "too few devices are left for a pipeline of dtfm-scheduled: 1, expected 2; describe",
         ),
-        ((TWO_LABS, "--lost", "node0", "--system", "zero3"), "of zero3 cannot be mended"),
-        ((TWO_LABS, "--added", "node0"), 'node "node0" is added, but is in the placement already'),
+        ((TWO_LABS, "--lost", "node0", "--system", "zero3"), "of zero3 cannot be repaired"),
+        (
+            (TWO_LABS, "--added", "node0"),
+            'node "node0" is added, but it is already in the placement',
+        ),
         (
             ("none.json", "--lost", "node0"),
             "none.json: no such file; write one with: netbench schedule",
         ),
     ],
 )
-def test_what_cannot_be_mended_is_one_message(
+def test_an_impossible_repair_is_one_message(
     arguments: tuple[str, ...], message: str, capsys: CaptureFixture
 ) -> None:
-    """Exit code not 0, nothing printed beside it."""
+    """The exit code is not 0, and standard output stays empty."""
     assert repair(*arguments) in (1, 2)
     printed = capsys.readouterr()
     assert message in " ".join(printed.err.split())

@@ -1,0 +1,281 @@
+"""`netbench require SCENARIO --efficiency 0.8`: find the worst network that is good enough."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from netbench import units
+from netbench.commands.explore.base import WHERE, Base, base_options
+from netbench.commands.explore.vary import write_factor
+from netbench.commands.options import QuantityType
+from netbench.commands.output import heading, wide_console
+from netbench.commands.run.simulation import warn_of_impairments
+from netbench.plan.model import Plan
+from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
+from netbench.progress import track
+from netbench.report.numbers import pflops_text, seconds_text
+from netbench.report.tables.grid import Grid, rich_table
+from netbench.scenario.model import Network
+from netbench.workload.costs import pflop_per_iteration
+
+if TYPE_CHECKING:
+    from netbench.explain.threshold import Limit
+
+PER_DECADE = 4
+"""Number of networks tried per factor of ten before the limit is narrowed."""
+
+BANDWIDTHS_BPS = (1e6, 1e12)
+DELAYS_S = (10.0, 1e-6)
+FACTORS = (1e-3, 1e3)
+"""Worst and best network tried, besides the ideal one."""
+
+DIGITS = 3
+"""Significant digits of limits."""
+
+Change = Callable[[Network, Amount, str], Network]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchedQuantity:
+    """Quantity of the network whose limit is searched.
+
+    points: values from worst to best, the last one ideal. up: limits are rounded up, so that they
+    still keep the throughput. write: formats a value.
+    """
+
+    head: str
+    change: Change
+    points: tuple[float, ...]
+    relative: bool
+    up: bool
+    write: Callable[[float], str]
+
+    def plan(self, plan: Plan, value: float, links: str) -> Plan:
+        amount = Amount(value=value, relative=self.relative)
+        return dataclasses.replace(plan, network=self.change(plan.network, amount, links))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """Limits of one system. ideal_s, now_s: seconds on the ideal and on the present network."""
+
+    system: str
+    pflop: float
+    ideal_s: float
+    now_s: float
+    limits: tuple[Limit, ...]
+
+    @property
+    def fraction(self) -> float:
+        return self.ideal_s / self.now_s
+
+
+def parse_efficiency(text: str) -> float:
+    """Parse a fraction above 0 and up to 1, e.g. `0.8` or `80%`."""
+    try:
+        efficiency = units.parse_percent(text) if text.endswith("%") else float(text)
+    except ValueError:
+        efficiency = math.nan
+    if not 0 < efficiency <= 1:
+        raise ValueError(f'"{text}" is not above 0 and up to 1; write e.g. 0.8 or 80%')
+    return efficiency
+
+
+@click.command()
+@base_options
+@click.option(
+    "--efficiency",
+    required=True,
+    type=QuantityType("FRACTION", parse_efficiency),
+    help="Fraction of the ideal network's throughput to keep, e.g. 0.8.",
+)
+@click.option(
+    "--factor",
+    is_flag=True,
+    help="Search a factor on every link's value, instead of one value for all.",
+)
+def command(base: Base, efficiency: float, factor: bool) -> None:
+    """Find the lowest bandwidth and the highest one-way delay with which SCENARIO keeps a fraction
+    of its throughput on the ideal network.
+
+    The ideal network has zero delay and infinite bandwidth on every link and NIC; only the hosts'
+    own limits stay. Each limit is searched with the other quantity unchanged.
+    """
+    console = wide_console()
+    quantities = _quantities(factor)
+    requirements = _requirements(console, base, quantities, efficiency)
+    console.print(heading(base.scenario))
+    console.print(
+        f"{base.describe()}; to keep: {efficiency:.4g} of the throughput on the ideal network",
+        soft_wrap=True,
+    )
+    console.print()
+    console.print(rich_table(_grid(requirements, quantities)))
+    console.print()
+    console.print(
+        "simulated. ideal: zero delay and infinite bandwidth on every link and NIC. of ideal: "
+        "throughput now / on the ideal network. Delays are one way. Each limit applies to "
+        f"{WHERE[base.links]}, as one {'factor on' if factor else 'value for'} all of them; the "
+        "other quantity and all other links are as they are now. Limits are exact to 0.1% and "
+        "rounded to the safe side.",
+        style="dim",
+    )
+    for line in _remarks(requirements, quantities, efficiency):
+        console.print(line, soft_wrap=True)
+
+
+def _quantities(factor: bool) -> tuple[SearchedQuantity, ...]:
+    """Bandwidth and delay to search. factor: search factors on the links' values."""
+    down, up = FACTORS
+    bandwidths, delays = ((down, up), (up, down)) if factor else (BANDWIDTHS_BPS, DELAYS_S)
+    return (
+        SearchedQuantity(
+            head="lowest bandwidth",
+            change=with_bandwidth,
+            points=(*_geometric(*bandwidths), math.inf),
+            relative=factor,
+            up=True,
+            write=write_factor if factor else lambda rate: units.format_bandwidth(rate, DIGITS),
+        ),
+        SearchedQuantity(
+            head="highest delay",
+            change=with_delay,
+            points=(*_geometric(*delays), 0.0),
+            relative=factor,
+            up=False,
+            write=write_factor if factor else lambda delay: units.format_time(delay, DIGITS),
+        ),
+    )
+
+
+def _requirements(
+    console: Console, base: Base, quantities: tuple[SearchedQuantity, ...], wanted: float
+) -> list[Requirement]:
+    """Simulate all points of all systems on all cores, then narrow each limit."""
+    from netbench.explain.threshold import find_limit
+    from netbench.simulator.parallel import time_plan, time_plans  # numba: only when asked for
+
+    plans = [base.plan(system) for system in base.systems]
+    grid = [
+        variant
+        for plan in plans
+        for variant in (
+            dataclasses.replace(plan, network=ideal_network(plan.network)),
+            plan,
+            *(
+                quantity.plan(plan, value, base.links)
+                for quantity in quantities
+                for value in quantity.points
+            ),
+        )
+    ]
+    warn_of_impairments(console, [plan.network for plan in plans])
+    times = track(console, time_plans(grid), len(grid), "simulated networks")
+    times_s = iter([timing.iteration_s for timing in times])
+    found = []
+    for plan in plans:
+        ideal_s, now_s = next(times_s), next(times_s)
+        limits = []
+        for quantity in quantities:
+            fractions = [ideal_s / next(times_s) for _ in quantity.points]
+
+            def fraction_at(
+                value: float,
+                quantity: SearchedQuantity = quantity,
+                plan: Plan = plan,
+                ideal_s: float = ideal_s,
+            ) -> float:
+                return ideal_s / time_plan(quantity.plan(plan, value, base.links)).iteration_s
+
+            limits.append(find_limit(quantity.points, fractions, wanted, fraction_at))
+        found.append(
+            Requirement(
+                system=plan.variant,
+                pflop=pflop_per_iteration(plan.workload),
+                ideal_s=ideal_s,
+                now_s=now_s,
+                limits=tuple(limits),
+            )
+        )
+    return found
+
+
+def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, ...]) -> Grid:
+    rows = [
+        (
+            requirement.system,
+            seconds_text(requirement.ideal_s),
+            pflops_text(requirement.pflop / requirement.ideal_s),
+            seconds_text(requirement.now_s),
+            f"{requirement.fraction:.1%}",
+            *(
+                _limit_text(limit, quantity)
+                for limit, quantity in zip(requirement.limits, quantities, strict=True)
+            ),
+        )
+        for requirement in requirements
+    ]
+    head = ("System", "ideal s", "ideal PFLOPS", "now s", "of ideal", *(q.head for q in quantities))
+    return Grid(head=head, rows=tuple(rows))
+
+
+def _limit_text(limit: Limit, quantity: SearchedQuantity) -> str:
+    if limit.value is None:
+        return "none"
+    if limit.unbounded:
+        return f"{'below' if quantity.up else 'above'} {quantity.write(limit.value)}"
+    return quantity.write(_rounded(limit.value, quantity.up))
+
+
+def _remarks(
+    requirements: list[Requirement], quantities: tuple[SearchedQuantity, ...], wanted: float
+) -> list[str]:
+    """Explain limits that do not exist, are already met, or are not monotone."""
+    lines = []
+    for requirement in requirements:
+        if requirement.fraction >= wanted:
+            lines.append(
+                f"{requirement.system}: the present network is good enough "
+                f"({requirement.fraction:.1%})."
+            )
+        for limit, quantity in zip(requirement.limits, quantities, strict=True):
+            what = f"{requirement.system}, {quantity.head}"
+            if limit.value is None:
+                best = "unlimited bandwidth" if quantity.up else "zero delay"
+                lines.append(
+                    f"{what}: none; even {best} on these links alone gives "
+                    f"{limit.best_fraction:.1%}."
+                )
+            after = ""
+            if limit.value is not None:
+                stay = "stays" if limit.lasting else "does not stay"
+                after = f"; on networks better than the limit it {stay} at {wanted:.4g} or above"
+            for dip in limit.dips:
+                lines.append(
+                    f"{what}: not monotone, throughput falls from {dip.worse_fraction:.1%} at "
+                    f"{quantity.write(dip.worse)} to {dip.better_fraction:.1%} at "
+                    f"{quantity.write(dip.better)}{after}."
+                )
+    return lines
+
+
+def _geometric(first: float, last: float) -> list[float]:
+    """Geometric progression between two values, with `PER_DECADE` steps per decade."""
+    num = round(abs(math.log10(last / first)) * PER_DECADE)
+    return [first * (last / first) ** (i / num) for i in range(num + 1)]
+
+
+def _rounded(value: float, up: bool) -> float:
+    """Round up or down to `DIGITS` significant digits."""
+    if value == 0 or math.isinf(value):
+        return value
+    power = math.floor(math.log10(value)) - DIGITS + 1
+    mantissa = value / 10.0**power
+    return float(f"{math.ceil(mantissa) if up else math.floor(mantissa)}e{power}")

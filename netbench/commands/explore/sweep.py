@@ -1,0 +1,198 @@
+"""`netbench sweep SCENARIO --vary ...`: simulate a grid of networks and workloads."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from netbench.commands.explore.base import Base, base_options
+from netbench.commands.explore.vary import NETWORK_VARIABLES, Variable, parse_vary
+from netbench.commands.options import FILE, QuantityType, picture_option
+from netbench.commands.output import (
+    check_formats,
+    check_writable,
+    heading,
+    wide_console,
+    write_file,
+)
+from netbench.commands.run.simulation import warn_of_impairments
+from netbench.errors import PlanError, UsageError
+from netbench.plan.model import Plan
+from netbench.plan.what_if import Amount, with_bandwidth, with_delay
+from netbench.progress import track
+from netbench.report.pictures.style import save_picture
+from netbench.report.tables.grid import csv_text, rich_table
+from netbench.report.tables.sweep import (
+    SweepPoint,
+    SweepResult,
+    check_lines,
+    sweep_csv_grid,
+    sweep_figure,
+    sweep_grids,
+)
+from netbench.units import counted
+from netbench.workload.costs import pflop_per_iteration
+
+MAX_POINTS = 100_000
+"""Maximum number of points times systems: a typing error must not take a day."""
+
+PROBLEMS_SHOWN = 5
+"""Maximum number of reasons for missing points beneath the table; the CSV has all of them."""
+
+
+@click.command()
+@base_options
+@click.option(
+    "--vary",
+    "variables",
+    required=True,
+    multiple=True,
+    type=QuantityType("NAME=VALUES", parse_vary),
+    help="Values of bandwidth, delay, batch, micro-batch or layers: a list (1Gbit,5Gbit), "
+    "factors (0.5x,2x), or a geometric range with a number of points (0.1x..10x:9).",
+)
+@click.option("--csv", type=FILE, help="Write every point to a CSV file, unrounded.")
+@picture_option
+def command(
+    base: Base, variables: tuple[Variable, ...], csv: Path | None, plot: Path | None
+) -> None:
+    """Simulate SCENARIO on a grid: every combination of the values of every --vary.
+
+    Rows are the values of the first variable, columns the systems, or with one system the values
+    of the last variable. Efficiency is the time of compute alone, divided by the iteration's time.
+    """
+    check_writable(csv, plot)
+    check_formats(plot)
+    _check(base, variables, plot)
+    console = wide_console()
+    sweep = _simulate(console, base, variables)
+    console.print(heading(base.scenario))
+    console.print(sweep.setting, soft_wrap=True)
+    for title, grid in sweep_grids(sweep):
+        console.print()
+        if title:
+            console.print(title, style="bold")
+        console.print(rich_table(grid))
+    console.print()
+    num_points = len(sweep.points)
+    console.print(
+        f"simulated; {counted(num_points, 'point')}. efficiency: time of compute alone / time of "
+        "the iteration.",
+        style="dim",
+    )
+    for problem in _problems(sweep):
+        console.print(f"- {problem}", style="yellow", soft_wrap=True)
+    if csv is not None:
+        write_file(csv, csv_text(sweep_csv_grid(sweep)) + "\n")
+        console.print(f"points: {csv}", soft_wrap=True)
+    if plot is not None:
+        save_picture(sweep_figure(sweep), plot)
+        console.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _check(base: Base, variables: Sequence[Variable], plot: Path | None) -> None:
+    """Raises UsageError for an impossible grid, before anything is simulated."""
+    names = [variable.name for variable in variables]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--vary {name} is given twice; put all values into one")
+    sizes = [len(variable.values) for variable in variables]
+    num_points = math.prod(sizes) * len(base.systems)
+    if num_points > MAX_POINTS:
+        raise UsageError(
+            f"the grid has {num_points} points; expected at most {MAX_POINTS}; give fewer values"
+        )
+    if plot is not None:
+        check_lines(math.prod(sizes[1:]) * len(base.systems))
+
+
+def _simulate(console: Console, base: Base, variables: Sequence[Variable]) -> SweepResult:
+    from netbench.explain.breakdown import bound_s  # numba: only when asked for
+    from netbench.simulator.parallel import time_plans
+
+    cells = list(_cells(base, variables))
+    plans = [plan for _, plan in cells if plan is not None]
+    if not plans:
+        raise PlanError(f"no point of the grid can be planned: {cells[0][0].problem}")
+    warn_of_impairments(console, [plan.network for plan in plans])
+    timings = track(console, time_plans(plans), len(plans), "simulated points")
+    points = [
+        dataclasses.replace(
+            point,
+            iteration_s=next(timings).iteration_s,
+            bound_s=bound_s(plan),
+            pflop=pflop_per_iteration(plan.workload),
+        )
+        if plan is not None
+        else point
+        for point, plan in cells
+    ]
+    return SweepResult(
+        title=base.scenario.title or base.scenario.name,
+        setting=base.describe({variable.name: variable.relative for variable in variables}),
+        axes=tuple(variables),
+        systems=base.systems,
+        points=tuple(points),
+    )
+
+
+def _cells(base: Base, variables: Sequence[Variable]) -> Iterator[tuple[SweepPoint, Plan | None]]:
+    """Yield the points of the grid without times, each with its plan, None where there is none.
+
+    Systems vary fastest, then the last variable.
+    """
+    plans: dict[tuple[str, tuple[tuple[str, int], ...]], Plan | PlanError] = {}
+    for at in itertools.product(*(range(len(variable.values)) for variable in variables)):
+        chosen = {
+            v.name: Amount(value=v.values[i], relative=v.relative)
+            for v, i in zip(variables, at, strict=True)
+        }
+        sizes = tuple(
+            (name.replace("-", "_"), round(amount.value))
+            for name, amount in chosen.items()
+            if name not in NETWORK_VARIABLES
+        )
+        for system in base.systems:
+            if (system, sizes) not in plans:
+                plans[system, sizes] = _plan(base, system, dict(sizes))
+            plan = plans[system, sizes]
+            if isinstance(plan, PlanError):
+                yield SweepPoint(at=at, system=system, problem=str(plan)), None
+            else:
+                yield SweepPoint(at=at, system=system), _on(plan, chosen, base.links)
+
+
+def _plan(base: Base, system: str, sizes: Mapping[str, int]) -> Plan | PlanError:
+    """Plan of a point, or the error for sizes that fit no layout."""
+    try:
+        return base.plan(system, **sizes)
+    except PlanError as error:
+        return error
+
+
+def _on(plan: Plan, chosen: Mapping[str, Amount], links: str) -> Plan:
+    """Replace the plan's network by that of a point."""
+    network = plan.network
+    if "bandwidth" in chosen:
+        network = with_bandwidth(network, chosen["bandwidth"], links)
+    if "delay" in chosen:
+        network = with_delay(network, chosen["delay"], links)
+    return dataclasses.replace(plan, network=network)
+
+
+def _problems(sweep: SweepResult) -> list[str]:
+    """Reasons why points have no time, each once."""
+    found = dict.fromkeys(
+        f"{point.system}: {point.problem}" for point in sweep.points if point.problem
+    )
+    more = len(found) - PROBLEMS_SHOWN
+    return [
+        *list(found)[:PROBLEMS_SHOWN],
+        *([f"and {more} more"] if more > 0 else []),
+    ]

@@ -1,0 +1,1 @@
+"""`netbench reproduce`: `command` is the command; `simulated` and `layouts` make its tables."""

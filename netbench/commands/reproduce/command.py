@@ -1,0 +1,141 @@
+"""`netbench reproduce`: the pages of `results/`, from published, simulated and recorded times."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import click
+
+from netbench.commands.output import plain_console, results_option, write_file
+from netbench.errors import RecordError, UsageError
+from netbench.units import counted
+
+EXIT_OUT_OF_DATE = 1
+DIFF_LINES = 20
+"""Lines of a difference that `reproduce --check` prints."""
+
+OUT_OF_DATE = "is out of date; write it with: make"
+
+
+@click.command()
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="First simulate every published time and every prediction, for results/simulated/.",
+)
+@click.option(
+    "--check", is_flag=True, help="Write nothing; exit 1 if a page or table is out of date."
+)
+@results_option
+def command(simulate: bool, check: bool, results: Path) -> int:
+    """Regenerate the pages and pictures of results/ from the published figures, results/simulated/
+    and the recorded runs.
+
+    With --simulate --check, simulated times may differ by 0.1%, because processors round
+    differently.
+    """
+    from netbench.report.page.pages import results_pages
+
+    if not results.is_dir():
+        raise UsageError(f"{results} is not a folder; run this in a checkout, or give --results")
+    if simulate and not _simulate(results, check):
+        return EXIT_OUT_OF_DATE
+    pages = {results / name: text for name, text in results_pages(results).items()}
+    found = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in pages}
+    if check:
+        checked = [_is_up_to_date(path, found[path], wanted) for path, wanted in pages.items()]
+        return 0 if all(checked) else EXIT_OUT_OF_DATE
+    for path, text in pages.items():
+        write_file(path, text, RecordError)
+        click.echo(f"{path} {'is up to date' if found[path] == text else 'written'}")
+    _draw(results)
+    return 0
+
+
+def _simulate(results: Path, check: bool) -> bool:
+    """Write the simulated tables, or check them; return whether they are up to date."""
+
+    from netbench.commands.reproduce.simulated import (
+        best_published,
+        layout_rows,
+        plan_tables,
+        rows_of,
+        simulate_tasks,
+        tasks_of,
+    )
+    from netbench.progress import track
+    from netbench.report.page.simulated import FOLDER, LAYOUTS, TIMES, table_path, table_text
+
+    tables = plan_tables()
+    tasks = tasks_of(tables)
+    console = plain_console(stderr=True)
+    times = dict(track(console, simulate_tasks(tasks), len(tasks), "simulations"))
+    rows = {name: rows_of(cells, times) for name, cells in tables.items()}
+    fastest = best_published(rows[TIMES])
+    found = layout_rows(fastest)
+    rows[LAYOUTS] = list(track(console, found, len(fastest), "layouts"))
+    texts = {name: table_text(name, table) for name, table in rows.items()}
+    if check:
+        checked = [_check_table(table_path(results, name), text) for name, text in texts.items()]
+        return all(checked)
+    for name, text in texts.items():
+        path = table_path(results, name)
+        path.parent.mkdir(exist_ok=True)
+        write_file(path, text, RecordError)
+    click.echo(f"{len(tasks)} simulations written to {results / FOLDER}")
+    return True
+
+
+def _draw(results: Path) -> None:
+    """Draw the pictures of the pages, if anything has been simulated."""
+    from netbench.report.page.pages import RECORDED, recorded_runs
+    from netbench.report.page.simulated import (
+        FOLDER,
+        FORMATS,
+        PICTURE,
+        SCALING,
+        SCALING_PICTURE,
+        read_table,
+        simulated_settings,
+    )
+
+    settings, scaling = simulated_settings(results), read_table(results, SCALING)
+    if settings is None or scaling is None:
+        return
+    from netbench.report.pictures.residuals import residual_figure
+    from netbench.report.pictures.scaling import scaling_figure
+    from netbench.report.pictures.style import save_picture
+
+    runs = [run for found in recorded_runs(results / RECORDED).values() for run in found]
+    figures = {PICTURE: residual_figure(settings, runs), SCALING_PICTURE: scaling_figure(scaling)}
+    for name, figure in figures.items():
+        for suffix in FORMATS:
+            save_picture(figure, results / FOLDER / f"{name}.{suffix}")
+
+
+def _check_table(path: Path, wanted: str) -> bool:
+    """Return whether a simulated table is up to date; print its differences."""
+    from netbench.report.page.simulated import differences
+
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = differences(found, wanted)
+    for line in lines[:DIFF_LINES]:
+        click.echo(line)
+    if lines:
+        click.echo(f"{path} {OUT_OF_DATE} simulate ({counted(len(lines), 'difference')})", err=True)
+    return not lines
+
+
+def _is_up_to_date(path: Path, found: str, wanted: str) -> bool:
+    """Return whether a page is up to date; print its difference."""
+    if found == wanted:
+        click.echo(f"{path} is up to date")
+        return True
+    lines = difflib.unified_diff(
+        found.splitlines(), wanted.splitlines(), f"{path}", "regenerated", n=1, lineterm=""
+    )
+    for line in list(lines)[:DIFF_LINES]:
+        click.echo(line)
+    click.echo(f"{path} {OUT_OF_DATE} reproduce-table", err=True)
+    return False

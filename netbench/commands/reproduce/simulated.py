@@ -1,0 +1,361 @@
+"""Tables of `netbench reproduce --simulate`: published runs, predictions, transfers, collectives.
+
+A row of a table needs the times of one or more tasks. Each task is simulated once, on all cores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from netbench.placement.file import Placed, read_placed
+from netbench.plan.benchmark import BACKENDS, OPS, CollectivePlan, uniform_network
+from netbench.plan.build import Choices, build_plan, build_plans
+from netbench.plan.maps import SEEDED
+from netbench.plan.memory import plan_memory
+from netbench.plan.model import Plan
+from netbench.report.numbers import exact_text
+from netbench.report.page.predictions import (
+    PIPELINE_SYSTEMS,
+    PRINTED_MICRO_BATCH,
+    PRINTED_NETWORK,
+)
+from netbench.report.page.published import CASES, SEED, iteration_times, load, published_settings
+from netbench.report.page.simulated import (
+    COLLECTIVES,
+    PIPELINES,
+    PLACED,
+    SCALING,
+    SWEEPS,
+    TIMES,
+    TRANSFERS,
+    layout_path,
+    placement_path,
+)
+from netbench.report.tables.collective import closed_form_s
+from netbench.report.tables.throughput import TESTBEDS, published_throughput
+from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.model import Setting
+from netbench.simulator import load_transport, simulate_collective
+from netbench.simulator.collectives import COLLECTIVES as ALGORITHMS
+from netbench.simulator.fabric import Fabric
+from netbench.simulator.graph import Graph, TaskKind
+from netbench.simulator.parallel import time_plans
+from netbench.systems import find_variant
+from netbench.workload.models import MODELS
+
+BASE_DELAY_S, NIC_BPS, AWS_MTU = 50e-6, 10e9, 9001
+"""The machines of the published transfers: one-way delay, rate of each NIC, MTU in bytes.
+Sources: results/published/README.md; AWS EC2 User Guide, network MTU."""
+
+COLLECTIVE_NODES = (4, 8)
+COLLECTIVE_BYTES = 64 << 20
+COLLECTIVE_NETWORKS = ((1e-3, 5e9), (5e-3, 2e9), (10e-3, 1e9))
+"""One-way delay in seconds, rate in bit/s."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """A transfer over an idle connection, timed by its receiver."""
+
+    plan: CollectivePlan
+
+
+Task = Plan | CollectivePlan | Transfer
+Times = Mapping[Task, float]
+"""Seconds of each task."""
+
+Row = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TableRow:
+    """A row of a table before simulation. row: its cells, given the seconds of its tasks."""
+
+    tasks: tuple[Task, ...]
+    row: Callable[[Sequence[float]], Row]
+
+
+def plan_tables() -> dict[str, list[TableRow]]:
+    """All tables, not yet simulated."""
+    return {
+        TIMES: _published(),
+        PLACED: _placed(),
+        **{name: _sweep(name) for name in SWEEPS},
+        PIPELINES: _pipelines(),
+        SCALING: _scaling(),
+        TRANSFERS: _transfers(),
+        COLLECTIVES: _collectives(),
+    }
+
+
+def tasks_of(tables: Mapping[str, Sequence[TableRow]]) -> tuple[Task, ...]:
+    """The tasks of all tables, each once."""
+    cells = (cell for table in tables.values() for cell in table)
+    return tuple(dict.fromkeys(task for cell in cells for task in cell.tasks))
+
+
+def rows_of(cells: Iterable[TableRow], times: Times) -> list[Row]:
+    """The rows of a table, given the times of its tasks."""
+    return [cell.row([times[task] for task in cell.tasks]) for cell in cells]
+
+
+def simulate_tasks(tasks: Sequence[Task]) -> Iterator[tuple[Task, float]]:
+    """Yield each task with its seconds: plans on all cores first, then the small tasks here."""
+    plans = [task for task in tasks if isinstance(task, Plan)]
+    for plan, timing in zip(plans, time_plans(plans), strict=True):
+        yield plan, timing.iteration_s
+    for task in tasks:
+        if isinstance(task, Transfer):
+            yield task, _transfer_s(task.plan)
+        elif isinstance(task, CollectivePlan):
+            yield task, simulate_collective(task)
+
+
+def _transfer_s(plan: CollectivePlan) -> float:
+    """Seconds on the receiver's clock. Both ends leave a barrier, the sender a one-way delay
+    earlier, because it waited there for the receiver (docs/calibration.md)."""
+    graph = Graph(Fabric(plan.network, [0, 1], load_transport(plan.backend)))
+    members = np.array([[0, 1]])
+    gate = graph.work(TaskKind.MARK, members)
+    graph.edge(gate[0, 0], gate[0, 1], plan.network.link(0, 1).one_way_delay_s)
+    done = ALGORITHMS[plan.backend]["p2p"](graph, members, float(plan.payload_bytes), gate)
+    timeline = graph.run()
+    return float(timeline.end_s[done[0, 1]] - timeline.start_s[gate[0, 1]])
+
+
+@cache
+def _scenario(name: str) -> Scenario:
+    return load_scenario(name)
+
+
+def _plan(scenario: Scenario, variant: str, layers: int, batch: int, seed: int) -> Plan:
+    """Build a plan at full size. The seed is used for random placements only, so that equal plans
+    are simulated once."""
+    seed = seed if find_variant(variant).scheduler in SEEDED else SEED
+    return build_plan(scenario, variant, Setting(layers=layers, batch=batch, seed=seed))
+
+
+def _published() -> list[TableRow]:
+    cells = []
+    times = iteration_times()
+    for time in times.assign(seed=times["seed"].astype("string").fillna("")).itertuples():
+        scenario, seed = _scenario(time.case), int(time.seed or SEED)
+        plan = _plan(scenario, time.system, time.layers, time.batch, seed)
+        key = (time.case, time.system, str(time.layers), str(time.batch), time.seed)
+        cells.append(TableRow(tasks=(plan,), row=_beside(key, time.iteration_s)))
+    return cells
+
+
+def _placed() -> list[TableRow]:
+    """All published settings with a placement."""
+    cells = []
+    for case in CASES:
+        for layers, batch in published_settings(case):
+            path = placement_path(case, layers, batch)
+            if not path.exists():
+                continue
+            placed = read_placed(path, _scenario(case))
+            plan = placed.plan()
+            plan = dataclasses.replace(plan, iterations=1, warmup_iterations=0, scale=1.0)
+            key = (case, plan.variant, str(layers), str(batch), plan.scheduler, str(plan.seed))
+            bound = "" if placed.bound_s is None else exact_text(placed.bound_s)
+            cells.append(TableRow(tasks=(plan,), row=_after((*key, bound))))
+    return cells
+
+
+def _beside(key: Row, published: float, factor: float = 1.0) -> Callable[[Sequence[float]], Row]:
+    """A row of key, published figure, simulated figure, error, and further simulated figures.
+
+    factor: from seconds to the unit of the figures.
+    """
+
+    def row(seconds: Sequence[float]) -> Row:
+        first, *rest = (factor * value for value in seconds)
+        error = f"{first / published - 1:.4f}"
+        return (*key, f"{published:g}", exact_text(first), error, *map(exact_text, rest))
+
+    return row
+
+
+def _after(key: Row, factor: float = 1.0, last: Row = ()) -> Callable[[Sequence[float]], Row]:
+    """A row of key, simulated figure, and `last`."""
+    return lambda seconds: (*key, exact_text(factor * seconds[0]), *last)
+
+
+def _sweep(name: str) -> list[TableRow]:
+    scenario = _scenario(name)
+    sweep = scenario.sweep
+    return [
+        TableRow(
+            tasks=(_plan(scenario, variant, layers, batch, seed or SEED),),
+            row=_after((variant, str(layers), str(batch), str(seed or ""))),
+        )
+        for layers in sweep.layers
+        for batch in sweep.batch
+        for variant in sweep.variants
+        for seed in (sweep.seeds if find_variant(variant).scheduler in SEEDED else (None,))
+    ]
+
+
+def _pipelines() -> list[TableRow]:
+    """All networks, micro-batches and backends; the printed pair also with fp32."""
+    default = _scenario(PIPELINES)
+    cells = []
+    for backend in sorted(BACKENDS, reverse=True):
+        for dtype in dict.fromkeys((default.workload.dtype, "fp32")):
+            workload = dataclasses.replace(default.workload, dtype=dtype)
+            scenario = dataclasses.replace(default, backend=backend, workload=workload)
+            whole = dtype == default.workload.dtype
+            networks = [n.name for n in default.sweep.networks] if whole else [PRINTED_NETWORK]
+            sizes = default.sweep.micro_batch if whole else (PRINTED_MICRO_BATCH,)
+            for network in networks:
+                for variant in PIPELINE_SYSTEMS:
+                    for size in sizes:
+                        plan = build_plan(
+                            scenario,
+                            variant,
+                            Setting(
+                                layers=workload.layers,
+                                batch=workload.batch,
+                                micro_batch=size,
+                                network=network,
+                                seed=SEED,
+                            ),
+                        )
+                        key = (network, variant, str(size), backend, dtype)
+                        cells.append(TableRow(tasks=(plan,), row=_after(key)))
+    return cells
+
+
+def _scaling() -> list[TableRow]:
+    """All models, numbers of replicas and systems, with the published throughput if any."""
+    cells = []
+    for name in TESTBEDS:
+        scenario = _scenario(name)
+        choices = Choices.of(scenario.sweep, whole=True, seeds=(SEED,))
+        plans = build_plans(scenario, choices)
+        cells += [TableRow(tasks=(plan,), row=_throughput(plan)) for plan in plans]
+    return cells
+
+
+def _throughput(plan: Plan) -> Callable[[Sequence[float]], Row]:
+    model, replicas = plan.workload.model, plan.layout.dp
+    units = plan.workload.batch * MODELS[model].units_per_sample
+    published = published_throughput(plan.scenario, model, replicas)
+    alone_s = plan.num_micro_batches * (plan.stages[0].forward_s + plan.stages[0].backward_s)
+
+    def row(seconds: Sequence[float]) -> Row:
+        found = units / seconds[0]
+        scaling = replicas * alone_s / seconds[0]
+        return (
+            plan.scenario, model, plan.variant, str(replicas),
+            "" if published is None else f"{published:.2f}", exact_text(found),
+            "" if published is None else f"{found / published - 1:.4f}", exact_text(scaling),
+        )  # fmt: skip
+
+    return row
+
+
+def _transfers() -> list[TableRow]:
+    cells = []
+    for row in load(TRANSFERS).itertuples():
+        delay, rate = (
+            "" if x != x else f"{x:g}" for x in (row.delay_one_way_ms, row.bandwidth_gbps)
+        )
+        network = uniform_network(
+            2,
+            one_way_delay_s=BASE_DELAY_S + float(delay or 0) / 1e3,
+            bandwidth_bps=min(NIC_BPS, float(rate or "inf") * 1e9),
+            mtu_bytes=AWS_MTU,
+        )
+        plan = CollectivePlan(
+            op="p2p", num_nodes=2, payload_bytes=int(row.message_mb) << 20, backend=row.backend,
+            network=network, iterations=1, warmup_iterations=0,
+        )  # fmt: skip
+        key = (delay, rate, row.backend, f"{row.message_mb:g}")
+        cells.append(
+            TableRow(tasks=(Transfer(plan=plan), plan), row=_beside(key, row.time_ms, 1e3))
+        )
+    return cells
+
+
+def _collectives() -> list[TableRow]:
+    cells = []
+    for op in OPS:
+        for nodes in COLLECTIVE_NODES if op != "p2p" else (2,):
+            for delay_s, rate_bps in COLLECTIVE_NETWORKS:
+                for backend in sorted(BACKENDS, reverse=True):
+                    plan = CollectivePlan(
+                        op=op, num_nodes=nodes, payload_bytes=COLLECTIVE_BYTES, backend=backend,
+                        network=uniform_network(
+                            nodes, one_way_delay_s=delay_s, bandwidth_bps=rate_bps
+                        ),
+                        iterations=1, warmup_iterations=0,
+                    )  # fmt: skip
+                    key = (
+                        op, str(nodes), str(COLLECTIVE_BYTES), f"{delay_s * 1e3:g}",
+                        f"{rate_bps / 1e9:g}", backend,
+                    )  # fmt: skip
+                    on_paper_s = closed_form_s(plan)
+                    last = ("" if on_paper_s is None else exact_text(1e3 * on_paper_s),)
+                    cells.append(TableRow(tasks=(plan,), row=_after(key, 1e3, last)))
+    return cells
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FastestPublished:
+    """The fastest published system of a setting, simulated. simulated_s: mean over the seeds."""
+
+    case: str
+    layers: int
+    batch: int
+    system: str
+    simulated_s: float
+
+
+def layout_rows(settings: Sequence[FastestPublished]) -> Iterator[Row]:
+    """Yield a row for each setting with a searched layout; all cores simulate."""
+    paths = {setting: layout_path(setting.case, setting.layers, setting.batch)
+             for setting in settings}  # fmt: skip
+    found = [(setting, read_placed(path, load_scenario(setting.case)))
+             for setting, path in paths.items() if path.exists()]  # fmt: skip
+    plans = [plan for _, placed in found for plan in (placed.request.listed(), placed.plan())]
+    seconds = [timing.iteration_s for timing in time_plans(plans)]
+    for (setting, placed), listed_s, placed_s in zip(
+        found, seconds[::2], seconds[1::2], strict=True
+    ):
+        yield _layout_row(setting, placed, placed.plan(), listed_s, placed_s)
+
+
+def _layout_row(
+    setting: FastestPublished, placed: Placed, plan: Plan, listed_s: float, placed_s: float
+) -> Row:
+    need_bytes = max(part.total_bytes for part in plan_memory(plan))
+    return (
+        setting.case, str(setting.layers), str(setting.batch), setting.system,
+        exact_text(setting.simulated_s), placed.request.variant,
+        str(plan.layout.pp), str(plan.layout.tp), str(plan.layout.dp), f"{need_bytes / 1e9:.1f}",
+        exact_text(listed_s), exact_text(placed_s), exact_text(setting.simulated_s / placed_s),
+    )  # fmt: skip
+
+
+def best_published(times: Sequence[Row]) -> list[FastestPublished]:
+    """The system with the lowest mean over the seeds, for each setting of the table of times."""
+    by_system: dict[tuple[str, ...], list[float]] = {}
+    for case, system, layers, batch, _seed, _published_s, simulated_s, _error in times:
+        by_system.setdefault((case, layers, batch, system), []).append(float(simulated_s))
+    best: dict[tuple[str, ...], tuple[float, str]] = {}
+    for (case, layers, batch, system), seconds in by_system.items():
+        mean_s = sum(seconds) / len(seconds)
+        key = (case, layers, batch)
+        best[key] = min(best.get(key, (mean_s, system)), (mean_s, system))
+    return [
+        FastestPublished(
+            case=case, layers=int(layers), batch=int(batch), system=system, simulated_s=mean_s
+        )
+        for (case, layers, batch), (mean_s, system) in best.items()
+    ]

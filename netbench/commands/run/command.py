@@ -1,0 +1,298 @@
+"""`netbench run SCENARIO`: run plans on a testbed and print their table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from netbench.commands.options import FILE, NUMBERS, aliased_option
+from netbench.commands.output import (
+    check_formats,
+    check_writable,
+    exit_code,
+    results_option,
+    wide_console,
+)
+from netbench.commands.run.execution import execute
+from netbench.commands.run.placed import check_placements, is_file, place_plans
+from netbench.commands.run.selection import Selection, check_script
+from netbench.commands.run.simulation import write_pictures
+from netbench.commands.schedule.request import Limits, limit_options
+from netbench.errors import UsageError
+from netbench.plan.build import at_scale
+from netbench.plan.checks import check_data
+from netbench.plan.describe import describe_plan
+from netbench.plan.model import COMPUTE, VIRTUAL, Plan
+from netbench.plan.serial import plan_from_json
+from netbench.records import find_run, read_run
+from netbench.report.tables.run import render_run
+from netbench.scenario import Scenario, load_scenario
+from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
+from netbench.testbed.runs.controller import has_trainer
+
+NEWEST = "newest"
+IN_RUN = "in the run's folder"
+
+
+@click.command()
+@click.argument("scenario")
+@aliased_option(
+    "--systems",
+    "--system",
+    metavar="NAME,...",
+    help="Systems, comma-separated, e.g. dtfm-random,zero3.  [default: the scenario's]",
+)
+@click.option("--layers", type=NUMBERS, help="Numbers of layers, e.g. 24,32.")
+@click.option("--batch", type=NUMBERS, help="Global batch sizes, in sequences.")
+@click.option("--micro-batch", type=NUMBERS, help="Micro-batch sizes, in sequences.")
+@aliased_option(
+    "--networks",
+    "--network",
+    metavar="NAME,...",
+    help="Networks of the scenario's sweep, by name, or all.",
+)
+@aliased_option(
+    "--models",
+    "--model",
+    metavar="NAME,...",
+    help="Models of the scenario's sweep, e.g. resnet18,resnet101.",
+)
+@click.option(
+    "--replicas", type=NUMBERS, help="Numbers of devices that train a named model, e.g. 1,8."
+)
+@aliased_option("--seeds", "--seed", type=NUMBERS, help="Seeds of random placements.")
+@click.option("--all", "whole_sweep", is_flag=True, help="Run the scenario's full sweep.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    help="Number of measured iterations per plan.  [default: 2; sim: always 1]",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    help="Number of warm-up iterations, recorded separately.  [default: 1; sim: always 0]",
+)
+@click.option(
+    "--scale", type=float, help="Divisor of bytes and bandwidths.  [default: by size of the model]"
+)
+@click.option(
+    "--compute",
+    type=click.Choice(COMPUTE),
+    default=VIRTUAL,
+    show_default=True,
+    help="Kind of compute: virtual layers sleep for the device's time, cpu and cuda train.",
+)
+@click.option(
+    "--command",
+    "script",
+    metavar="COMMAND",
+    help="Command to run on every rank, as torchrun would, e.g. 'python train.py'.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="File of tokens to train on, with --compute.  [default: synthetic tokens]",
+)
+@click.option(
+    "--placement",
+    metavar="NAME|FILE,...",
+    help="Placement of pipelines: a scheduler to search with, a file of netbench schedule -o, or "
+    "default, which follows the system's name.  [default: default]",
+)
+@limit_options
+@click.option(
+    "--testbed", default="local", show_default=True, help=f"Where to run: {' | '.join(REQUESTS)}."
+)
+@click.option("--ssh", is_flag=True, help="Reach every node through its own sshd.")
+@results_option
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=NEWEST,
+    metavar="[FOLDER]",
+    help="Continue the run in a folder, or the scenario's newest run.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plans and stop.")
+@click.option(
+    "--trace",
+    is_flag=False,
+    flag_value=IN_RUN,
+    metavar="[FILE]",
+    help="Write a Perfetto trace of every plan's last iteration to the run's folder; sim: write "
+    "the first plan's to FILE.",
+)
+@click.option(
+    "--plot",
+    type=FILE,
+    help="Draw the first plan's timeline (sim only); with {plan} in the name, every plan's.",
+)
+def command(
+    scenario: str,
+    placement: str | None,
+    limits: Limits,
+    testbed: str,
+    ssh: bool,
+    results: Path,
+    resume: str | None,
+    dry_run: bool,
+    trace: str | None,
+    plot: Path | None,
+    **selected: Any,
+) -> int:
+    """Run SCENARIO (a name, or the path of a YAML file) and print its table.
+
+    The scenario provides defaults for systems, layers, batches and so on; with --all, its whole
+    sweep runs. `netbench scenario show SCENARIO` prints both.
+
+    Exit code 3: the run finished, but the network or the machine was outside tolerance.
+    """
+    check_request(testbed)
+    placements = check_placements(placement) if placement else ()
+    selection, simulated = Selection(**selected), testbed == SIMULATOR
+    _check_options(simulated, ssh, selection, trace, plot)
+    trace_file = Path(trace) if trace and trace != IN_RUN else None
+    loaded = load_scenario(scenario)
+    resumed = _run_to_resume(resume, results, loaded.name)
+    if resumed is None:
+        plans = selection.plans(loaded, simulated)
+        if selection.whole_sweep and not selection.systems and not simulated:
+            plans = _with_trainers(plans)
+        if placements:
+            plans = _placed(loaded, plans, placements, limits, selection, simulated)
+    elif selection.selects or placements:
+        raise UsageError(
+            "--resume continues the plans of an earlier run; leave out --systems, --layers, "
+            "--batch, --micro-batch, --networks, --models, --replicas, --seeds, --all, --scale, "
+            "--placement, --compute, --token-file and --command, or start a new run"
+        )
+    else:
+        plans = _recorded_plans(resumed, simulated)
+    for plan in plans:
+        check_data(plan)
+    if dry_run:
+        for plan in plans:
+            click.echo(describe_plan(plan))
+        return 0
+    console = wide_console()
+    path = execute(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
+    run = read_run(path)
+    console.print(render_run(run))
+    console.print(f"records: {run.path}", soft_wrap=True)
+    if trace_file or plot:
+        write_pictures(console, plans, trace_file, plot)
+    elif trace:
+        console.print("traces: beside the records; compare with netbench trace diff")
+    return exit_code(run)
+
+
+def _check_options(
+    simulated: bool, ssh: bool, selection: Selection, trace: str | None, plot: Path | None
+) -> None:
+    """Raises UsageError for options that the testbed does not support."""
+    if simulated and selection.compute != VIRTUAL:
+        raise UsageError("--testbed sim starts no ranks, so no layer computes; leave out --compute")
+    if simulated and (ssh or selection.scale is not None):
+        raise UsageError(
+            "--testbed sim starts no ranks and simulates at full size; leave out --ssh and --scale"
+        )
+    check_script(
+        selection.script,
+        selection.systems,
+        simulated=simulated,
+        scale=selection.scale,
+        others=selection.compute != VIRTUAL or bool(selection.token_file) or selection.whole_sweep,
+    )
+    if not simulated and plot:
+        raise UsageError(
+            "--plot draws a simulated iteration; add --testbed sim, or write a trace with --trace "
+            "and draw it with netbench trace diff --plot"
+        )
+    if not simulated and trace not in (None, IN_RUN):
+        raise UsageError(
+            f"--trace {trace}: traces of emulated iterations go to the run's folder, one per plan; "
+            "leave out the file, and give SCENARIO before --trace"
+        )
+    if selection.script is not None and trace:
+        raise UsageError(
+            "--trace works with netbench's own trainers only; leave it out with --command"
+        )
+    if simulated and trace == IN_RUN:
+        raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
+    check_writable(Path(trace) if simulated and trace else None, plot)
+    check_formats(plot)
+
+
+def _placed(
+    scenario: Scenario,
+    plans: tuple[Plan, ...],
+    placements: Sequence[str],
+    limits: Limits,
+    selection: Selection,
+    simulated: bool,
+) -> tuple[Plan, ...]:
+    """Place `plans` as --placement says. Raises UsageError for options that exclude it."""
+    if selection.compute != VIRTUAL or selection.script is not None or scenario.workload.model:
+        raise UsageError(
+            "--placement places pipelines of virtual layers; leave it out with --compute, "
+            "--command and models by name"
+        )
+    if selection.systems and all(map(is_file, placements)):
+        raise UsageError(
+            "--systems selects what schedulers place, but a file names its system; leave out "
+            f"--systems, or write --placement default,{','.join(placements)}"
+        )
+    sizes = (selection.layers, selection.batch, selection.micro_batch, selection.networks)
+    return place_plans(
+        wide_console(),
+        scenario,
+        plans,
+        placements,
+        seeds=selection.seeds or scenario.sweep.default_seeds[:1],
+        limits=limits,
+        every_setting=any(sizes) or selection.whole_sweep,
+        scale=1.0 if simulated else selection.scale,
+    )
+
+
+def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
+    """Read the plans of a run to continue. Raises UsageError if sources or trainers would mix."""
+    run = read_run(resumed)
+    if simulated != (run.sessions[0].environment.mode == "sim"):
+        was = "emulated" if simulated else "simulated"
+        now = "local" if simulated else SIMULATOR
+        raise UsageError(
+            f"{resumed} was {was}; continue it with --testbed {now}, or give another to --resume"
+        )
+    plans = tuple(plan_from_json(json.dumps(plan)) for plan in run.plans.values())
+    changed = [plan.variant for plan in plans if at_scale(plan, plan.scale) != plan]
+    if changed:
+        raise UsageError(
+            f"{resumed} is of an earlier netbench, which trained {', '.join(changed)} otherwise; "
+            "leave out --resume to start a new run"
+        )
+    return plans
+
+
+def _with_trainers(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Return the plans that can be emulated, and print the systems that are left out."""
+    left_out = dict.fromkeys(plan.variant for plan in plans if not has_trainer(plan))
+    if left_out:
+        click.echo(
+            f"left out, since no trainer runs them (--testbed sim does): {', '.join(left_out)}"
+        )
+    return tuple(plan for plan in plans if has_trainer(plan))
+
+
+def _run_to_resume(resume: str | None, results: Path, scenario: str) -> Path | None:
+    if resume is None:
+        return None
+    if resume != NEWEST:
+        return Path(resume)
+    newest = find_run(results, scenario)
+    if newest is None:
+        raise UsageError(f"{results} has no run of {scenario} to resume; leave out --resume")
+    return newest

@@ -1,0 +1,85 @@
+"""Progress of a run: its sessions' steps, its iterations and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from netbench.plan.experiment import Experiment
+from netbench.plan.model import Plan
+from netbench.progress import Progress, open_progress
+from netbench.records import Record
+from netbench.systems import placed_name
+from netbench.units import format_bytes
+
+STEPS = {
+    "nodes": "building nodes",
+    "ranks": "starting ranks",
+    "connect": "connecting ranks",
+    "prepare": "preparing plans",
+    "shape": "shaping links",
+    "verify": "verifying the network",
+    "repeat": "repeating finished iterations",
+}
+"""Steps of a session before its first new iteration, in order, as shown."""
+
+
+class RunObserver:
+    """Shows a run as `netbench.testbed.runs.controller.Observer` reports it."""
+
+    def __init__(self, progress: Progress, total: int, on_terminal: bool) -> None:
+        self._progress = progress
+        self._total = total
+        self._on_terminal = on_terminal
+        self._done = 0
+        self._started_s = time.monotonic()
+        self._sessions: set[str] = set()
+
+    def phase(self, session: int, name: str, done: int, total: int) -> None:
+        task = f"session {session + 1}"
+        self._sessions.add(task)
+        self._progress.advance(task, done, total, STEPS.get(name, name))
+
+    def iteration(self, plan: Experiment, record: Record) -> None:
+        kind = "warm-up" if record.warmup else "iteration"
+        name = plan.variant
+        if isinstance(plan, Plan):
+            name = placed_name(name, plan.scheduler)
+        loss = "" if record.loss is None else f", loss {record.loss:.4f}"
+        self._progress.say(
+            Text.assemble(
+                (f"{time.monotonic() - self._started_s:6.1f} s", "dim"),
+                f"  {name:<18} {_setting(plan)} {kind} {record.iteration}: ",
+                (f"{record.iteration_s:.3f} s", "bold"),
+                loss,
+            )
+        )
+        self._done += 1
+        if self._on_terminal:  # elsewhere the line above is enough
+            for task in self._sessions:  # sessions that run iterations have no steps left
+                self._progress.finish(task)
+            self._progress.advance("iterations", self._done, self._total)
+
+
+def _setting(plan: Experiment) -> str:
+    """Return what distinguishes a plan from others of its variant in a run."""
+    if isinstance(plan, Plan):
+        workload = plan.workload
+        network = f" {plan.network_name}" if plan.network_name else ""
+        micro_batch = f" m{workload.micro_batch}" if workload.micro_batch > 1 else ""
+        return f"{workload.name} B{workload.batch}{micro_batch}{network} seed {plan.seed}"
+    return format_bytes(plan.payload_bytes)
+
+
+@contextmanager
+def observe(
+    console: Console, plans: Sequence[Experiment], num_finished: int
+) -> Iterator[RunObserver]:
+    """Show the progress of the iterations of `plans` that are left."""
+    total = sum(plan.iterations for plan in plans) - num_finished
+    with open_progress(console, interval_s=0) as progress:
+        yield RunObserver(progress, total, console.is_terminal)

@@ -1,0 +1,125 @@
+"""Options of `netbench run` that select plans, and the plans they select."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from netbench.errors import UsageError
+from netbench.plan.build import Choices, build_command_plans, build_plans
+from netbench.plan.model import VIRTUAL, Execution, Plan
+from netbench.scenario import Scenario
+from netbench.systems import examples
+from netbench.systems.script import SCRIPT
+
+EVERY = "all"
+ITERATIONS, WARMUP = 2, 1
+"""Default number of iterations of a plan on a local testbed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Part of a scenario's sweep to run; None = its default slice, or with `--all` the sweep."""
+
+    systems: str | None
+    layers: tuple[int, ...] | None
+    batch: tuple[int, ...] | None
+    micro_batch: tuple[int, ...] | None
+    networks: str | None
+    seeds: tuple[int, ...] | None
+    whole_sweep: bool
+    iterations: int | None
+    warmup: int | None
+    scale: float | None
+    models: str | None
+    replicas: tuple[int, ...] | None
+    compute: str
+    token_file: str | None
+    script: str | None
+
+    @property
+    def selects(self) -> bool:
+        """Return true if any option but the number of iterations was given."""
+        given = dataclasses.asdict(self)
+        del given["iterations"], given["warmup"]
+        return given.pop("compute") != VIRTUAL or any(given.values())
+
+    def plans(self, scenario: Scenario, simulated: bool) -> tuple[Plan, ...]:
+        """Build the plans. A simulation is deterministic: one iteration, no warm-up, scale 1."""
+        if scenario.workload.model and (self.layers or self.batch or self.micro_batch):
+            raise UsageError(
+                f"scenario {scenario.name} trains models by name, which fix layers and batches; "
+                "leave out --layers, --batch and --micro-batch, and use --models and --replicas"
+            )
+        warmup = WARMUP if self.warmup is None else self.warmup
+        iterations = ITERATIONS if self.iterations is None else self.iterations
+        execution = Execution(
+            iterations=1 if simulated else iterations + warmup,
+            warmup_iterations=0 if simulated else warmup,
+            scale=1.0 if simulated else self.scale,
+            compute=self.compute,
+            token_file=str(Path(self.token_file).resolve()) if self.token_file else "",
+        )
+        choices = Choices.of(
+            scenario.sweep,
+            whole=self.whole_sweep,
+            variants=_names(self.systems),
+            layers=self.layers,
+            batch=self.batch,
+            seeds=self.seeds,
+            networks=self._networks(scenario),
+            micro_batch=self.micro_batch,
+            models=_names(self.models),
+            replicas=self.replicas,
+        )
+        if self.script is None:
+            return build_plans(scenario, choices, execution)
+        choices = dataclasses.replace(choices, variants=_names(self.systems) or (SCRIPT,))
+        return build_command_plans(scenario, shlex.split(self.script), choices, execution)
+
+    def _networks(self, scenario: Scenario) -> tuple[str, ...]:
+        if self.networks != EVERY:
+            return _names(self.networks)
+        names = tuple(network.name for network in scenario.sweep.networks)
+        if not names:
+            raise UsageError(f"scenario {scenario.name} has only one network; leave out --networks")
+        return names
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def check_script(
+    script: str | None, systems: str | None, *, simulated: bool, scale: float | None, others: bool
+) -> None:
+    """Raises UsageError for a script that is missing, cannot be parsed, or would not be used.
+
+    others: true if an option was given that only netbench's own trainers support.
+    """
+    names = examples(script=True)
+    if script is None:
+        if named := [name for name in (systems or "").split(",") if name in names]:
+            raise UsageError(
+                f"--systems {named[0]} needs a script; add e.g. --command 'python train.py'"
+            )
+        return
+    if simulated:
+        raise UsageError(
+            "--testbed sim starts no ranks, so no script would run; leave out --command"
+        )
+    if scale not in (None, 1.0):
+        raise UsageError(
+            f"--scale {scale:g} cannot divide the bytes that a script sends; leave it out"
+        )
+    if others:
+        raise UsageError(
+            "--command runs the script's own layers on its own data; leave out --compute, "
+            "--token-file and --all"
+        )
+    try:
+        shlex.split(script)
+    except ValueError as error:
+        raise UsageError(f"--command {script!r} cannot be split into words: {error}") from error

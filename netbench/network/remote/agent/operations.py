@@ -1,0 +1,250 @@
+"""Operations of the agent, in the order of use; see `OPERATIONS`.
+
+Each returns what goes under "ok". Whoever arms an interface has it until the lease ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from netbench.network.remote.agent import host, state, timer
+from netbench.network.remote.agent.facts import facts
+from netbench.network.remote.agent.foreign import restore_batch
+from netbench.network.remote.agent.host import AgentError
+from netbench.network.remote.agent.messages import MAX_LEASE_S, Request, taken
+from netbench.network.remote.agent.replay import replay
+from netbench.network.remote.agent.restore import changed_settings, restore, set_sysctls
+from netbench.network.shaping.batch import HANDLE
+
+
+def arm(request: Request) -> Any:
+    """Take {owner, interface, lease_s} for the owner until the lease ends; change nothing.
+
+    Record the interface as it is and start the dead-man timer. Refused while somebody else has the
+    interface. A later process of the same owner may take it over once the earlier one released it.
+    """
+    interface, owner = request["interface"], request["owner"]
+    with state.locked(interface):
+        record = state.load(interface)
+        notes = []
+        if record is not None and state.expired(record):
+            restore(record)  # sooner than its timer
+            timer.stop(record)
+            record = None
+        scope = "session" if record and record["held"] else "owner"
+        if record is not None and not _is_owned(record, owner, scope):
+            raise AgentError(taken(interface, state.who(record)))
+        if record is None:
+            record = _new_state(interface)
+            if host.root_of(record["former"]["qdiscs"])["handle"] == HANDLE:
+                notes.append("there was a tc configuration without a record of what was before it")
+        elif record["applied"]:
+            before = {key: record[key] for key in ("lease_end_s", "held")}
+            record.setdefault("before", before)
+        record.update(owner=owner, held=True, since_s=time.time())
+        record["lease_end_s"] = _lease_end_s(request)
+        timer.ensure_running(record)
+    return {"lease": state.lease_of(record), "notes": notes}
+
+
+def _new_state(interface: str) -> state.State:
+    link = host.link_of(interface)
+    return {
+        "interface": interface,
+        "ifindex": link["ifindex"],
+        "boot_id": host.boot_id(),
+        "applied": False,
+        "former": {
+            "qdiscs": host.qdiscs_of(interface),
+            "gso_max_segs": link.get("gso_max_segs", 65535),
+        },
+        "replaced": "",
+        "segments": None,
+        "sysctls": {},
+    }
+
+
+def _is_owned(record: state.State, owner: dict[str, Any], scope: str) -> bool:
+    """Return whether the session has the interface or, if `scope` is `owner`, the person."""
+    keys = ("session", "name") if scope == "owner" else ("session",)
+    return any(record["owner"][key] == owner[key] for key in keys)
+
+
+def _lease_end_s(request: Request) -> float:
+    lease_s = request["lease_s"]
+    if not isinstance(lease_s, (int, float)) or not 0 < lease_s <= MAX_LEASE_S:
+        raise AgentError(f"a lease of {lease_s} s: expected more than 0, up to {MAX_LEASE_S:g} s")
+    return host.now_s() + float(lease_s)
+
+
+def beat(request: Request) -> Any:
+    """Renew the lease of {owner, interface, lease_s, release}: it ends in lease_s from now.
+
+    lease_s null: a lease without end, only after `apply`. release: the next process of the owner
+    may take over. Fails if the interface has lost its tc configuration.
+    """
+    interface = request["interface"]
+    with state.locked(interface):
+        record = state.caller_state(request)
+        if record["applied"] and not host.is_shaped(interface):
+            raise AgentError(
+                f"{interface} has lost its tc configuration, its root qdisc is "
+                f"{host.describe(interface)}: the machine or the interface was restarted, or "
+                "somebody removed it"
+            )
+        if request["lease_s"] is None and not record["applied"]:
+            raise AgentError(
+                "a lease without end is given only after a tc configuration was applied"
+            )
+        record["lease_end_s"] = None if request["lease_s"] is None else _lease_end_s(request)
+        record["held"] = not request.get("release", False)
+        timer.ensure_running(record)
+    return {"lease": state.lease_of(record)}
+
+
+def apply(request: Request) -> Any:
+    """Load {owner, interface, lease_s, text, sysctls, max_segments, replace}: `tc -batch` text.
+
+    Every change is recorded first. With `replace`, a restorable foreign root qdisc is set aside.
+    """
+    interface = request["interface"]
+    with state.locked(interface):
+        record = state.caller_state(request)
+        record.pop("before", None)
+        record["lease_end_s"] = _lease_end_s(request)
+        replaced = _set_root_aside(record, request["replace"])
+        set_sysctls(record, request["sysctls"])
+        _set_segments(record, request["max_segments"])
+        if request["text"]:
+            host.load_batch(request["text"])
+        record["applied"] = True
+        record["lease_end_s"] = _lease_end_s(request)
+        state.save(record)
+    return {"lease": state.lease_of(record), "replaced": replaced}
+
+
+def _set_root_aside(record: state.State, replace: bool) -> str:
+    """Delete a foreign root qdisc if asked; return its description, or ""."""
+    interface = record["interface"]
+    found = host.qdiscs_of(interface)
+    if not host.is_foreign(found):
+        state.save(record)
+        return ""
+    root = host.describe(interface)
+    text = f"{interface} has a root qdisc that is not netbench's: {root}"
+    if not replace:
+        raise AgentError(
+            f"{text}. It is left as it is; --replace puts netbench's in its place and restores "
+            "it afterwards"
+        )
+    try:
+        record["replaced"] = restore_batch(interface, found)
+    except AgentError as error:
+        raise AgentError(
+            f"{text}. It could not be restored exactly ({error}), so it is left as it is; remove "
+            f"it yourself with `tc qdisc del dev {interface} root` if nothing needs it"
+        ) from None
+    record["former"]["qdiscs"] = found
+    state.save(record)
+    host.output_of(["tc", "qdisc", "del", "dev", interface, "root"])
+    return root
+
+
+def _set_segments(record: state.State, wanted: int) -> None:
+    """Lower the size of the packets that TCP hands over; never raise it above the former one."""
+    former = record["former"]["gso_max_segs"]
+    target = min(wanted, former)
+    if target == former and record["segments"] is None:
+        return
+    record["segments"] = target
+    state.save(record)
+    if host.link_of(record["interface"])["gso_max_segs"] != target:
+        host.set_segments(record["interface"], target)
+
+
+def show(request: Request) -> Any:
+    """Read {interface}: tables and classes as `readback.parse` takes them, counters and a clock."""
+    interface = request["interface"]
+    with state.locked(interface):
+        record = state.load(interface)
+        text = f"qdisc show dev {interface}\nfilter show dev {interface}\n"
+        return {
+            "at_s": host.now_s(),
+            "tables": host.output_of(["tc", "-s", "-j", "-batch", "-"], text),
+            "classes": host.output_of(["tc", "-d", "class", "show", "dev", interface]),
+            "lease": None if record is None else state.lease_of(record),
+            "changed": [] if record is None else changed_settings(record),
+        }
+
+
+def clear(request: Request) -> Any:
+    """Restore {owner, interface, scope, keep}. Safe at any time, any number of times.
+
+    scope: `session` clears only what this process armed, `owner` what this person did from this
+    machine, `any` everything. Anything else is left alone, which is an error except for `session`.
+    keep: a tc configuration from before `arm` that no `apply` changed stays, with its lease then.
+    """
+    interface, scope = request["interface"], request["scope"]
+    nothing: dict[str, Any] = {"cleared": False, "notes": [], "lease": None}
+    with state.locked(interface):
+        record = state.load(interface)
+        if record is None:
+            state.drop(interface)  # of an earlier boot
+            if scope == "session" or not host.ifindex(interface) or not host.is_shaped(interface):
+                return nothing
+            host.delete_root(interface)
+            return {**nothing, "cleared": True, "notes": ["there was no record of what was before"]}
+        is_free = scope == "any" or state.expired(record)
+        if not is_free and not _is_owned(record, request["owner"], scope):
+            if scope == "session":
+                return nothing
+            raise AgentError(
+                f"{interface} is shaped by {state.who(record)}; --force clears it all the same"
+            )
+        if request.get("keep") and "before" in record and not state.expired(record):
+            record.update(record.pop("before"))
+            state.save(record)
+            return {**nothing, "lease": state.lease_of(record)}
+        lease = state.lease_of(record)
+        notes = restore(record)
+        state.drop(interface)
+        timer.stop(record)
+    return {"cleared": True, "notes": notes, "lease": lease}
+
+
+OPERATIONS: dict[str, Callable[[Request], Any]] = {
+    "facts": facts,
+    "arm": arm,
+    "beat": beat,
+    "apply": apply,
+    "show": show,
+    "replay": replay,
+    "clear": clear,
+}
+
+
+def main() -> int:
+    """Read a request from stdin, carry it out, print the answer; return the exit status."""
+    os.umask(0o077)
+    try:
+        operation = OPERATIONS.get(sys.argv[1] if len(sys.argv) == 2 else "")
+        if operation is None:
+            raise AgentError(f"expected one operation of: {', '.join(OPERATIONS)}")
+        if os.geteuid() != 0:
+            raise AgentError(
+                "not root: log in as root, or let the user run sudo without a password"
+            )
+        request = json.loads(sys.stdin.readline())
+        if operation is not facts:
+            request["interface"] = request["interface"] or host.interface_with(request["addresses"])
+        answer = {"ok": operation(request)}
+    except (AgentError, OSError, KeyError, ValueError) as error:
+        text = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
+        answer = {"error": text}
+    print(json.dumps(answer), flush=True)
+    return 1 if "error" in answer else 0

@@ -1,0 +1,364 @@
+"""Search the fastest plan for a workload over systems, layouts and schedules.
+
+Candidates are dtfm and megatron in all depths, tensor-parallel degrees, schedules and kinds of data
+parallelism, and zero3 and ddp. hivemind and diloco are excluded: stale gradients and local steps
+change what is trained, so their times are not comparable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from netbench.errors import PlanError
+from netbench.placement.plan_problem import Request
+from netbench.placement.problem import Budget, Problem, Scheduler
+from netbench.placement.schedulers import SCHEDULERS
+from netbench.plan.build import build_plan
+from netbench.plan.maps import SEEDED
+from netbench.plan.memory import check_memory, memory_warnings, plan_memory
+from netbench.plan.model import Layout, Plan
+from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
+from netbench.scenario.model import Scenario, Setting
+from netbench.simulator.iteration import simulate
+from netbench.systems import SYSTEMS, find_variant, system_of
+from netbench.systems.base import Variant
+from netbench.transport.profile import load_transport
+from netbench.units import counted
+
+NUM_FINALISTS = 8
+"""Plans that the scheduler places in the first rung of successive halving."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Degrees:
+    """Degrees of parallelism to search; None = any."""
+
+    pp: int | None = None
+    tp: int | None = None
+    dp: int | None = None
+
+    def admit(self, layout: Layout) -> bool:
+        """Return whether `layout` has these degrees."""
+        wanted = ((self.pp, layout.pp), (self.tp, layout.tp), (self.dp, layout.dp))
+        return all(asked in (None, has) for asked, has in wanted)
+
+    def may_admit(self, variant: Variant) -> bool:
+        """Return whether a plan of `variant` could have these degrees."""
+        return self.pp in (None, variant.pipeline) and self.tp in (None, variant.tensor)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A plan that fits the devices. plan: rank r on device r. at_least_s: see `at_least_s`."""
+
+    request: Request
+    plan: Plan
+    at_least_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedCandidate:
+    """A candidate on the best placement found.
+
+    iteration_s, unplaced_s: simulated on that placement and on the identity. fits: whether the
+    stages fit their devices' memory, which the identity need not.
+    """
+
+    candidate: Candidate
+    plan: Plan
+    iteration_s: float
+    unplaced_s: float
+    fits: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutSearch:
+    """Result of a search over layouts.
+
+    best: sorted by simulated time. num_candidates: plans that fit the devices. num_simulated: of
+    these, those whose bound did not rule them out. num_evaluated: candidates of the scheduler.
+    elapsed_s: of the search.
+    """
+
+    best: tuple[PlacedCandidate, ...]
+    num_candidates: int
+    num_simulated: int
+    num_evaluated: int
+    elapsed_s: float
+
+
+def parse_layout(text: str) -> Degrees:
+    """Parse `auto`, or degrees such as p8, p4t2, p8d8. Raises PlanError for anything else."""
+    match = re.fullmatch(r"(?=.)(p([1-9]\d*))?(t([1-9]\d*))?(d([1-9]\d*))?", text, re.ASCII)
+    if text == "auto":
+        return Degrees()
+    if match is None:
+        raise PlanError(
+            f'layout "{text}" is invalid; expected auto, or degrees, e.g. p8, p4t2, p8d8'
+        )
+    pp, tp, dp = (int(digits) if digits else None for digits in match.group(2, 4, 6))
+    return Degrees(pp=pp, tp=tp, dp=dp)
+
+
+def search_layouts(
+    candidates: Sequence[Candidate],
+    *,
+    scheduler: Scheduler | None = None,
+    seed: int = 0,
+    budget: Budget | None = None,
+    progress: Callable[[PlacedCandidate], None] | None = None,
+    num_finalists: int = NUM_FINALISTS,
+    name: str = "netbench",
+) -> LayoutSearch:
+    """Simulate `candidates` and place the best by successive halving.
+
+    scheduler: None = `netbench`. name: of the scheduler, in plans.
+    budget: of all its runs together. The best `num_finalists` (a power of 2) share a quarter of it
+    if they are 8, the better half another quarter, and so on. Seed and evaluations decide the
+    result; seconds only truncate the search. An interruption ends it with the best so far.
+    progress: called with each new best. Systems without stages are not placed.
+
+    Raises PlanError where none of the best fits its devices' memory on any placement tried.
+    """
+    budget = budget or Budget()
+    started_s = time.perf_counter()
+    deadline_s = started_s + budget.seconds
+    best, num_simulated = _simulate_best(candidates, num_finalists, budget)
+    shown_s = math.inf
+
+    def report() -> None:
+        """Call `progress` with a new best."""
+        nonlocal shown_s
+        first = min((one for one in best if one.fits), key=_rank, default=None)
+        if progress and first and first.iteration_s < shown_s:
+            shown_s = first.iteration_s
+            progress(first)
+
+    report()
+    placing = _Placing(scheduler or SCHEDULERS["netbench"], name, seed)
+    rungs = num_finalists.bit_length()
+    for rung in range(rungs):
+        rest = best[: num_finalists >> rung]
+        evaluations = budget.evaluations / (rungs * len(rest))
+        if evaluations < 1:
+            continue
+        for index, one in enumerate(rest):
+            left_s = deadline_s - time.perf_counter()
+            if left_s <= 0 or budget.interrupted():
+                break
+            seconds = left_s / ((rungs - rung) * len(rest) - index)
+            limits = Budget(
+                seconds=seconds, evaluations=evaluations, interrupted=budget.interrupted
+            )
+            best[index] = placing.place(one, limits)
+            report()
+        best.sort(key=_rank)
+    fitting = tuple(one for one in best if one.fits)
+    if best and not fitting:
+        raise PlanError(
+            f"no placement was found on which any of the {len(best)} best plans fits its devices' "
+            "memory; search longer, or use a scheduler that respects memory, e.g. netbench"
+        )
+    return LayoutSearch(
+        best=fitting,
+        num_candidates=len(candidates),
+        num_simulated=num_simulated,
+        num_evaluated=placing.num_evaluated,
+        elapsed_s=time.perf_counter() - started_s,
+    )
+
+
+def find_candidates(
+    scenario: Scenario, setting: Setting, degrees: Degrees | None = None
+) -> tuple[Candidate, ...]:
+    """Return every plan that fits the devices and their memory, lowest bound first.
+
+    Raises PlanError where there is none, with the error of the plan that needs least memory.
+    """
+    candidates: list[Candidate] = []
+    refusals: list[tuple[float, PlanError]] = []
+    for variant, num_ranks in _names(scenario, setting):
+        request = Request(scenario=scenario, variant=variant, setting=setting, num_ranks=num_ranks)
+        need_bytes = math.inf
+        try:
+            plan = _plan(request)
+            if degrees and not degrees.admit(plan.layout):
+                continue
+            need_bytes = max(part.total_bytes for part in plan_memory(plan))
+            check_memory(plan, scenario)
+        except PlanError as error:
+            if degrees is None or degrees.may_admit(find_variant(variant)):
+                refusals.append((need_bytes, error))
+            continue
+        candidates.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
+    if not candidates:
+        _, refusal = min(refusals, key=lambda one: one[0], default=(0.0, None))
+        raise PlanError(
+            f"no layout trains {counted(setting.layers, 'layer')} with batch {setting.batch} on "
+            f"the {counted(scenario.num_devices, 'device')} of scenario {scenario.name}"
+            + (f": {refusal}" if refusal else " with these degrees; try --layout auto")
+        )
+    return tuple(sorted(candidates, key=lambda one: (one.at_least_s, one.request.variant)))
+
+
+def at_least_s(plan: Plan) -> float:
+    """Return a lower bound of an iteration of `plan` on any placement, seconds.
+
+    Every stage computes all its micro-batches on the fastest kind of device. Where a group is
+    larger than a node, the bytes of its tensor-parallel all-reduces, and of its gradients in a ring
+    or chain, cross a link at the best bandwidth. The slowest stage is the bound.
+    """
+    bandwidth_bps = plan.network.bandwidth_bps()
+    apart = ~np.eye(len(bandwidth_bps), dtype=bool)
+    across_bps = float(bandwidth_bps[apart].max()) if apart.any() else math.inf
+    largest = max(Counter(plan.device_nodes).values())
+    layout, count = plan.layout, plan.num_rounds * plan.num_micro_batches
+    kinds = plan.type_stages or (plan.stages,)
+    stages_s = [min(s.forward_s + s.backward_s for s in same) for same in zip(*kinds, strict=True)]
+    inside_bps = load_transport(plan.backend).inside_node_bps
+    tensor_bps = across_bps if layout.tp > largest else max(across_bps, inside_bps)
+    all_reduce_s = 2 * (layout.tp - 1) / layout.tp * 8 * plan.activation_bytes / tensor_bps
+    reductions = LAYER_ALL_REDUCES * num_passes(plan)
+    serial = plan.data_parallel in ("ring", "reduce-broadcast")
+    serial = serial and not system_of(plan).overlaps_gradients
+    byte_s = 8 / across_bps if serial and layout.dp > largest else 0.0
+    return float(
+        max(
+            count * (stage_s + reductions * stage.num_layers * all_reduce_s)
+            + stage.gradient_bytes * byte_s
+            for stage_s, stage in zip(stages_s, plan.stages, strict=True)
+        )
+    )
+
+
+def best_listed(scenario: Scenario, setting: Setting) -> PlacedCandidate | None:
+    """Return the fastest system that the scenario lists, without staleness or local steps.
+
+    Random placements count with their mean over the scenario's seeds. None if none fits.
+    """
+    listed = []
+    for variant in scenario.sweep.variants:
+        chosen = find_variant(variant)
+        if not chosen.is_synchronous:
+            continue
+        seeds = scenario.sweep.seeds if chosen.scheduler in SEEDED else (0,)
+        request = Request(scenario=scenario, variant=variant, setting=setting)
+        with suppress(PlanError):
+            plans = [_plan(request, seed) for seed in seeds]
+            if any(memory_warnings(plan, scenario) for plan in plans):
+                continue
+            mean_s = sum(simulate(plan).iteration_s for plan in plans) / len(plans)
+            one = Candidate(request=request, plan=plans[0], at_least_s=at_least_s(plans[0]))
+            listed.append(
+                PlacedCandidate(candidate=one, plan=plans[0], iteration_s=mean_s, unplaced_s=mean_s)
+            )
+    return min(listed, key=_rank, default=None)
+
+
+def _simulate_best(
+    candidates: Sequence[Candidate], num: int, budget: Budget
+) -> tuple[list[PlacedCandidate], int]:
+    """Return the best `num` on identity placements, and how many were simulated to find them.
+
+    Candidates whose bound is above the worst of the best are skipped. Fewer than `num` are returned
+    if the budget is interrupted.
+    """
+    best: list[PlacedCandidate] = []
+    num_simulated = 0
+    for candidate in sorted(candidates, key=lambda one: one.at_least_s):
+        if len(best) == num and candidate.at_least_s >= best[-1].iteration_s:
+            break
+        if best and budget.interrupted():
+            break
+        num_simulated += 1
+        with suppress(PlanError):  # a schedule with a deadlock
+            seconds = simulate(candidate.plan).iteration_s
+            one = PlacedCandidate(
+                candidate=candidate,
+                plan=candidate.plan,
+                iteration_s=seconds,
+                unplaced_s=seconds,
+                fits=not memory_warnings(candidate.plan, candidate.request.scenario),
+            )
+            best = sorted([*best, one], key=_by_time)[:num]
+    return best, num_simulated
+
+
+class _Placing:
+    """Places plans with a scheduler; a plan placed again reuses its simulated parts."""
+
+    def __init__(self, scheduler: Scheduler, name: str, seed: int) -> None:
+        self._scheduler, self._name, self._seed = scheduler, name, seed
+        self._problems: dict[str, Problem] = {}
+        self.num_evaluated = 0
+
+    def place(self, placed: PlacedCandidate, budget: Budget) -> PlacedCandidate:
+        """Return the candidate as placed by the scheduler if that is faster, or fits at last."""
+        request = placed.candidate.request
+        if not placed.plan.has_pipelines:
+            return placed
+        if request.variant not in self._problems:
+            self._problems[request.variant] = request.problem()
+        try:
+            answer = self._scheduler(self._problems[request.variant], self._seed, budget)
+        except PlanError:  # no placement fits
+            return placed
+        self.num_evaluated += answer.num_evaluated
+        plan = request.placed(
+            answer.grid, answer.stage_layers, scheduler=self._name, seed=self._seed
+        )
+        seconds = simulate(plan).iteration_s
+        if placed.fits and seconds >= placed.iteration_s:
+            return placed
+        return dataclasses.replace(placed, plan=plan, iteration_s=seconds, fits=True)
+
+
+def _by_time(placed: PlacedCandidate) -> tuple[float, str]:
+    return placed.iteration_s, placed.candidate.request.variant
+
+
+def _rank(placed: PlacedCandidate) -> tuple[bool, float, str]:
+    """Sort by time; candidates that do not fit come last."""
+    return not placed.fits, *_by_time(placed)
+
+
+def _plan(request: Request, seed: int = 0) -> Plan:
+    """Build a plan at full size, as simulation requires; on the first devices if some stay idle."""
+    return build_plan(
+        request.scenario,
+        request.variant,
+        dataclasses.replace(request.setting, seed=seed),
+        placement=None if request.num_ranks is None else range(request.num_ranks),
+    )
+
+
+def _names(scenario: Scenario, setting: Setting) -> Iterator[tuple[str, int | None]]:
+    """Yield the names of candidates, each with its number of ranks; None = all devices."""
+    devices, workload = scenario.num_devices, scenario.workload
+    # Tensor parallelism splits heads and columns evenly, and no named model.
+    splittable = 1 if workload.model else math.gcd(workload.heads, workload.hidden)
+    sequences = setting.batch // (setting.micro_batch or workload.micro_batch)
+    for pp in _divisors(setting.layers):
+        for tp in _divisors(splittable):
+            pipelines = range(devices // (pp * tp), 0, -1)
+            dp = next((dp for dp in pipelines if sequences % dp == 0), 0)
+            layout = Layout(pp=pp, tp=tp, dp=dp)
+            for system in SYSTEMS.values() if dp else ():
+                for name in system.pipeline_layouts(layout, setting.layers):
+                    yield name, None if layout.num_ranks == devices else layout.num_ranks
+    for system in SYSTEMS.values():
+        for name in system.whole_layouts():
+            yield name, None
+
+
+def _divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]

@@ -1,0 +1,208 @@
+"""The table of a run and its caption, as `netbench run` and `netbench table` print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from netbench.records import Environment, Run
+from netbench.report.numbers import (
+    TimeSummary,
+    or_dash,
+    percent_text,
+    pflops_text,
+    seconds_text,
+    spread_text,
+)
+from netbench.report.tables.comparison import Comparison, compare, has_other_model, run_source
+from netbench.report.tables.grid import Column, Grid, csv_text, markdown, rich_table, table_of
+from netbench.report.tables.throughput import run_caption, run_grid
+from netbench.systems.script import SCRIPT
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+MODE_WORDS = {
+    "native": "the host's own",
+    "guest-virtual": "guest in virtual time",
+    "guest-real": "guest in real time",
+    "sim": "simulated at full size",
+}
+"""Words for the testbeds of `records.TESTBEDS` in a caption."""
+
+ALARM = "NOT TRUSTWORTHY"
+"""First words of the caption's warning, which is printed in bold."""
+
+
+def render_run(run: Run) -> Group:
+    """The comparison and its caption for a `rich` console."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = [Text(line, style="bold red" if _is_alarm(line) else "dim") for line in caption(run)]
+    return Group(rich_table(comparison_grid(run)), "", *lines)
+
+
+def run_markdown(run: Run) -> str:
+    """The comparison and its caption as markdown."""
+    bullets = (f"- **{line}**" if _is_alarm(line) else f"- {line}" for line in caption(run))
+    return "\n".join([markdown(comparison_grid(run)), "", *bullets])
+
+
+def run_csv(run: Run) -> str:
+    """The comparison as CSV: a row per variant and setting, seconds unrounded."""
+    head = (
+        "run_id", "source", "scenario", "network", "variant", "layers", "batch", "micro_batch",
+        "pflop",
+        "published_mean_s", "published_min_s", "published_max_s", "published_n",
+        "mean_s", "min_s", "max_s", "n", "error", "simulated_s", "model", "replicas", "alone_s",
+        "row",
+    )  # fmt: skip
+    shared = (run.run_id, run_source(run), run.records[0].scenario if run.records else "")
+    rows = [
+        (*shared, row.network, row.variant, str(row.workload.layers), str(row.workload.batch),
+         str(row.workload.micro_batch), repr(row.pflop), *_sample_texts(row.published),
+         *_sample_texts(row.found),
+         _number(row.error), _number(row.simulated_s), row.workload.model, str(row.replicas),
+         repr(row.alone_s), row.name)
+        for row in compare(run)
+    ]  # fmt: skip
+    return csv_text(Grid(head=head, rows=tuple(rows)))
+
+
+def comparison_grid(run: Run) -> Grid:
+    """The comparison as text; published and simulated columns only if there are such times."""
+    rows, source = compare(run), run_source(run)
+    if any(row.workload.model for row in rows):
+        return run_grid(rows, source)
+    has_published = any(row.published for row in rows)
+    columns: list[Column[Comparison]] = [
+        ("Setting", lambda row: row.setting),
+        ("System", lambda row: row.name),
+    ]
+    if has_published:
+        columns += [
+            ("published s", lambda row: _mean(row.published)),
+            ("n", lambda row: _num(row.published)),
+        ]
+    if any(row.simulated_s is not None for row in rows):
+        columns.append(("simulated s", lambda row: or_dash(seconds_text, row.simulated_s)))
+    columns += [(f"{source} s", lambda row: _mean(row.found)), ("n", lambda row: _num(row.found))]
+    if has_published:
+        columns += [
+            ("error", lambda row: or_dash(percent_text, row.error)),
+            ("published PFLOPS", lambda row: _pflops(row, row.published)),
+        ]
+    columns.append((f"{source} PFLOPS", lambda row: _pflops(row, row.found)))
+    return table_of(rows, columns, num_labels=2)
+
+
+def caption(run: Run) -> list[str]:
+    """Sentences about the figures: their source and number, and whether they are trustworthy."""
+    rows = compare(run)
+    lines = [f"{run_source(run)}: run {run.run_id}; {_statistics(run, rows)}", *_constant(rows)]
+    if any(row.published for row in rows):
+        lines.append(
+            "published: mean over seeds ± half their range, n seeds "
+            "(Yuan et al., NeurIPS 2022). error: of the mean."
+        )
+    elif has_other_model(run):
+        lines.append("published: no comparison; this workload is not the published one.")
+    lines += run_caption(rows)
+    if any(record.system == SCRIPT for record in run.records):
+        lines.append("PFLOPS: for the planned workload; the scripts may have trained another one.")
+    if any(row.simulated_s is not None for row in rows):
+        lines.append("simulated: the same plans, before the run; mean over the same seeds.")
+    return lines + provenance(run)
+
+
+def provenance(run: Run) -> list[str]:
+    """Sentences about the machine, the versions and the trustworthiness of the run."""
+    places = dict.fromkeys(_place(session.environment) for session in run.sessions)
+    versions = dict.fromkeys(
+        f"{', '.join([f'netbench {session.netbench_version}', *libraries])}."
+        for session in run.sessions
+        for libraries in [[f"{k} {v}" for k, v in session.environment.versions.items()]]
+    )
+    return [*places, *versions, _trust(run)]
+
+
+def _statistics(run: Run, rows: Sequence[Comparison]) -> str:
+    """The meaning of the mean, the range and n."""
+    seeds = ", ".join(str(seed) for seed in sorted({seed for row in rows for seed in row.seeds}))
+    if run_source(run) == "simulated":
+        return (
+            f"mean over seeds ({seeds}) ± half their range, n placements; one iteration each, "
+            "without warm-ups, because simulated iterations are all equal."
+        )
+    dropped = sum(row.num_warmups for row in rows)
+    return (
+        f"mean over iterations and seeds ({seeds}) ± half their range, n iterations; {dropped} of "
+        f"{len(run.records)} iterations dropped as warm-ups."
+    )
+
+
+def _constant(rows: Sequence[Comparison]) -> list[str]:
+    """The network of the sweep, if all settings have the same and therefore do not name it."""
+    networks = {row.network for row in rows}
+    if len(networks) != 1 or networks == {""}:
+        return []
+    sizes = sorted({row.workload.micro_batch for row in rows})
+    words = f"micro-batches of {sizes[0]}" if len(sizes) == 1 else "micro-batches as planned"
+    return [f"network: {networks.pop()} of the scenario's sweep; {words}."]
+
+
+def _mean(times: TimeSummary | None) -> str:
+    return or_dash(spread_text, times)
+
+
+def _num(times: TimeSummary | None) -> str:
+    return str(times.num if times else 0)
+
+
+def _pflops(row: Comparison, times: TimeSummary | None) -> str:
+    return or_dash(lambda known: pflops_text(row.pflop / known.mean_s), times)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _sample_texts(times: TimeSummary | None) -> tuple[str, str, str, str]:
+    if times is None:
+        return ("", "", "", "0")
+    return (repr(times.mean_s), repr(times.min_s), repr(times.max_s), str(times.num))
+
+
+def _place(environment: Environment) -> str:
+    if environment.mode == "sim":
+        return f"{MODE_WORDS[environment.mode]}, by {environment.machine}."
+    return (
+        f"scale {environment.scale:g} (bytes and bandwidths are divided by it); kernel "
+        f"{environment.kernel}, {MODE_WORDS[environment.mode]}; {environment.machine}."
+    )
+
+
+def _is_alarm(line: str) -> bool:
+    return line.startswith(ALARM)
+
+
+def _trust(run: Run) -> str:
+    """The verdict in one line. Reasons count even without a verdict."""
+    if run.reasons:
+        return f"{ALARM}: {'; '.join(run.reasons)}."
+    if not run.verdicts:
+        return f"no verdict: the run has not finished; continue it with --resume. {_probed(run)}"
+    if run_source(run) == "simulated":
+        return "a simulation: no network was shaped, so none was verified."
+    return f"trustworthy: {_probed(run)}"
+
+
+def _probed(run: Run) -> str:
+    """The number of checks of the network, and their tolerance."""
+    if not run.probes:
+        return "the network was not probed."
+    results: list[dict[str, Any]] = [probe.result for probe in run.probes]
+    num_checks = sum(len(result.get("checks", ())) for result in results)
+    tolerance = max(float(result.get("tolerance", 0.0)) for result in results)
+    return f"{num_checks} delays and throughputs of the shaped network within {tolerance:.0%}."

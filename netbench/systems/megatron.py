@@ -1,0 +1,77 @@
+"""Megatron-LM: synchronous pipelines of tensor-parallel groups, and a ring of fp32 gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from netbench.plan.model import Layout, Plan
+from netbench.systems.base import System, Variant
+from netbench.workload.costs import DTYPE_BYTES, at_least_fp32
+from netbench.workload.memory import StateBytes
+
+MAX_CHUNKS = 4
+"""Model chunks per rank that a search of layouts tries at most: each one more sends every
+micro-batch round all stages once more."""
+
+
+class Megatron(System):
+    """Without degrees the depth is the scenario's. Tensor parallelism alone is one stage."""
+
+    name = "megatron"
+    grammar = "megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random] (V from 2)"
+    pattern = re.compile(
+        r"megatron"
+        r"(-(?=[pt])(p(?P<pipeline>[1-9]\d*))?(t(?P<tensor>[1-9]\d*)(?P<sequence>-sp)?)?)?"
+        r"(-interleaved(?P<chunks>[2-9]|[1-9]\d+)|(?P<zero_bubble>-zero-bubble))?"
+        r"(?P<random>-random)?",
+        re.ASCII,
+    )
+    examples = (
+        "megatron",
+        "megatron-random",
+        "megatron-p8",
+        "megatron-p8-random",
+        "megatron-t8",
+        "megatron-p2t4",
+        "megatron-p4t2",
+    )
+    trainer = "netbench.trainers.systems.megatron:MegatronRank"
+    blocking = True
+    repairable = True
+
+    def variant(self, found: re.Match[str]) -> Variant:
+        pipeline, tensor, num_chunks = found["pipeline"], found["tensor"], found["chunks"]
+        interleaved, zero_bubble = num_chunks is not None, found["zero_bubble"] is not None
+        return Variant(
+            system=self.name,
+            scheduler="random" if found["random"] else "identity",
+            schedule="interleaved" if interleaved else "zero-bubble" if zero_bubble else "1f1b",
+            data_parallel="ring",
+            pipeline=int(pipeline) if pipeline else 1 if tensor else None,
+            tensor=int(tensor or 1),
+            num_chunks=int(num_chunks or 1),
+            sequence_parallel=found["sequence"] is not None,
+        )
+
+    def pipeline_layouts(self, layout: Layout, layers: int) -> Iterator[str]:
+        pp, tp = layout.pp, layout.tp
+        chunks = [v for v in range(2, MAX_CHUNKS + 1) if pp > 1 and layers % (pp * v) == 0]
+        schedules = ["", *(["-zero-bubble"] if pp > 1 else [])]
+        schedules += [f"-interleaved{count}" for count in chunks]
+        for sequence in ("", "-sp") if tp > 1 else ("",):
+            for schedule in schedules:
+                yield f"megatron-p{pp}{f't{tp}' if tp > 1 else ''}{sequence}{schedule}"
+
+    def gradient_dtype(self, dtype: str) -> str:
+        """Megatron accumulates and all-reduces gradients in fp32."""
+        return at_least_fp32(dtype)
+
+    def state_bytes(self, dtype: str) -> StateBytes:
+        """18 bytes per fp16 parameter (Megatron-LM, documentation of the distributed optimizer)."""
+        gradient = DTYPE_BYTES[self.gradient_dtype(dtype)]
+        return dataclasses.replace(super().state_bytes(dtype), gradient=gradient)
+
+    def memory_remedies(self, plan: Plan) -> list[str]:
+        return ["more stages or tensor-parallel ranks (-p<P>t<T>)"]

@@ -1,0 +1,123 @@
+"""ZeRO stage 3 as DeepSpeed runs it: parameters stay gathered up to a limit.
+
+Source: DeepSpeed's documentation of `stage3_max_live_parameters` and `reduce_bucket_size`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from netbench.errors import PlanError
+from netbench.plan.model import Plan
+from netbench.systems.base import Variant
+from netbench.systems.iteration import BACKWARD, FORWARD
+from netbench.systems.sharded import MicroStep, Sharded
+from netbench.workload.costs import layer_matrices, layer_parameters, live_layers
+
+LIVE_PARAMETERS = 1_000_000_000
+"""DeepSpeed's documented default of `stage3_max_live_parameters`."""
+
+REDUCE_BUCKET_PARAMETERS = 500_000_000
+"""DeepSpeed's documented default of `reduce_bucket_size`."""
+
+MAX_MESSAGES = 200_000
+"""Messages of an iteration that an emulation sends at most before it gathers in larger units: about
+80 s on one core, at 0.4 ms per message (docs/zero3.md)."""
+
+
+OVERLAPPED = 1
+"""`Plan.revision` of plans that the trainer without overlap ran with the same units."""
+
+
+class Zero3(Sharded):
+    """A micro-step gathers the parameters within the limit once, before it computes, and keeps them
+    from the forward to the backward pass. It gathers layers beyond the limit matrix by matrix in
+    both passes, each layer while the one before it computes. It reduces gradients in buckets beside
+    the compute that follows. All collectives of a group take turns on one communicator.
+    """
+
+    name = "zero3"
+    grammar = "zero3[-random][-hybrid[<R>]][-accumulate] (R from 2)"
+    pattern = re.compile(
+        r"zero3(?P<random>-random)?(?P<hybrid>-hybrid(?P<ranks>[2-9]|[1-9]\d+)?)?"
+        r"(?P<accumulate>-accumulate)?",
+        re.ASCII,
+    )
+    examples = ("zero3", "zero3-hybrid")
+
+    def variant(self, found: re.Match[str]) -> Variant:
+        return self.sharded_variant(found)
+
+    def complete(self, plan: Plan, variant: Variant) -> Plan:
+        """Units: the layers that stay gathered, with the embeddings, then every other layer."""
+        return self.simplify(dataclasses.replace(plan, live_parameters=LIVE_PARAMETERS))
+
+    def simplify(self, plan: Plan) -> Plan:
+        """At a scale above 1, gather the layers beyond the limit as one unit if their matrices are
+        too many messages. The bytes are the same, the delays of the saved rings are missing."""
+        live = live_layers(plan.workload, plan.live_parameters)
+        beyond = plan.workload.layers - live
+        kept = (live,) if live else ()
+        # The trainer that did not overlap always had one unit beyond the limit.
+        merged = dataclasses.replace(
+            plan, units=(*kept, beyond) if beyond else kept, revision=OVERLAPPED
+        )
+        whole = dataclasses.replace(plan, units=(*kept, *(1,) * beyond), revision=0)
+        if beyond <= 1 or (plan.scale > 1 and self.num_messages(whole) > MAX_MESSAGES):
+            return merged
+        return whole
+
+    def gathered_parameters(self, plan: Plan) -> int:
+        """The embeddings and the layers within the limit, the layer beyond it that computes, and
+        the next one, which is gathered meanwhile. An emulation's merged units do not count."""
+        layers = min(live_layers(plan.workload, plan.live_parameters) + 2, plan.workload.layers)
+        return plan.workload.embedding_parameters + layers * layer_parameters(plan.workload)
+
+    def add_passes(self, plan: Plan, step: MicroStep) -> None:
+        if plan.prefetch_units:
+            raise PlanError("this plan is of zero3-prefetch, which is fsdp now: plan it again")
+        workload, stage, pending = plan.workload, plan.stages[0], 0.0
+        live = live_layers(workload, plan.live_parameters)
+        layer_s = stage.forward_s / workload.layers, stage.backward_s / workload.layers
+        kept = live * layer_parameters(workload) + workload.embedding_parameters
+        gathered = gate = step.start
+        if step.gathers_kept:
+            gathered = gate = step.gather([min(stage.parameters, kept)], step.start)
+        step.wait([gate])
+        beyond = _units_beyond(plan, live)
+        order = [(layer, False) for layer in range(workload.layers)]
+        order += [(layer, True) for layer in reversed(range(workload.layers))]
+        for layer, backward in order:
+            first, last = beyond.get(layer, (0, 0))
+            if layer >= live and layer == (last - 1 if backward else first):
+                gathered = step.gather(_tensors(plan, last - first), gate)
+            gate = step.device  # the next gather starts with this layer's compute
+            after = [gathered] if layer >= live else []
+            step.compute(BACKWARD if backward else FORWARD, layer_s[backward], after)
+            if backward and step.scatters:
+                pending += layer_parameters(workload)
+                pending += workload.embedding_parameters if layer == 0 else 0
+                while pending >= REDUCE_BUCKET_PARAMETERS and layer:
+                    step.scatter(REDUCE_BUCKET_PARAMETERS)
+                    pending -= REDUCE_BUCKET_PARAMETERS
+                if layer == 0:
+                    step.scatter(pending)
+
+
+def _units_beyond(plan: Plan, live: int) -> dict[int, tuple[int, int]]:
+    """For each layer beyond the live limit, the first layer of its unit and the one behind it."""
+    found, first = {}, 0
+    for layers in plan.units:
+        for layer in range(first, first + layers):
+            if layer >= live:
+                found[layer] = (first, first + layers)
+        first += layers
+    return found
+
+
+def _tensors(plan: Plan, layers: int) -> list[float]:
+    """Parameters of each tensor that a unit beyond the limit is gathered in."""
+    if layers == 1:
+        return list(layer_matrices(plan.workload))
+    return [float(layers * sum(layer_matrices(plan.workload)))]

@@ -1,0 +1,354 @@
+"""Controller of local runs: starts sessions, records every finished iteration, decides trust.
+
+    plans -> sessions (one per plan; two guests side by side) -> events -> records
+
+It is the only writer of the run's record file: finished iterations and reasons not to trust them
+are on disk whatever happens to a session. Sessions die with the controller.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from netbench.errors import TestbedError
+from netbench.plan.describe import describe_plan
+from netbench.plan.experiment import (
+    Experiment,
+    experiment_hash,
+    experiment_record,
+    experiment_to_json,
+)
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.serial import plan_hash
+from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
+from netbench.records import Environment, Record, RunStore
+from netbench.systems import system_of
+from netbench.testbed.machine.capabilities import Capabilities
+from netbench.testbed.runs.launch import SessionProcess, start_session
+from netbench.units import counted
+
+TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
+"""Largest relative deviation of a probed link that is trusted, by testbed."""
+
+STALL_S = 900.0
+"""Longest silence of a session before it counts as hung, wall seconds. The longest seen is one
+zero3 iteration of 64 ranks: 1-2 minutes on two cores."""
+
+LATE_START_S = 0.05
+"""Largest delay of a rank's start for which an iteration is trusted, seconds."""
+
+OUTPUT_BYTES = 64 << 20
+"""Limit of the recorded output of one script, so that a loop that prints does not fill the disk."""
+
+MAX_SESSIONS = 2
+"""Guests that run side by side. A guest uses one core, and up to 3 GB with 64 ranks."""
+
+
+class Observer(Protocol):
+    """Receiver of progress, e.g. a display."""
+
+    def phase(self, session: int, name: str, done: int, total: int) -> None:
+        """Report that session `session` (from 0) has done `done` of `total` of step `name`."""
+
+    def iteration(self, plan: Experiment, record: Record) -> None:
+        """Report an iteration that is finished and on disk."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionSetup:
+    """Settings of the sessions of a run on this machine.
+
+    testbed: one of `records.TESTBEDS`. ssh: start ranks by an sshd per node. preload: library to
+    preload into ranks. trace: keep a trace of the last iteration of every plan.
+    """
+
+    testbed: str
+    machine: Capabilities
+    preload: Path | None
+    ssh: bool = False
+    trace: bool = False
+
+
+def run_plans(
+    plans: Sequence[Experiment],
+    setup: SessionSetup,
+    *,
+    open_store: Callable[[Environment], RunStore],
+    finished: Mapping[str, Sequence[int]],
+    observer: Observer,
+) -> Path:
+    """Run every unfinished iteration of `plans`, which share a scale. Return the record file.
+
+    open_store: called once, when the environment is known. finished: plan hash -> iterations
+    recorded before. Raises TestbedError when a session fails (finished iterations are on disk), and
+    before any session starts if no trainer runs a plan.
+    """
+    check_emulable(plans)
+    testbed = setup.testbed
+    controller = _Controller(plans, testbed, open_store, observer)
+
+    def start(index: int, plan: Experiment) -> SessionProcess:
+        job = {
+            "plan": experiment_to_json(plan),
+            "finished": list(finished.get(experiment_hash(plan), ())),
+            "ssh": setup.ssh,
+            "tolerance": TOLERANCE[testbed],
+            "rank_environment": ({"LD_PRELOAD": str(setup.preload)} if setup.preload else {}),
+            "trace": setup.trace,
+        }
+        num_ranks = len(plan.device_nodes)
+        return start_session(testbed, setup.machine, job, num_ranks, controller.queue_for(index))
+
+    todo = [
+        plan for plan in plans if len(finished.get(experiment_hash(plan), ())) < plan.iterations
+    ]
+    side_by_side = MAX_SESSIONS if testbed == "guest-virtual" else 1
+    try:
+        controller.follow(todo, start, min(side_by_side, os.cpu_count() or 1))
+        return controller.conclude()
+    finally:
+        controller.close()
+
+
+def check_emulable(plans: Sequence[Experiment]) -> None:
+    """Raises TestbedError listing the plans that no trainer runs, or for half a round."""
+    trained = [plan for plan in plans if isinstance(plan, Plan)]
+    unknown = [plan for plan in trained if not has_trainer(plan)]
+    if unknown:
+        raise TestbedError(
+            "no trainer runs these plans; --testbed sim can, or leave them out with --systems:\n"
+            + "\n".join(f"  {describe_plan(plan)}" for plan in unknown)
+        )
+    for plan in trained:
+        # Only of whole rounds is the mean meaningful.
+        timed = plan.iterations - plan.warmup_iterations
+        if plan.local_steps and timed % plan.local_steps:
+            raise TestbedError(
+                f"{plan.variant} synchronises every {plan.local_steps} iterations, and {timed} are "
+                f"not whole rounds: choose --iterations {plan.local_steps} or a multiple, or fewer "
+                f"local steps (diloco-h{timed})"
+            )
+
+
+def has_trainer(plan: Plan) -> bool:
+    """Return True if the trainers run the plan's system."""
+    return bool(system_of(plan).trainer)
+
+
+def machine_name() -> str:
+    """Describe this machine: processor, cores, memory."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{model}, {counted(os.cpu_count() or 1, 'core')}, {memory_bytes / 2**30:.0f} GiB"
+
+
+def keep_trace(
+    run: Path, plan: Plan, iteration_s: float, events: Mapping[str, Sequence[Sequence[Any]]]
+) -> None:
+    """Write the trace of one iteration.
+
+    run: the run's folder. events: by process, as it sent them (`netbench.trainers.protocol`),
+    without peers that have left. Raises UsageError if the file cannot be written.
+    """
+    key = plan_hash(plan)
+    path = trace_path(run, key)
+    path.parent.mkdir(exist_ok=True)
+    logical = {process: rank for rank, process in enumerate(plan.placement)}
+    slices = [
+        _slice(plan, logical, logical[int(process)], event)
+        for process, some in events.items()
+        for event in some
+    ]
+    timeline = Timeline(
+        plan=key,
+        source="emulated" if plan.compute == "virtual" else "measured",
+        iteration_s=iteration_s,
+        slices=tuple(sorted(slices, key=lambda piece: (piece.rank, piece.start_s))),
+    )
+    write_timeline(path, plan, timeline)
+
+
+def _slice(plan: Plan, logical: dict[int, int], rank: int, event: Sequence[Any]) -> Slice:
+    """Convert an event of a rank: peer by logical rank, bytes at full size."""
+    kind, start_s, end_s, details = event
+    args = {key: value for key, value in details.items() if key != "peer"}
+    if "bytes" in args:
+        args["bytes"] = round(args["bytes"] * plan.scale)
+    return Slice(
+        kind=kind,
+        rank=rank,
+        start_s=max(0.0, start_s),
+        end_s=end_s,
+        peer=logical[details["peer"]] if "peer" in details else -1,
+        args=tuple(args.items()),
+    )
+
+
+class _Controller:
+    """Turns the events of the sessions of one run into records and a verdict."""
+
+    def __init__(
+        self,
+        plans: Sequence[Experiment],
+        testbed: str,
+        open_store: Callable[[Environment], RunStore],
+        observer: Observer,
+    ) -> None:
+        self._plans = {experiment_hash(plan): plan for plan in plans}
+        self._testbed = testbed
+        self._open_store = open_store
+        self._observer = observer
+        self._store: RunStore | None = None
+        self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
+        self._running: dict[int, SessionProcess] = {}
+        self._started: list[Experiment] = []
+        self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+
+    def queue_for(self, session: int) -> Callable[[dict[str, Any] | None], None]:
+        return lambda event: self._events.put((session, event))
+
+    def follow(
+        self,
+        plans: Sequence[Experiment],
+        start: Callable[[int, Experiment], SessionProcess],
+        limit: int,
+    ) -> None:
+        """Run a session for every plan, `limit` at once, and handle their events.
+
+        Raises TestbedError if one fails. No session is left running.
+        """
+        waiting = deque(enumerate(plans))
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < limit:
+                    index, plan = waiting.popleft()
+                    self._started.append(plan)
+                    self._running[index] = start(index, plan)
+                self._next_event()
+        finally:
+            for session in self._running.values():
+                session.close()
+
+    def _next_event(self) -> None:
+        try:
+            index, event = self._events.get(timeout=STALL_S)
+        except queue.Empty:
+            tails = "".join(session.console_tail() for session in self._running.values())
+            last = "; ".join(f"session {i + 1} after {self._last[i]}" for i in self._running)
+            raise TestbedError(
+                f"no sign of life for {STALL_S:g} s, {last}: a rank hangs or computes for ever"
+                f"{tails}{self._kept()}"
+            ) from None
+        if index not in self._running:
+            return
+        if event is None or event["event"] == "error":
+            what = event["message"] if event else f"the {self._testbed} session ended unexpectedly"
+            tail = self._running[index].console_tail(booted=event is not None)
+            raise TestbedError(f"{what}{tail}{self._kept()}")
+        if event["event"] == "done":
+            self._running.pop(index).close()
+        else:
+            self._handle(index, event)
+
+    def _handle(self, session: int, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "hello":
+            self._open(event)
+        elif kind == "phase":
+            self._last[session] = f"step {event['name']}"
+            self._observer.phase(session, event["name"], event["done"], event["total"])
+        elif kind == "probe":
+            assert self._store is not None
+            self._store.append_probe(event["probe"])
+        elif kind == "iteration":
+            variant = self._plans[event["plan_hash"]].variant
+            self._last[session] = f"iteration {event['iteration']} of {variant}"
+            self._iteration(event)
+        elif kind == "output":
+            self._keep_output(event)
+        elif kind == "drops":
+            dropped = counted(event["packets"], "packet")
+            reason = f"iteration {event['iteration']}: the shaped queues dropped {dropped}"
+            self._doubt(self._started[session], reason)
+
+    def _open(self, event: dict[str, Any]) -> None:
+        if self._store is not None:
+            return
+        self._store = self._open_store(
+            Environment(
+                kernel=event["kernel"],
+                mode=self._testbed,
+                scale=next(iter(self._plans.values())).scale,
+                versions=event["versions"],
+                machine=machine_name(),
+            )
+        )
+
+    def _iteration(self, event: dict[str, Any]) -> None:
+        assert self._store is not None
+        plan = self._plans[event["plan_hash"]]
+        training = plan if isinstance(plan, Plan) else None
+        record = experiment_record(
+            plan,
+            self._store.run_id,
+            event["iteration_s"],
+            "measured" if training and training.compute != VIRTUAL else "emulated",
+            iteration=event["iteration"],
+            warmup=event["iteration"] < plan.warmup_iterations,
+            phases=event["phases"],
+            loss=event.get("loss"),
+            sent_bytes=tuple(event.get("sent_bytes", ())),
+            peers=event.get("peers"),
+        )
+        if event.get("gone"):
+            peers = f"{record.peers} of {len(plan.device_nodes)} peers ended it"
+            gone = "; ".join(event["gone"])
+            self._doubt(plan, f"iteration {record.iteration}: {peers}; {gone}")
+        if event["late_start_s"] > LATE_START_S:
+            late = f"a rank started {event['late_start_s']:.3f} s late; the machine is overloaded"
+            self._doubt(plan, f"iteration {record.iteration}: {late}")
+        self._store.append_iteration(record)
+        if training and event.get("trace"):
+            keep_trace(self._store.path.parent, training, record.iteration_s, event["trace"])
+        self._observer.iteration(plan, record)
+
+    def _keep_output(self, event: dict[str, Any]) -> None:
+        assert self._store is not None
+        folder = self._store.path.parent / "output"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{event['plan_hash']}-rank-{event['rank']}.log"
+        with path.open("a", encoding="utf-8") as output:
+            if output.tell() < OUTPUT_BYTES:
+                output.write(event["text"] + "\n")
+
+    def _doubt(self, plan: Experiment, reason: str) -> None:
+        """Record a reason not to trust a plan, before the iteration it is about."""
+        assert self._store is not None
+        self._store.append_doubt(experiment_hash(plan), f"{plan.variant} {reason}")
+
+    def _kept(self) -> str:
+        if self._store is None:
+            return ""
+        folder = self._store.path.parent
+        return f"\nFinished iterations are kept in {folder}; continue with --resume {folder}"
+
+    def conclude(self) -> Path:
+        """Record the verdict. Return the record file."""
+        assert self._store is not None
+        self._store.append_verdict()
+        return self._store.path
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()

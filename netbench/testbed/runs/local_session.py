@@ -1,0 +1,70 @@
+"""The process that carries out a local run, inside a kernel that netbench may change.
+
+It runs as root in private mount, network and process namespaces (`local:native`) or as the first
+program of a guest kernel (`local:guest`); the program is the same. It reads a job file, makes the
+testbed and runs a session (`testbed.runs.session`). The events of the session, one JSON object per
+line, come between two more:
+
+    hello      kernel, versions
+    done | error (message)
+
+The controller (`testbed.runs.controller`) keeps the records; a session writes nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from netbench.plan.experiment import experiment_from_json, rank_modules, runs_script
+from netbench.scenario.sharing import num_routers
+from netbench.testbed.local import LocalTestbed, NamespaceTestbed, RankSetup
+from netbench.testbed.runs.launch import Emit, carry_out, report_phase
+from netbench.testbed.runs.session import run_session
+
+
+def run(job: Mapping[str, Any], emit: Emit) -> None:
+    """Run the `plan` of a job on the testbed it names."""
+    emit("hello", kernel=platform.release(), versions=versions())
+    plan = experiment_from_json(job["plan"])
+    num_nodes = plan.network.num_nodes + num_routers(plan.network)
+    make: type[LocalTestbed] = NamespaceTestbed
+    if job["ssh"]:
+        # Imported only here: paramiko is slow to import and most sessions need none.
+        from netbench.testbed.ssh.local_sshd import SshTestbed
+
+        make = SshTestbed
+    report_phase(emit, "nodes", 0, num_nodes)
+    testbed = make(
+        plan.node_names,
+        plan.network,
+        name=job["testbed"],
+        tolerance=job["tolerance"],
+        ranks=RankSetup(
+            environment=job["rank_environment"],
+            scripts=runs_script(plan),
+            modules=sorted(rank_modules(plan)),
+        ),
+    )
+    report_phase(emit, "nodes", num_nodes, num_nodes)
+    with closing(testbed):
+        run_session(testbed, plan, job["finished"], emit, trace=job.get("trace", False))
+    emit("done")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that shapes and trains in this session."""
+    tc = subprocess.run(["tc", "-V"], capture_output=True, text=True, check=False).stdout
+    return {
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "iproute2": tc.strip().partition("iproute2-")[2].partition(",")[0] or "unknown",
+    }
+
+
+if __name__ == "__main__":
+    carry_out(run)

@@ -1,0 +1,174 @@
+"""One session: runs one plan on a fresh testbed, and reports events.
+
+A plan never shares a session: TCP connections remember what they carried (congestion window, round
+trip times), so a plan would run at another speed after another plan. For the same reason a resumed
+plan repeats its finished iterations, without reporting them.
+
+Everything about where the nodes are is behind `Testbed`. The events:
+
+    phase      name, done, total: the current step, for progress
+    probe      the network verification
+    iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
+               peers: ranks that ended it, where ranks may leave (else null), gone: those that left
+    output     plan_hash, rank, text: a line that a script has printed
+    drops      packets that full queues dropped since the last such event: the limits were too short
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from netbench.errors import TestbedError
+from netbench.plan.experiment import Experiment, experiment_hash, is_elastic
+from netbench.plan.model import Plan
+from netbench.plan.serial import plan_to_json
+from netbench.scenario.sharing import num_routers
+from netbench.testbed.interface import STORE_PORT, Testbed
+from netbench.testbed.ranks.elastic import PeerPool
+from netbench.testbed.ranks.pool import Message
+from netbench.testbed.ranks.scripts import ScriptPool
+from netbench.testbed.runs.launch import Emit
+
+
+def run_session(
+    testbed: Testbed,
+    plan: Experiment,
+    finished: Collection[int],
+    emit: Emit,
+    *,
+    trace: bool = False,
+) -> None:
+    """Run every unfinished iteration of `plan` on `testbed`, which stays open.
+
+    finished: indices of the iterations recorded before. trace: have ranks report what they did in
+    the last iteration. Raises NetbenchError when a rank, or the network, fails.
+    """
+    testbed.tune(plan.network, plan.scale)
+    session = _PlanSession(testbed, plan, finished, emit, trace=trace)
+    if isinstance(plan, Plan) and plan.script:
+        session.run_script(plan)
+    else:
+        session.train()
+
+
+class _PlanSession:
+    def __init__(
+        self,
+        testbed: Testbed,
+        plan: Experiment,
+        finished: Collection[int],
+        emit: Emit,
+        *,
+        trace: bool,
+    ) -> None:
+        self._testbed = testbed
+        self._plan = plan
+        self._hash = experiment_hash(plan)
+        self._finished = frozenset(finished)
+        self._last = max((i for i in range(plan.iterations) if i not in finished), default=-1)
+        self._emit = emit
+        self._trace = trace
+        self._num_dropped = 0
+
+    def train(self) -> None:
+        """Run the plan's iterations on trainers."""
+        pool = PeerPool(self._testbed, self._plan)
+        self._start(pool)
+        # Before shaping: connections are set up at full speed, not at 1/scale of it.
+        with self._phase("connect", 1):
+            pool.connect(STORE_PORT)
+        with self._phase("prepare", 1):
+            pool.prepare()
+        self._shape()
+        for index in range(self._last + 1):
+            self._report(index, self.iterate(pool, index, self._trace and index == self._last))
+        pool.stop()
+
+    def run_script(self, plan: Plan) -> None:
+        """Start the plan's script on every rank and report its iterations up to the last one."""
+        self._shape()
+        plan_file = self._testbed.publish(f"{self._hash}.json", plan_to_json(plan))
+        pool = ScriptPool(self._testbed, plan, self._print)
+        num_reported = 0
+        try:
+            self._start(pool)
+            pool.launch(Path.cwd(), plan_file, STORE_PORT)
+            for index, iteration in zip(range(self._last + 1), pool.iterations(), strict=False):
+                num_reported += 1
+                self._report(index, {**asdict(iteration), "late_start_s": 0.0})
+        finally:
+            pool.stop()
+        if num_reported <= self._last:
+            raise TestbedError(
+                f"the scripts of plan {self._hash} ended well after reporting {num_reported} of "
+                f"{self._last + 1} iterations; let them do NETBENCH_ITERATIONS, and report each "
+                "(docs/own-trainer.md)"
+            )
+
+    @contextmanager
+    def _phase(self, name: str, total: int) -> Iterator[None]:
+        self._emit("phase", name=name, done=0, total=total)
+        yield
+        self._emit("phase", name=name, done=total, total=total)
+
+    def _start(self, pool: PeerPool | ScriptPool) -> None:
+        total = pool.num_ranks
+        with self._phase("ranks", total):
+            pool.start(lambda done: self._emit("phase", name="ranks", done=done, total=total))
+
+    def _shape(self) -> None:
+        network, scale = self._plan.network, self._plan.scale
+        with self._phase("shape", network.num_nodes + num_routers(network)):
+            self._testbed.shape(network, scale)
+        with self._phase("verify", 1):
+            probe = self._testbed.verify(network, scale)
+        self._emit("probe", probe=probe)
+
+    def _report(self, index: int, measured: Mapping[str, Any]) -> None:
+        """Report dropped packets, then the iteration: doubts are on disk before it is."""
+        total = self._testbed.dropped_packets()
+        if total > self._num_dropped:
+            self._emit("drops", iteration=index, packets=total - self._num_dropped)
+            self._num_dropped = total
+        if index in self._finished:
+            self._emit("phase", name="repeat", done=index + 1, total=self._last)
+        else:
+            self._emit("iteration", plan_hash=self._hash, iteration=index, **measured)
+
+    def _print(self, rank: int, text: str) -> None:
+        self._emit("output", plan_hash=self._hash, rank=rank, text=text)
+
+    def iterate(self, pool: PeerPool, index: int, trace: bool) -> Message:
+        """Run one iteration and time it from the common start to the last rank's end, seconds.
+
+        It starts on a whole second. TCP's timers tick every 10 ms, and the offset of the start
+        between two ticks would decide when an acknowledgement goes out.
+        """
+        pool.readmit()
+        start_at_s = float(math.ceil(time.monotonic() + self._testbed.start_margin_s))
+        before = self._sent_bytes()
+        ended = pool.run(index, start_at_s, trace)
+        after = self._sent_bytes()
+        last = max(ended, key=lambda answer: float(answer["end_s"]))
+        late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
+        losses = [answer["loss"] for answer in ended if answer.get("loss") is not None]
+        return {
+            "iteration_s": float(last["end_s"]) - start_at_s,
+            "phases": last["phases"],
+            "late_start_s": late_s,
+            "loss": sum(losses) if losses else None,
+            "trace": {answer["rank"]: answer["events"] for answer in ended} if trace else None,
+            "sent_bytes": [now - then for now, then in zip(after, before, strict=True)],
+            "peers": len(ended) if is_elastic(self._plan) else None,
+            "gone": pool.take_gone(),
+        }
+
+    def _sent_bytes(self) -> list[int]:
+        sent = self._testbed.sent_bytes()
+        return [sent[node] for node in sorted({*self._plan.device_nodes})]

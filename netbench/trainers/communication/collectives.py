@@ -1,0 +1,412 @@
+"""Execute collectives as NCCL moves them: the stages of `plan.collectives`, slice by slice.
+
+gloo's own broadcast, reduce and all-gather wait for a round trip per step over a long link. Here
+receives are posted ahead, as far as NCCL's and the kernel's buffers reach, and a slice is passed on
+as soon as it has arrived. Posting further ahead would let data queue in the sender's shaped link,
+in front of other data of its node. The arithmetic is real. All members of a group call the same
+function with tensors of the same length and the same `num_slices`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+
+import torch
+
+from netbench.plan import collectives as specifications
+from netbench.plan.collectives import (
+    AllPairs,
+    CollectiveStage,
+    HopList,
+    Relay,
+    Ring,
+    relays,
+    ring_parts,
+)
+from netbench.plan.model import Plan
+from netbench.trainers.communication.links import ahead_bytes
+from netbench.trainers.communication.world import (
+    TAG_BARRIER,
+    TAG_COLLECTIVE,
+    PendingTransfer,
+    World,
+)
+from netbench.trainers.events import RECORDER, recorded
+
+TAGS_PER_CHANNEL = 16
+"""Distance between the tags of two channels (`plan.collectives.Hop`); `world` uses fewer."""
+
+Bounds = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Processes that take part, in ring order; this process is `members[index]`.
+
+    ahead: slices posted for one sender beside the one that is waited for; None = all.
+    """
+
+    world: World
+    members: tuple[int, ...]
+    index: int
+    ahead: int | None = None
+
+    @classmethod
+    def of(cls, world: World, members: Sequence[int], ahead: int | None = None) -> Group:
+        """Return the group of these processes, of which this process is one."""
+        return cls(world, tuple(members), tuple(members).index(world.rank), ahead)
+
+    @classmethod
+    def buffered(
+        cls, world: World, members: Sequence[int], plan: Plan, slice_bytes: float
+    ) -> Group:
+        """Return a group whose slices run ahead as far as the buffers reach.
+
+        slice_bytes: size of a slice, unscaled.
+        """
+        group = cls.of(world, members)
+        buffer_bytes = ahead_bytes(plan, group.members[group.index - 1], world.rank)
+        return replace(group, ahead=max(1, math.ceil(buffer_bytes / slice_bytes)))
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def neighbours(self) -> set[int]:
+        """Processes before and after this one in the ring."""
+        around = {self.members[self.index - 1], self.members[(self.index + 1) % self.size]}
+        return around - {self.world.rank}
+
+    def backwards(self) -> Group:
+        """Return the group with its members in reverse order."""
+        return replace(self, members=self.members[::-1], index=self.size - 1 - self.index)
+
+    def send(self, tensor: torch.Tensor, step: int = 1, channel: int = 0) -> PendingTransfer:
+        """Start sending to the member `step` places after this one."""
+        target = self.members[(self.index + step) % self.size]
+        return self.world.send(tensor, target, _tag(channel))
+
+    def receive(
+        self, slices: Iterable[torch.Tensor], step: int = -1, channel: int = 0
+    ) -> Iterator[torch.Tensor]:
+        """Receive these from the member `step` places after this one; yield each as it arrives.
+
+        The first are posted now, the others as those before them are yielded.
+        """
+        source = self.members[(self.index + step) % self.size]
+        waiting, posted = iter(slices), deque[tuple[torch.Tensor, PendingTransfer]]()
+
+        def post(count: int | None) -> None:
+            for tensor in islice(waiting, count):
+                posted.append((tensor, self.world.receive(tensor, source, _tag(channel))))
+
+        post(None if self.ahead is None else self.ahead + 1)
+        return self._yield_arrived(posted, post)
+
+    @staticmethod
+    def _yield_arrived(
+        posted: deque[tuple[torch.Tensor, PendingTransfer]], post: Callable[[int], None]
+    ) -> Iterator[torch.Tensor]:
+        while posted:
+            tensor, transfer = posted.popleft()
+            transfer.wait()
+            post(1)
+            yield tensor
+
+
+def _tag(channel: int) -> int:
+    return TAG_COLLECTIVE + TAGS_PER_CHANNEL * channel
+
+
+def count_slices(plan: Plan, full_bytes: float) -> int:
+    """Return the number of slices of a chain or ring over this many bytes at full size."""
+    return _count(plan, full_bytes, plan.transport.chunk_bytes)
+
+
+def tree_slices(plan: Plan, full_bytes: float) -> int:
+    """Return the number of slices in each of two trees over this many bytes at full size."""
+    return _count(plan, full_bytes / 2, plan.transport.tree_chunk_bytes)
+
+
+def _count(plan: Plan, full_bytes: float, chunk_bytes: int) -> int:
+    return max(1, min(plan.transport.max_slices, round(full_bytes / chunk_bytes)))
+
+
+def split(length: int, count: int) -> Bounds:
+    """Return [start, stop) of the parts of `equal_chunks` that are not empty."""
+    return [(a, b) for a, b in equal_chunks(length, count) if b > a]
+
+
+def equal_chunks(length: int, count: int) -> Bounds:
+    """Return [start, stop) of `count` nearly equal parts of `length` elements, some empty."""
+    return list(pairwise(length * i // count for i in range(count + 1)))
+
+
+def run_stages(
+    group: Group, stages: Sequence[CollectiveStage], tensor: torch.Tensor, num_slices: int = 1
+) -> None:
+    """Execute an algorithm in place.
+
+    A part of `tensor` that the algorithm leaves to other members may be overwritten.
+    num_slices: of the tensor, in chains and rings; of each part, in other hops.
+    """
+    chunks = equal_chunks(tensor.numel(), group.size)
+    mine = tensor[slice(*chunks[group.index])]
+    for stage in stages:
+        match stage:
+            case HopList():
+                with RECORDER.span("collective", name="hops"):
+                    run_hops(group, stage, tensor, num_slices)
+            case AllPairs(adds=True):
+                all_to_all_sum(group, mine, tensor, chunks)
+            case AllPairs():
+                all_to_all_gather(group, tensor, chunks)
+            case Ring():
+                ring, parts = group, chunks
+                if stage.backwards:
+                    ring, parts = group.backwards(), chunks[::-1]
+                if stage.reduces:
+                    ring_reduce_scatter(ring, mine, tensor, parts, num_slices)
+                if stage.gathers:
+                    ring_all_gather(ring, tensor, parts, num_slices)
+
+
+def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int) -> None:
+    """Execute this member's hops, slice by slice; every channel has its own thread.
+
+    A partial sum is passed on and not kept. num_slices: of each part, if the stage is sliced.
+    """
+    slices = [
+        _cut(tensor, _inside(part, num_slices if stage.sliced else 1))
+        for part in equal_chunks(tensor.numel(), stage.num_parts)
+    ]
+    by_channel: dict[int, list[Relay]] = {}
+    first: list[Relay] = []  # parts that this member has itself
+    for relay in relays(stage, group.index):
+        channel = by_channel.setdefault(relay.receives[0].channel, []) if relay.receives else first
+        channel.append(relay)
+    running = [_pass_on(group, relays_, slices) for relays_ in by_channel.values()]  # posts
+    sent = [_send(group, relay, part) for relay in first for part in slices[relay.sends[0].part]]
+    if len(running) < 2:
+        for work in running:
+            work()
+    else:
+        # At once: each channel waits for other members.
+        with ThreadPoolExecutor(max_workers=len(running)) as threads:
+            for future in [threads.submit(work) for work in running]:
+                future.result()
+    _wait_all([transfer for transfers in sent for transfer in transfers])
+
+
+def _pass_on(
+    group: Group, relays: Sequence[Relay], slices: list[list[torch.Tensor]]
+) -> Callable[[], None]:
+    """Post the receives of one channel; return the function that handles them in order."""
+
+    def buffers(source: int) -> Iterator[torch.Tensor]:
+        for relay in relays:
+            for hop in relay.receives:
+                if hop.source == source:
+                    # Straight into its place, unless it is added to what is there.
+                    part = slices[hop.part]
+                    yield from (torch.empty_like(own) if hop.adds else own for own in part)
+
+    sources = dict.fromkeys(hop.source for relay in relays for hop in relay.receives)
+    channel = relays[0].receives[0].channel
+    arriving = {
+        source: group.receive(buffers(source), source - group.index, channel) for source in sources
+    }
+
+    def work() -> None:
+        sends: list[PendingTransfer] = []
+        for relay in relays:
+            for own in slices[relay.receives[0].part]:
+                total = own
+                for hop in relay.receives:
+                    piece = next(arriving[hop.source])
+                    if hop.adds:
+                        total = piece.add_(total)
+                if total is not own and not any(hop.adds for hop in relay.sends):
+                    total = own.copy_(total)
+                sends += _send(group, relay, total)
+        _wait_all(sends)
+
+    return work
+
+
+def _send(group: Group, relay: Relay, tensor: torch.Tensor) -> list[PendingTransfer]:
+    return [group.send(tensor, hop.target - group.index, hop.channel) for hop in relay.sends]
+
+
+def stage_peers(group: Group, stages: Sequence[CollectiveStage]) -> set[int]:
+    """Return the processes that this one exchanges data with."""
+    me = group.index
+    ends = [(hop.source, hop.target) for stage in stages for hop in stage.list_hops(group.size)]
+    return {group.members[b if a == me else a] for a, b in ends if me in (a, b)}
+
+
+def tree_peers(group: Group) -> set[int]:
+    """Return the processes that this one exchanges data with in two trees."""
+    return stage_peers(group, specifications.tree_all_reduce(group.size))
+
+
+@recorded("collective")
+def chain_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
+    """Sum into member 0's tensor. Other tensors stay as they are."""
+    run_hops(group, *specifications.chain_reduce(group.size), tensor, num_slices)
+
+
+@recorded("collective")
+def chain_broadcast(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
+    """Copy member 0's tensor to all."""
+    run_hops(group, *specifications.chain_broadcast(group.size), tensor, num_slices)
+
+
+@recorded("collective")
+def tree_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
+    """Sum over the members, in place, as NCCL does on many nodes. num_slices: of each half."""
+    run_hops(group, *specifications.tree_all_reduce(group.size), tensor, num_slices)
+
+
+@recorded("collective")
+def ring_reduce_scatter(
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds, num_slices: int
+) -> None:
+    """Sum tensor[chunks[i]] over the members into member i's `output`; `tensor` is kept.
+
+    chunks: (size, 2) bounds within `tensor`, one per member.
+    """
+    n, me = group.size, group.index
+    if n == 1:
+        output.copy_(tensor[slice(*chunks[me])])
+        return
+    scratch = torch.empty_like(tensor)
+    per_chunk = max(1, num_slices // n)
+    steps = [_inside(chunks[part], per_chunk) for part in ring_parts(n, me, adds=True)]
+    sends = [group.send(part) for part in _cut(tensor, steps[0])]
+    rest = [bounds for slices in steps[1:] for bounds in slices]
+    parts = zip(group.receive(_cut(scratch, rest)), _cut(tensor, rest), strict=True)
+    num_passed_on = len(rest) - len(steps[-1])
+    for i, (part, own) in enumerate(parts):
+        part += own
+        if i < num_passed_on:
+            sends.append(group.send(part))
+    output.copy_(scratch[slice(*chunks[me])])
+    _wait_all(sends)
+
+
+@recorded("collective")
+def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, num_slices: int) -> None:
+    """Copy member i's tensor[chunks[i]] to every other member's tensor, in place."""
+    n, me = group.size, group.index
+    per_chunk = max(1, num_slices // n)
+    steps = [_inside(chunks[part], per_chunk) for part in ring_parts(n, me, adds=False)]
+    sends = [group.send(part) for part in _cut(tensor, steps[0])] if n > 1 else []
+    rest = [bounds for slices in steps[1:] for bounds in slices]
+    num_passed_on = len(rest) - len(steps[-1])
+    for i, part in enumerate(group.receive(_cut(tensor, rest))):
+        if i < num_passed_on:
+            sends.append(group.send(part))
+    _wait_all(sends)
+
+
+def ring_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
+    """Sum over the members, in place: reduce-scatter, then all-gather."""
+    chunks = equal_chunks(tensor.numel(), group.size)
+    mine = tensor[slice(*chunks[group.index])]
+    ring_reduce_scatter(group, mine, tensor, chunks, num_slices)
+    ring_all_gather(group, tensor, chunks, num_slices)
+
+
+@recorded("collective")
+def all_to_all_sum(
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds
+) -> None:
+    """Sum tensor[chunks[i]] over the members into member i's `output`.
+
+    All send at once, directly. `output` may be that part of `tensor`; the rest is kept. chunks: as
+    in `ring_reduce_scatter`. Parts are summed in the order of members.
+    """
+    own = group.index
+    parts = [torch.empty_like(output) for _ in group.members]
+    parts[own].copy_(tensor[slice(*chunks[own])])
+    sends = _exchange_all(group, _cut(tensor, chunks), parts)
+    output.zero_()
+    for part in parts:
+        output += part
+    _wait_all(sends)
+
+
+@recorded("collective")
+def all_to_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds) -> None:
+    """Copy member i's tensor[chunks[i]] to every other member's tensor, directly, all at once."""
+    parts = _cut(tensor, chunks)
+    _wait_all(_exchange_all(group, [parts[group.index]] * group.size, parts))
+
+
+def _exchange_all(
+    group: Group, outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor]
+) -> list[PendingTransfer]:
+    """Send and fill one tensor per other member, all at once; empty ones do not travel. Return the
+    sends, which may still be under way."""
+    own = group.index
+    others = [(own + step) % group.size for step in range(1, group.size)]
+    arriving = [group.receive([incoming[i]], i - own) for i in others if incoming[i].numel()]
+    sends = [group.send(outgoing[i], i - own) for i in others if outgoing[i].numel()]
+    for received in arriving:
+        next(received)
+    return sends
+
+
+class Barrier:
+    """A dissemination barrier: ceil(log2 n) steps of one byte; no member leaves before all came.
+
+    Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (1988).
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._distances = [1 << k for k in range((group.size - 1).bit_length())]
+        self._byte = torch.zeros(1, dtype=torch.uint8)
+
+    @property
+    def peers(self) -> set[int]:
+        """Processes this one exchanges bytes with."""
+        me, members = self._group.index, self._group.members
+        both = [me + d for d in self._distances] + [me - d for d in self._distances]
+        return {members[i % len(members)] for i in both}
+
+    @recorded("barrier")
+    def wait(self) -> None:
+        """Block until every member has come."""
+        world, members, me = self._group.world, self._group.members, self._group.index
+        sources = [members[(me - d) % len(members)] for d in self._distances]
+        receives = [
+            world.receive(torch.empty(1, dtype=torch.uint8), s, TAG_BARRIER) for s in sources
+        ]
+        sends = []
+        for receive, distance in zip(receives, self._distances, strict=True):
+            target = members[(me + distance) % len(members)]
+            sends.append(world.send(self._byte, target, TAG_BARRIER))
+            receive.wait()
+        _wait_all(sends)
+
+
+def _cut(tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:
+    return [tensor[a:b] for a, b in bounds]
+
+
+def _inside(chunk: tuple[int, int], count: int) -> Bounds:
+    start, stop = chunk
+    return [(start + a, start + b) for a, b in split(stop - start, count)]
+
+
+def _wait_all(transfers: Sequence[PendingTransfer]) -> None:
+    for transfer in transfers:
+        transfer.wait()

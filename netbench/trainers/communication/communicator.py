@@ -1,0 +1,177 @@
+"""Point-to-point transfers with the semantics of one NCCL communicator over TCP.
+
+What is modelled
+- Receives of one rank on a communicator happen in program order. Each is a kernel on the GPU, and
+  the next one starts when the one before it, and all that was computed from it, are done.
+- A sender and a receiver are not in lock step. Either side buffers E bytes (`links.ahead_bytes`).
+  NCCL keeps a FIFO of 8 slots x 128 KiB per point-to-point channel. Linux grows the send buffer to
+  twice the congestion window, which on a busy path is about rate x round-trip time, and the
+  receive buffer likewise. So a long path holds whole messages that have not been received yet, and
+  a short one holds none.
+- A send does not delay its rank, unless it is `blocking`: then it ends when its receiver has asked
+  for it and the kernel has its bytes. (docs/local-testbed.md explains which systems block.)
+
+How, with real bytes
+- gloo is a rendezvous: bytes of a send flow only after the receiver has posted, and its
+  notification has crossed the link. So a receive is posted when its turn comes in program order,
+  and floor(2E / S) further messages of S bytes ahead of their turn.
+- A rank posts receives before it sends at the same moment: a notification must not queue behind a
+  message of its own rank, which, scaled down, fills the link in one piece.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import ClassVar
+
+import torch
+
+from netbench.trainers.communication.world import PendingTransfer, World
+from netbench.trainers.events import RECORDER
+
+MAX_MESSAGES_AHEAD = 64
+"""Most messages ahead, if E holds more: no schedule has more in flight per peer."""
+
+
+def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
+    """Return the whole messages that both ends of a path buffer, beside the one received."""
+    return min(int(2 * buffer_bytes // message_bytes), MAX_MESSAGES_AHEAD)
+
+
+class Inbox:
+    """Messages from one process, received in the order in which it sends them.
+
+    Plans run one after the other, so all plans of a process share the memory for messages.
+    """
+
+    _memory: ClassVar[dict[tuple[int, int], torch.Tensor]] = {}
+
+    def __init__(self, world: World, process: int, tag: int, size: int, num_ahead: int) -> None:
+        self._world, self._process, self._tag = world, process, tag
+        self._size, self._num_ahead = size, num_ahead
+        self._buffers: list[torch.Tensor] = []
+        self._works: deque[PendingTransfer] = deque()
+        self._count = self._turn = self._posted = self._taken = 0
+        self._started_s: deque[float] = deque()
+
+    def open(self, count: int) -> None:
+        """Expect `count` messages from now on; post those that may come ahead."""
+        self._count, self._turn, self._posted, self._taken = count, 0, 0, 0
+        self._buffers = self._take_memory()
+        self._post(self._num_ahead)
+
+    def start(self) -> None:
+        """Begin the turn of the next message: let it flow, and those that fit behind it."""
+        self._turn += 1
+        self._started_s.append(time.monotonic())
+        self._post(self._turn + self._num_ahead)
+
+    def finish(self) -> torch.Tensor:
+        """Block until the next started message has come; it stays valid for two more turns."""
+        self._works.popleft().wait()
+        message = self._buffers[self._taken % len(self._buffers)]
+        RECORDER.add(
+            "receive",
+            self._started_s.popleft(),
+            peer=self._process,
+            tag=self._tag,
+            message=self._taken,
+            bytes=message.numel(),
+        )
+        self._taken += 1
+        return message
+
+    def _take_memory(self) -> list[torch.Tensor]:
+        """Return a buffer more than can be under way, for the message in use."""
+        num_bytes, key = (self._num_ahead + 2) * self._size, (self._process, self._tag)
+        block = self._memory.get(key)
+        if block is None or block.numel() < num_bytes:
+            block = self._memory[key] = torch.empty(num_bytes, dtype=torch.uint8)
+        return list(torch.split(block[:num_bytes], self._size))
+
+    def _post(self, until: int) -> None:
+        while self._posted < min(until, self._count):
+            buffer = self._buffers[self._posted % len(self._buffers)]
+            self._works.append(self._world.receive(buffer, self._process, self._tag))
+            self._posted += 1
+
+
+class Outbox:
+    """Messages to one process, sent in order. blocking: an operation lasts until they are sent."""
+
+    def __init__(self, world: World, process: int, tag: int, *, blocking: bool = False) -> None:
+        self._world, self._process, self._tag = world, process, tag
+        self._blocking = blocking
+        # gloo drops a send whose work object is freed before it is done.
+        self._works: deque[PendingTransfer] = deque()
+        self._running: deque[tuple[PendingTransfer, float, dict[str, int]]] = deque()
+
+    def open(self) -> None:
+        """Begin an iteration: all messages sent before have arrived."""
+        self._works.clear()
+
+    def start(self, message: torch.Tensor) -> None:
+        """Start to send a message; it flows when its receiver has posted."""
+        started_s = time.monotonic()
+        work = self._world.send(message, self._process, self._tag)
+        details = {
+            "peer": self._process,
+            "tag": self._tag,
+            "message": len(self._works),
+            "bytes": message.numel(),
+        }
+        self._works.append(work)
+        if self._blocking:
+            self._running.append((work, started_s, details))
+        else:
+            RECORDER.follow(work, started_s, **details)
+
+    def finish(self) -> None:
+        """If blocking, wait until the kernel has all messages."""
+        while self._running:
+            work, started_s, details = self._running.popleft()
+            work.wait()
+            RECORDER.add("send", started_s, **details)
+
+
+class Communicator:
+    """Operations of one rank on one communicator: in program order, one group at a time."""
+
+    def __init__(self) -> None:
+        self._sending: list[Outbox] = []
+        self._receiving: list[tuple[Hashable, Inbox]] = []
+        self._arrived: dict[Hashable, torch.Tensor] = {}
+
+    def start(
+        self,
+        receives: Iterable[tuple[Hashable, Inbox]],
+        sends: Iterable[tuple[Outbox, torch.Tensor]],
+    ) -> None:
+        """Start transfers together, once the group before them is done.
+
+        receives: a name for `take`, and the inbox that the message comes from.
+        """
+        self.finish()
+        for name, inbox in receives:
+            inbox.start()
+            self._receiving.append((name, inbox))
+        for outbox, message in sends:
+            outbox.start(message)
+            self._sending.append(outbox)
+
+    def finish(self) -> None:
+        """Block until the running group is done."""
+        for outbox in self._sending:
+            outbox.finish()
+        self._sending.clear()
+        for name, inbox in self._receiving:
+            self._arrived[name] = inbox.finish()
+        self._receiving.clear()
+
+    def take(self, name: Hashable) -> torch.Tensor:
+        """Return the message received under `name`, blocking while it is on its way."""
+        if name not in self._arrived:
+            self.finish()
+        return self._arrived.pop(name)

@@ -1,0 +1,98 @@
+"""All ranks as one gloo process group. Its ranks are *process* indices: the devices they own.
+
+A plan's logical rank r runs on process `placement[r]`, so one world serves every placement.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, unmarked
+
+TIMEOUT = timedelta(days=7)
+"""Deadline of any transfer or store access. Virtual time runs ahead freely and says nothing about
+health; the controller watches wall time."""
+
+TAG_PIPELINE, TAG_COLLECTIVE, TAG_BARRIER, TAG_WARM = range(1, 5)
+
+
+LOOPBACK = "127.0.0.1"
+
+
+class PendingTransfer(Protocol):
+    """A transfer that has been started."""
+
+    def wait(self) -> Any:
+        """Block until it is done."""
+
+
+class World:
+    """This process among all processes: point-to-point transfers by process index.
+
+    address: address of this process's node. backend: None for a process that joined later; it has
+    no transfers.
+    """
+
+    def __init__(self, backend: Any, rank: int, size: int, address: str = LOOPBACK) -> None:
+        self._backend = backend
+        self.rank = rank
+        self.size = size
+        self.address = address
+        self._warm: set[int] = set()
+
+    @classmethod
+    def connect(
+        cls,
+        *,
+        rank: int,
+        size: int,
+        interface: str,
+        store: str,
+        serve_store: bool,
+        address: str = LOOPBACK,
+    ) -> World:
+        """Rendezvous with all other processes at `store` ("address:port")."""
+        # torch reads this when it creates the gloo device.
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+        host, port = store.rsplit(":", 1)
+        joint = TCPStore(
+            host, int(port), size, serve_store, timeout=TIMEOUT, wait_for_workers=False
+        )
+        dist.init_process_group("gloo", store=joint, rank=rank, world_size=size, timeout=TIMEOUT)
+        group = dist.group.WORLD
+        assert group is not None
+        return cls(group._get_backend(torch.device("cpu")), rank, size, address)
+
+    def send(self, tensor: torch.Tensor, process: int, tag: int) -> PendingTransfer:
+        """Start to send; done once the receiver has posted and the kernel has taken the bytes."""
+        work: PendingTransfer = self._backend.send([tensor], process, tag)
+        return work
+
+    def receive(self, tensor: torch.Tensor, process: int, tag: int) -> PendingTransfer:
+        """Post a receive of exactly this size. Receives of one process and tag match in order."""
+        work: PendingTransfer = self._backend.recv([tensor], process, tag)
+        return work
+
+    def warm(self, peers: Iterable[int]) -> None:
+        """Connect to these processes and pass one byte each way. Each must list this process too.
+
+        Connecting may block until the peer connects back. All processes connect their pairs in one
+        global order, by (smaller, larger) index, so the smallest open pair always has both ends
+        ready, and there is no deadlock.
+        """
+        works = []
+        order = sorted(set(peers) - self._warm - {self.rank}, key=self._pair)
+        for peer in order:
+            works.append(self.receive(torch.empty(1, dtype=torch.uint8), peer, TAG_WARM))
+            works.append(self.send(torch.zeros(1, dtype=torch.uint8), peer, TAG_WARM))
+        for work in works:
+            work.wait()
+        self._warm.update(order)
+
+    def _pair(self, peer: int) -> tuple[int, int]:
+        return min(self.rank, peer), max(self.rank, peer)

@@ -1,0 +1,182 @@
+"""Virtual devices: computing is sleeping for the time the plan gives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.tensor import LAYER_ALL_REDUCES, inside_all_reduce_s, on_one_node
+from netbench.trainers.communication.collectives import (
+    Group,
+    count_slices,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    split,
+)
+from netbench.trainers.communication.links import payload_bytes
+from netbench.trainers.events import RECORDER, recorded, recorded_pass
+
+
+def sleep_until(moment_s: float) -> None:
+    """Sleep until CLOCK_MONOTONIC reads `moment_s`; not at all if it is past."""
+    left_s = moment_s - time.monotonic()
+    if left_s > 0:
+        time.sleep(left_s)
+
+
+def compute(seconds: float) -> None:
+    """Occupy the device for this long."""
+    if seconds > 0:
+        time.sleep(seconds)
+
+
+def _compute_alone(seconds: float, passes: int) -> None:
+    """Occupy the device with layers that no other rank shares."""
+    compute(seconds)
+
+
+class VirtualStage:
+    """Layers that compute nothing, with scaled boundary tensors: a `TrainedStage`.
+
+    forward_s, backward_s: seconds per micro-batch. optimizer_s: seconds per update.
+    boundary_bytes: size of the tensor passed on. gradients: tensor that data parallelism sums; it
+    also stands for the parameters. occupy: occupies the device for (seconds, passes through the
+    layers). backward_passes: passes in a backward pass, which may recompute.
+    """
+
+    chunk = 0
+
+    def __init__(
+        self,
+        *,
+        forward_s: float,
+        backward_s: float,
+        optimizer_s: float,
+        boundary_bytes: int,
+        gradients: torch.Tensor,
+        occupy: Callable[[float, int], None] = _compute_alone,
+        backward_passes: int = 1,
+    ) -> None:
+        self._forward_s = forward_s
+        self._backward_s = backward_s
+        self._optimizer_s = optimizer_s
+        self._occupy, self._backward_passes = occupy, backward_passes
+        self._boundary = torch.zeros(boundary_bytes, dtype=torch.uint8)
+        self.gradients = self.parameters = gradients
+
+    @recorded_pass("forward")
+    def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
+        """Return activations for activations; the first stage gets None."""
+        self._occupy(self._forward_s, 1)
+        return self._boundary
+
+    @recorded_pass("backward")
+    def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        """Return the input's gradient for the output's; the last stage gets None."""
+        self._occupy(self._backward_s, self._backward_passes)
+        return self._boundary
+
+    @recorded_pass("backward")
+    def backward_input(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        """Run the backward pass without weights: recomputation, and gradients of inputs."""
+        self._occupy(self._backward_s - self._forward_s, self._backward_passes)
+        return self._boundary
+
+    def backward_weight(self, micro_batch: int) -> None:
+        """Compute gradients of weights, as much work as a forward pass."""
+        with RECORDER.span("weight", micro_batch=micro_batch, chunk=self.chunk):
+            compute(self._forward_s)
+
+    @recorded("optimizer")
+    def update(self) -> None:
+        """Step."""
+        compute(self._optimizer_s)
+
+    def load(self, parameters: torch.Tensor) -> None:
+        """Replace the parameters."""
+        self.parameters.copy_(parameters)
+
+    def zero_gradients(self) -> None:
+        """Do nothing: no gradients are accumulated."""
+
+    def skip(self, num_micro_batches: int) -> None:
+        """Do nothing: a virtual stage reads no data."""
+
+    def take_loss(self) -> None:
+        """Return None: a virtual stage has no loss."""
+
+
+def tensor_peers(plan: Plan, group: Group) -> set[int]:
+    """Return the processes that this one all-reduces with over the world.
+
+    Computed layers use a separate process group. Virtual layers on one node do not communicate.
+    """
+    leaves = plan.compute == VIRTUAL and not on_one_node(plan, group.members)
+    return group.neighbours if leaves else set()
+
+
+class SharedCompute:
+    """Computes on a virtual device whose layers several ranks share: sleeps, and all-reduces.
+
+    Ranks on several nodes all-reduce over the network. GPUs of one node use links that are not
+    shaped, and loopback would cost nothing: ranks sleep for a ring at `Transport.inside_node_bps`.
+    num_layers: layers in a pass. group: ranks by tensor index.
+    """
+
+    def __init__(self, plan: Plan, group: Group, num_layers: float) -> None:
+        self._all_reduces = LAYER_ALL_REDUCES * num_layers
+        self._inside_s = inside_all_reduce_s(plan)
+        self._is_inside = on_one_node(plan, group.members)
+        self._splits_sequence = plan.sequence_parallel
+        self._slices = count_slices(plan, plan.activation_bytes)
+        # A ring cuts the tensor into a chunk per rank, and those into slices.
+        messages = max(self._slices, group.size)
+        self._group = Group.buffered(
+            group.world, group.members, plan, plan.activation_bytes / messages
+        )
+        num_bytes = payload_bytes(plan, plan.activation_bytes, messages)
+        self._tensor = torch.zeros(num_bytes, dtype=torch.uint8)
+        self._chunks = split(num_bytes, group.size)
+
+    def __call__(self, seconds: float, passes: int) -> None:
+        """Occupy the device for `seconds` over `passes` passes, and for their all-reduces."""
+        count = round(passes * self._all_reduces)
+        if self._is_inside or not count:
+            compute(seconds + count * self._inside_s)
+            return
+        for _ in range(count):
+            self._layer_part(seconds / count)
+
+    def _layer_part(self, seconds: float) -> None:
+        """Run attention or feed-forward of one layer."""
+        if not self._splits_sequence:
+            compute(seconds)
+            ring_all_reduce(self._group, self._tensor, self._slices)
+            return
+        mine = self._tensor[slice(*self._chunks[self._group.index])]
+        ring_all_gather(self._group, self._tensor, self._chunks, self._slices)
+        compute(seconds)
+        ring_reduce_scatter(self._group, mine, self._tensor, self._chunks, self._slices)
+
+
+class VirtualOptimizer:
+    """Steps in `optimizer_s` seconds on parameters that a stage does not update itself."""
+
+    def __init__(self, optimizer_s: float) -> None:
+        self._optimizer_s = optimizer_s
+
+    def step(self) -> None:
+        """Step."""
+        compute(self._optimizer_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty state."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Do nothing: there is no state."""

@@ -1,0 +1,318 @@
+"""Data parallelism: every rank has the whole model and a part of the batch.
+
+`ring`, `tree`: gradients are all-reduced in buckets, filled from the last layer on. In the last
+micro-batch's backward pass the all-reduce of a bucket starts when it is full, in a thread beside
+the pass; one bucket at a time, as on an NCCL communicator. Layers that compute are in torch's
+DistributedDataParallel, with this as its communication hook. Its first iteration, which learns the
+order of gradients, has one bucket. Virtual layers sleep from bucket to bucket. With gloo the
+all-reduce is gloo's own.
+
+A parameter server gets gradients after the backward pass: the first rank (`central-ps`:
+reduce, update, broadcast), or every rank for its shard of the parameters (`sharded-ps`: all-to-all,
+update, all-gather).
+
+Every replica computes its term of the mean loss over the batch, so gradients are summed, not
+averaged. Running statistics of normalisations stay each replica's own (`broadcast_buffers=False`).
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from netbench.plan.model import Plan
+from netbench.systems.ddp import OVERLAPPED, gradient_buckets
+from netbench.trainers.communication.collectives import (
+    Group,
+    count_slices,
+    ring_all_reduce,
+    tree_all_reduce,
+    tree_peers,
+    tree_slices,
+)
+from netbench.trainers.communication.links import payload_bytes
+from netbench.trainers.communication.world import World
+from netbench.trainers.events import RECORDER
+from netbench.trainers.layers.gpt import DTYPES
+from netbench.trainers.layers.real import RealStage
+from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
+from netbench.trainers.layers.virtual import VirtualStage, compute, sleep_until
+from netbench.trainers.systems.dtfm import DATA_PARALLEL
+
+SERVERS = {
+    "central-ps": DATA_PARALLEL["reduce-broadcast"],
+    "sharded-ps": DATA_PARALLEL["sharded-ps"],
+}
+"""`Plan.data_parallel` -> function that updates the parameters after the backward pass."""
+
+
+class DdpRank:
+    """One rank, whose logical rank is its replica and its place in the ring."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._plan = plan
+        self._world = world
+        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s)
+        self._replica = build_replica(plan, plan.placement.index(world.rank), self._reducer)
+        (cost,) = plan.stages
+        self._slices = count_slices(plan, cost.gradient_bytes)
+        self._group = Group.buffered(
+            world,
+            plan.placement,
+            plan,
+            cost.gradient_bytes / num_messages(plan, cost.gradient_bytes),
+        )
+
+    def peers(self) -> set[int]:
+        if self._plan.data_parallel == "sharded-ps":
+            return set(self._group.members)
+        if self._plan.data_parallel == "tree":
+            return tree_peers(self._group)
+        if self._plan.backend == "gloo":  # whose ring is in the order of processes
+            return Group.of(self._world, range(self._world.size)).neighbours
+        return self._group.neighbours
+
+    def arm(self) -> None:
+        """Do nothing: a ring posts its receives when a rank reaches it."""
+
+    def take_loss(self) -> float | None:
+        return self._replica.stage.take_loss()
+
+    def iterate(self) -> dict[str, float]:
+        """Run the micro-batches, the rest of the synchronisation, and the update.
+
+        backward_s: until the last bucket is handed over. sync_s: from there until all are reduced.
+        """
+        forward_s = backward_s = 0.0
+        last = self._plan.num_micro_batches - 1
+        now_s = time.monotonic()
+        for micro_batch in range(last + 1):
+            began_s = now_s
+            self._replica.forward(micro_batch, micro_batch == last)
+            turned_s = time.monotonic()
+            self._replica.backward(micro_batch, micro_batch == last)
+            now_s = time.monotonic()
+            forward_s += turned_s - began_s
+            backward_s += now_s - turned_s
+        computed_s = self._reducer.started_s or now_s
+        optimizer_s = self._synchronise()
+        return {
+            "forward_s": forward_s,
+            "backward_s": backward_s - (now_s - computed_s),
+            "sync_s": time.monotonic() - computed_s - optimizer_s,
+            "optimizer_s": optimizer_s,
+        }
+
+    def _synchronise(self) -> float:
+        """Synchronise and update; return the seconds that this rank spent updating."""
+        if self._plan.data_parallel in SERVERS:
+            compute(self._plan.collective_s)
+            server = SERVERS[self._plan.data_parallel]
+            return server(self._group, self._replica.stage, self._slices)
+        self._reducer.finish()
+        reduced_s = time.monotonic()
+        self._replica.stage.update()
+        return time.monotonic() - reduced_s
+
+
+class Reducer:
+    """Runs all-reduces in its own thread, in the order in which they are started.
+
+    collective_s: seconds that each costs beside its bytes. started_s: CLOCK_MONOTONIC when the last
+    one was started; None if none was since `finish`.
+    """
+
+    def __init__(self, reduce: Callable[[torch.Tensor], None], collective_s: float = 0.0) -> None:
+        self._reduce, self._collective_s = reduce, collective_s
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._running: list[Future[torch.Tensor]] = []
+        self.started_s: float | None = None
+
+    def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
+        """Sum `tensor` over all ranks, in place, after those before it."""
+        self.started_s = time.monotonic()
+        self._running.append(self._thread.submit(self._run, tensor))
+        return self._running[-1]
+
+    def finish(self) -> None:
+        """Block until all are done. Re-raises the exception of any."""
+        for future in self._running:
+            future.result()
+        self._running.clear()
+        self.started_s = None
+
+    def _run(self, tensor: torch.Tensor) -> torch.Tensor:
+        compute(self._collective_s)
+        self._reduce(tensor)
+        return tensor
+
+
+def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
+    """Return a function that sums a tensor over all ranks, in place."""
+
+    def ring(tensor: torch.Tensor) -> None:
+        full_bytes = tensor.nbytes * plan.scale
+        slices = count_slices(plan, full_bytes)
+        message_bytes = full_bytes / num_messages(plan, full_bytes)
+        group = Group.buffered(world, plan.placement, plan, message_bytes)
+        ring_all_reduce(group, tensor, slices)
+
+    def tree(tensor: torch.Tensor) -> None:
+        group = Group.of(world, plan.placement)
+        tree_all_reduce(group, tensor, tree_slices(plan, tensor.nbytes * plan.scale))
+
+    def gloo(tensor: torch.Tensor) -> None:
+        with RECORDER.span("collective", name="all_reduce"):
+            dist.all_reduce(tensor)
+
+    if plan.data_parallel == "tree":
+        return tree
+    return gloo if plan.backend == "gloo" else ring
+
+
+def num_messages(plan: Plan, full_bytes: float) -> int:
+    """Return the messages in which gradients are sent: a ring first cuts them into a part per
+    replica, two trees carry a half each."""
+    if plan.data_parallel == "tree":
+        return 2 * tree_slices(plan, full_bytes)
+    slices = count_slices(plan, full_bytes)
+    return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
+
+
+class Replica(Protocol):
+    """The whole model on one rank. is_last: it is the iteration's last micro-batch."""
+
+    stage: TrainedStage
+
+    def forward(self, micro_batch: int, is_last: bool) -> None:
+        """Run the forward pass of one micro-batch."""
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        """Run the backward pass of one micro-batch; the last starts all-reduces if they overlap."""
+
+
+def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
+    """Return replica `index` on the plan's device; its buckets go to `reducer`."""
+    if plan.data_parallel in OVERLAPPED and plan.compute == "virtual":
+        return VirtualReplica(plan, reducer)
+    (cost,) = plan.stages
+    part = StageRole(
+        index=0,
+        replica=index,
+        gradient_dtype=DTYPES[plan.workload.dtype],
+        gradient_messages=num_messages(plan, cost.gradient_bytes),
+        shard=(index, plan.layout.dp) if plan.data_parallel == "sharded-ps" else (0, 1),
+    )
+    stage = build_stage(plan, part)
+    if plan.data_parallel in OVERLAPPED:
+        assert isinstance(stage, RealStage)
+        return RealReplica(plan, stage, reducer)
+    return PlainReplica(stage)
+
+
+class PlainReplica:
+    """Keeps its gradients until the trainer synchronises them."""
+
+    def __init__(self, stage: TrainedStage) -> None:
+        self.stage = stage
+
+    def forward(self, micro_batch: int, is_last: bool) -> None:
+        self.stage.forward(micro_batch, None)
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        self.stage.backward(micro_batch, None)
+
+
+class VirtualReplica(PlainReplica):
+    """Sleeps through the backward pass from bucket to bucket. Buckets have their size / scale."""
+
+    def __init__(self, plan: Plan, reducer: Reducer) -> None:
+        (self._cost,) = plan.stages
+        self._reducer = reducer
+        self._buckets = gradient_buckets(plan)
+        dtype = DTYPES[plan.workload.dtype]
+        sizes = []
+        for bucket in self._buckets:
+            messages = num_messages(plan, bucket.size_bytes)
+            size_bytes = payload_bytes(plan, bucket.size_bytes, messages)
+            sizes.append(max(1, size_bytes // dtype.itemsize))
+        gradients = torch.zeros(sum(sizes), dtype=dtype)
+        self._tensors = torch.split(gradients, sizes)
+        super().__init__(
+            VirtualStage(
+                forward_s=self._cost.forward_s,
+                backward_s=self._cost.backward_s,
+                optimizer_s=self._cost.optimizer_s,
+                boundary_bytes=0,
+                gradients=gradients,
+            )
+        )
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        if not is_last:
+            super().backward(micro_batch, is_last)
+            return
+        with RECORDER.span("backward", micro_batch=micro_batch, chunk=0):
+            began_s = time.monotonic()
+            for bucket, tensor in zip(self._buckets, self._tensors, strict=True):
+                sleep_until(began_s + bucket.ready_s)
+                self._reducer.start(tensor)
+
+
+class RealReplica(PlainReplica):
+    """Wraps the stage in torch's DistributedDataParallel, which fills the buckets."""
+
+    def __init__(self, plan: Plan, stage: RealStage, reducer: Reducer) -> None:
+        super().__init__(stage)
+        bucket_bytes = plan.bucket_bytes or stage.gradients.nbytes
+        with warnings.catch_warnings():
+            # About `broadcast_buffers`, whose new name torch 2.8 does not know.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._model = DistributedDataParallel(
+                _Whole(stage),
+                bucket_cap_mb=bucket_bytes / 2**20,
+                broadcast_buffers=False,
+                init_sync=False,  # every rank makes the same weights
+            )
+        # A lambda: torch compares annotations with types, and here they are text.
+        self._model.register_comm_hook(reducer, lambda state, bucket: _start(state, bucket))
+
+    def forward(self, micro_batch: int, is_last: bool) -> None:
+        with nullcontext() if is_last else self._model.no_sync():
+            self._model(micro_batch)
+
+
+class _Whole(nn.Module):
+    """The whole model as a module whose forward pass is one micro-batch."""
+
+    def __init__(self, stage: RealStage) -> None:
+        super().__init__()
+        self.layers = stage.layers
+        self._stage = stage
+
+    def forward(self, micro_batch: int) -> torch.Tensor:
+        return self._stage.forward(micro_batch, None)
+
+
+def _start(reducer: Reducer, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """Communication hook: return a future of the sum of `bucket`, a `dist.GradBucket`."""
+    reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+    def pass_on(future: Future[Any]) -> None:
+        error = future.exception()
+        if error is None:
+            reduced.set_result(future.result())
+        else:
+            reduced.set_exception(error)  # type: ignore[arg-type]  # any exception would do
+
+    reducer.start(bucket.buffer()).add_done_callback(pass_on)
+    return reduced

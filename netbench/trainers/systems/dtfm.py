@@ -1,0 +1,162 @@
+"""DT-FM: GPipe rounds, then data parallelism through a central parameter server.
+
+Source: the published release. In each round every stage takes all micro-batches forward, all ranks
+meet at a barrier, and the backward passes follow in the same order. After the last round the ranks
+of a stage reduce their gradients to the first pipeline's rank, which updates the parameters on the
+CPU of its node and broadcasts them. Updates on one node share its CPU. None of that overlaps with
+the pipeline. All ranks meet at a barrier once more.
+
+The release has no 1F1B, which needs no barriers, no all-reduce of gradients, and no server sharded
+over the ranks of a stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from netbench.plan.model import Plan
+from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
+from netbench.systems import pipeline_of, position_of, replicas_of
+from netbench.trainers.communication.collectives import (
+    Barrier,
+    Group,
+    all_to_all_sum,
+    chain_broadcast,
+    chain_reduce,
+    count_slices,
+    equal_chunks,
+    ring_all_gather,
+    ring_all_reduce,
+)
+from netbench.trainers.communication.world import World
+from netbench.trainers.layers.gpt import DTYPES
+from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
+from netbench.trainers.systems.pipeline import PipelineRank
+
+
+class DtfmRank:
+    """One rank of a stage of a pipeline."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        pp, dp = plan.layout.pp, plan.layout.dp
+        placement = plan.placement
+        rank = placement.index(world.rank)
+        pipeline, stage, _ = position_of(plan, rank)
+        self._plan = plan
+        cost = plan.stages[stage]
+        self._slices = count_slices(plan, cost.gradient_bytes)
+        self._is_central = plan.data_parallel == "reduce-broadcast"
+        # Without a central server, gradients are first cut into a part per replica.
+        messages = self._slices if self._is_central else max(self._slices, dp)
+        replicas = replicas_of(plan, rank)
+        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
+        updating = (
+            pipeline_of(plan, placement.index(replicas[0])) if self._is_central else placement
+        )
+        nodes = [plan.device_nodes[device] for device in updating]
+        server = replicas[0] if self._is_central else world.rank
+        part = StageRole(
+            index=stage,
+            replica=pipeline,
+            gradient_dtype=DTYPES[plan.workload.dtype],
+            gradient_messages=messages,
+            updating=nodes.count(plan.device_nodes[server]),
+            shard=(pipeline, dp) if plan.data_parallel == "sharded-ps" else (0, 1),
+        )
+        self._stage = build_stage(plan, part)
+        phases = build_programs(plan.schedule, pp, plan.num_micro_batches, one_thread=True)
+        self._programs = [programs[stage] for programs in phases]
+        self._pipeline = PipelineRank(
+            world,
+            plan,
+            pipeline_of(plan, rank),
+            [self._stage],
+            self._programs * plan.num_rounds,
+        )
+        self._barrier = Barrier(Group.of(world, placement))
+
+    def peers(self) -> set[int]:
+        replicas = self._replicas.neighbours
+        if self._plan.data_parallel == "sharded-ps":
+            replicas = set(self._replicas.members)
+        return self._pipeline.peers | replicas | self._barrier.peers
+
+    def arm(self) -> None:
+        self._pipeline.open()
+
+    def take_loss(self) -> float | None:
+        return self._stage.take_loss()
+
+    def iterate(self) -> dict[str, float]:
+        is_gpipe = self._plan.has_turn
+        spent_s = self._rounds() if is_gpipe else self._pipeline.run(self._programs[0])
+        began_s = time.monotonic()
+        synchronise = DATA_PARALLEL[self._plan.data_parallel]
+        optimizer_s = synchronise(self._replicas, self._stage, self._slices)
+        if is_gpipe:
+            self._barrier.wait()
+        return {
+            "forward_s": spent_s[FORWARD],
+            "backward_s": spent_s[BACKWARD],
+            "sync_s": time.monotonic() - began_s - optimizer_s,
+            "optimizer_s": optimizer_s,
+        }
+
+    def _rounds(self) -> dict[str, float]:
+        """Run all rounds; return the seconds forward, with the barrier, and backward."""
+        spent_s = {FORWARD: 0.0, BACKWARD: 0.0}
+        forward, backward = self._programs
+        then_s = time.monotonic()
+        for _ in range(self._plan.num_rounds):
+            self._pipeline.run(forward)
+            self._barrier.wait()
+            turned_s = time.monotonic()
+            self._pipeline.run(backward)
+            now_s = time.monotonic()
+            spent_s[FORWARD] += turned_s - then_s
+            spent_s[BACKWARD] += now_s - turned_s
+            then_s = now_s
+        return spent_s
+
+
+def _central(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
+    chain_reduce(replicas, stage.gradients, num_slices)
+    if replicas.index == 0:
+        optimizer_s = _update(stage)
+    else:
+        optimizer_s = 0.0
+        stage.zero_gradients()
+    chain_broadcast(replicas, stage.parameters, num_slices)
+    return optimizer_s
+
+
+def _all_reduced(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
+    """All-reduce the gradients; every rank updates all parameters."""
+    ring_all_reduce(replicas, stage.gradients, num_slices)
+    return _update(stage)
+
+
+def _sharded(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
+    """Every rank sums and updates its shard, then all gather the parameters."""
+    shards = equal_chunks(stage.gradients.numel(), replicas.size)
+    mine = stage.gradients[slice(*shards[replicas.index])]
+    all_to_all_sum(replicas, mine, stage.gradients, shards)
+    optimizer_s = _update(stage)
+    ring_all_gather(replicas, stage.parameters, shards, num_slices)
+    return optimizer_s
+
+
+def _update(stage: TrainedStage) -> float:
+    started_s = time.monotonic()
+    stage.update()
+    return time.monotonic() - started_s
+
+
+DATA_PARALLEL: dict[str, Callable[[Group, TrainedStage, int], float]] = {
+    "reduce-broadcast": _central,
+    "ring": _all_reduced,
+    "sharded-ps": _sharded,
+}
+"""`Plan.data_parallel` -> function that updates the parameters of all replicas. It returns the
+seconds that this rank spent updating."""

@@ -1,0 +1,80 @@
+"""Megatron-LM: synchronous pipelines, then one all-reduce of fp32 gradients per model chunk.
+
+1F1B, interleaved (a rank has several chunks of the model), or zero-bubble. Every exchange is waited
+for before the rank computes again, as in `forward_backward_pipelining_without_interleaving`. Not
+modelled: the all-reduce of tied embeddings between the first and the last stage.
+"""
+
+from __future__ import annotations
+
+import time
+
+from netbench.plan.model import Plan
+from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
+from netbench.plan.tensor import tensor_groups
+from netbench.systems import pipeline_of, position_of, replicas_of
+from netbench.trainers.communication.collectives import Group, count_slices, ring_all_reduce
+from netbench.trainers.communication.world import World
+from netbench.trainers.layers.stage import StageRole, build_stage, gradient_dtype
+from netbench.trainers.layers.virtual import tensor_peers
+from netbench.trainers.systems.pipeline import PipelineRank
+
+
+class MegatronRank:
+    """One rank of a stage, of a pipeline, of a tensor-parallel group."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
+        rank = plan.placement.index(world.rank)
+        pipeline, stage, _ = position_of(plan, rank)
+        self._plan = plan
+        chunk_bytes = plan.stages[stage].gradient_bytes / plan.num_chunks
+        self._slices = count_slices(plan, chunk_bytes)
+        # A ring cuts the gradients into a part per replica, and each part into slices.
+        messages = max(self._slices, dp)
+        self._replicas = Group.buffered(
+            world, replicas_of(plan, rank), plan, chunk_bytes / messages
+        )
+        tensor_group = Group.of(world, tensor_groups(plan)[rank // tp]) if tp > 1 else None
+        self._tensor_peers = tensor_peers(plan, tensor_group) if tensor_group else set()
+        parts = [
+            StageRole(
+                index=chunk * pp + stage,
+                replica=pipeline,
+                gradient_dtype=gradient_dtype(plan),
+                gradient_messages=messages,
+                tensor_group=tensor_group,
+            )
+            for chunk in range(plan.num_chunks)
+        ]
+        self._chunks = [build_stage(plan, part) for part in parts]
+        (programs,) = build_programs(plan.schedule, pp, plan.num_micro_batches, plan.num_chunks)
+        self._program = programs[stage]
+        self._pipeline = PipelineRank(
+            world, plan, pipeline_of(plan, rank), self._chunks, [self._program]
+        )
+
+    def peers(self) -> set[int]:
+        return self._pipeline.peers | self._replicas.neighbours | self._tensor_peers
+
+    def arm(self) -> None:
+        self._pipeline.open()
+
+    def take_loss(self) -> float | None:
+        shares = [chunk.take_loss() for chunk in self._chunks]
+        return next((share for share in shares if share is not None), None)
+
+    def iterate(self) -> dict[str, float]:
+        spent_s = self._pipeline.run(self._program)
+        began_s = time.monotonic()
+        for chunk in self._chunks:
+            ring_all_reduce(self._replicas, chunk.gradients, self._slices)
+        reduced_s = time.monotonic()
+        for chunk in self._chunks:
+            chunk.update()
+        return {
+            "forward_s": spent_s[FORWARD],
+            "backward_s": spent_s[BACKWARD],
+            "sync_s": reduced_s - began_s,
+            "optimizer_s": time.monotonic() - reduced_s,
+        }

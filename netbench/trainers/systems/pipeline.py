@@ -1,0 +1,143 @@
+"""Runs a rank's programs: model chunks compute, and the communicator moves their results.
+
+Work waits for its own message only. An exchange waits for the one before it. A rank of a blocking
+system continues only when an exchange is done, which takes at least as long as the copy of its
+largest message between a GPU and the sockets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.schedules import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Exchange,
+    Message,
+    Program,
+    Work,
+    needed,
+    user,
+)
+from netbench.plan.tensor import message_bytes
+from netbench.systems import system_of
+from netbench.trainers.communication.communicator import Communicator, Inbox, Outbox, messages_ahead
+from netbench.trainers.communication.links import ahead_bytes, copy_s
+from netbench.trainers.communication.world import TAG_PIPELINE, World
+from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
+from netbench.trainers.layers.virtual import sleep_until
+
+
+class PipelineRank:
+    """One rank of one pipeline, connected to the ranks it exchanges messages with.
+
+    processes: of the pipeline's stages, in order. chunks: this rank's parts of the model, in order.
+    programs: those of an iteration, in order.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        processes: Sequence[int],
+        chunks: Sequence[TrainedStage],
+        programs: Sequence[Program],
+    ) -> None:
+        self._processes = tuple(processes)
+        self._chunks = tuple(chunks)
+        self._blocking = blocking = system_of(plan).blocking
+        self._splits_backward = plan.splits_backward
+        self._communicator = Communicator()
+        exchanges = [step for program in programs for step in program if isinstance(step, Exchange)]
+        self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
+        self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
+        targets = {self._target(m) for step in exchanges for m in step.sends}
+        self._outboxes = {
+            process: Outbox(world, process, TAG_PIPELINE, blocking=blocking) for process in targets
+        }
+        self._copies_s = {
+            # Virtual devices sleep for a copy; real ones make it.
+            process: copy_s(plan, process, world.rank) if plan.compute == VIRTUAL else 0.0
+            for process in self.peers
+        }
+
+    @property
+    def peers(self) -> set[int]:
+        """Processes that this one exchanges messages with."""
+        return self._inboxes.keys() | self._outboxes.keys()
+
+    def open(self) -> None:
+        """Post the receives of an iteration."""
+        for process, inbox in self._inboxes.items():
+            inbox.open(self._num_received[process])
+        for outbox in self._outboxes.values():
+            outbox.open()
+
+    def run(self, program: Program) -> dict[str, float]:
+        """Run a program; return its seconds by `FORWARD` and `BACKWARD`.
+
+        Gradients of weights count as backward, an exchange as the kind of its last message.
+        """
+        spent_s = {FORWARD: 0.0, BACKWARD: 0.0}
+        outputs: dict[Message, torch.Tensor] = {}
+        then_s = time.monotonic()
+        kind = FORWARD
+        for step in program:
+            if isinstance(step, Work):
+                kind = FORWARD if step.kind == FORWARD else BACKWARD
+                self._compute(step, outputs)
+            else:
+                kind = (step.receives or step.sends)[-1].kind
+                self._communicate(step, outputs)
+            now_s = time.monotonic()
+            spent_s[kind] += now_s - then_s
+            then_s = now_s
+        self._communicator.finish()
+        spent_s[kind] += time.monotonic() - then_s
+        return spent_s
+
+    def _compute(self, work: Work, outputs: dict[Message, torch.Tensor]) -> None:
+        depth = len(self._processes)
+        chunk = self._chunks[work.virtual_stage // depth]
+        if work.kind == WEIGHT:
+            chunk.backward_weight(work.micro_batch)
+            return
+        message = needed(work, depth * len(self._chunks))
+        received = None if message is None else self._communicator.take(message)
+        if work.kind == FORWARD:
+            output = chunk.forward(work.micro_batch, received)
+        elif self._splits_backward:
+            output = chunk.backward_input(work.micro_batch, received)
+        else:
+            output = chunk.backward(work.micro_batch, received)
+        outputs[Message(*work)] = output
+
+    def _communicate(self, exchange: Exchange, outputs: dict[Message, torch.Tensor]) -> None:
+        began_s = time.monotonic()
+        self._communicator.start(
+            [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
+            [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
+        )
+        if self._blocking:
+            peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
+            # First, so that a message that arrived before is recorded to last as long as its copy.
+            sleep_until(began_s + max(self._copies_s[peer] for peer in peers))
+            self._communicator.finish()
+
+    def _source(self, message: Message) -> int:
+        return self._processes[message.virtual_stage % len(self._processes)]
+
+    def _target(self, message: Message) -> int:
+        return self._processes[user(message).virtual_stage % len(self._processes)]
+
+
+def _inbox(world: World, plan: Plan, process: int) -> Inbox:
+    """Return the inbox of one process, whose messages share its buffers."""
+    ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
+    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead)

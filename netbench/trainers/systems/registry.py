@@ -1,0 +1,66 @@
+"""The trainers of the training systems. One is built per plan on every rank, and run often."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from netbench.errors import TestbedError
+from netbench.plan.benchmark import CollectivePlan
+from netbench.plan.experiment import Experiment
+from netbench.plan.model import Plan
+from netbench.systems import system_of
+from netbench.trainers.communication.world import World
+from netbench.trainers.systems.benchmark import Benchmark
+from netbench.trainers.systems.hivemind import RoundOutcome
+
+Phases = dict[str, float]
+"""Seconds: forward_s, backward_s, sync_s, optimizer_s, or a collective's parts, e.g. reduce_s.
+They add up to the rank's iteration."""
+
+
+class Trainer(Protocol):
+    """One rank's part of a training system."""
+
+    def peers(self) -> set[int]:
+        """Return the processes this rank exchanges data with. They list it too."""
+
+    def arm(self) -> None:
+        """Prepare an iteration before the common start: post receives."""
+
+    def iterate(self) -> Phases:
+        """Run one iteration."""
+
+    def take_loss(self) -> float | None:
+        """Return this rank's term of the batch's mean loss; None if it has none."""
+
+
+@runtime_checkable
+class ElasticTrainer(Trainer, Protocol):
+    """A trainer whose peers may leave and join (see `protocol`).
+
+    address: of this peer, for others. decide: see `hivemind.HivemindRank`.
+    """
+
+    decide: Callable[[bool], RoundOutcome] | None
+
+    @property
+    def address(self) -> str: ...
+
+    def meet(self, members: Mapping[int, str], epoch: int, new: Sequence[int]) -> None:
+        """Connect to these peers; new ones receive the state from one that is not new."""
+
+
+def build_trainer(world: World, plan: Experiment) -> Trainer:
+    """This rank's part of a plan of either kind, on its own device.
+
+    A trainer is built with the world and the plan. Raises TestbedError for a system without one.
+    """
+    if isinstance(plan, CollectivePlan):
+        return Benchmark(world, plan)
+    module, _, name = system_of(plan).trainer_of(plan).partition(":")
+    if not name:
+        raise TestbedError(f"{plan.system} has no trainer")
+    build: Callable[[World, Plan], Trainer] = getattr(importlib.import_module(module), name)
+    return build(world, plan.on_device(world.rank))

@@ -1,0 +1,99 @@
+"""One rank that is a user's script.
+
+It starts the script, forwards its output, and reports its exit status. It does not import torch,
+and does not interpret the output. The messages are those of `protocol`, with other orders and
+answers:
+
+    {"op": "start", "argv": [..], "environment": {..}, "directory": d}
+    {"op": "stop"}
+
+    {"event": "started", "rank": null, "pid": p}           once; p leads no session of its own
+    {"event": "running", "pid": p}                         answers start; p leads the script's
+    {"event": "output", "text": one line, without its end} stdout and stderr, in the order written
+    {"event": "ended", "status": s}                        as `subprocess` has it: -9 = SIGKILL
+    {"event": "error", "message": m}
+
+The script, and every process in its session, ends with the channel.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+
+from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
+
+LINE_BYTES = 1 << 16
+"""Longer lines are forwarded in pieces: a progress bar may never end its line."""
+
+LINGER_S = 1.0
+"""Wait for the rest of the output after the script has ended, seconds. Processes that it left may
+keep the pipe open for ever."""
+
+GRACE_S = 5.0
+"""Time from SIGTERM to SIGKILL for a script that is told to stop, seconds."""
+
+
+def serve(channel: MessageChannel) -> int:
+    """Serve the controller on `channel` until the script ends; return the exit status."""
+    try:
+        channel.send(event="started", rank=None, pid=os.getpid())
+        order = channel.receive()
+        if order["op"] != "start":
+            return 0
+        script = _start(order)
+    except ChannelClosed:
+        return 0
+    except OSError as error:
+        channel.send(event="error", message=str(error))
+        return 1
+    with suppress(ChannelClosed):
+        channel.send(event="running", pid=script.pid)
+    threading.Thread(target=_end_with, args=(channel, script), daemon=True).start()
+    printed = threading.Thread(target=_pass_on, args=(channel, script), daemon=True)
+    printed.start()
+    status = script.wait()
+    printed.join(LINGER_S)
+    with suppress(ChannelClosed):
+        channel.send(event="ended", status=status)
+    _kill(script, signal.SIGKILL)
+    return 0
+
+
+def _start(order: Message) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # The script dies with this process, however that ends.
+        ["setpriv", "--pdeathsig", "KILL", "--", *order["argv"]],
+        cwd=order["directory"],
+        env=order["environment"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _pass_on(channel: MessageChannel, script: subprocess.Popen[bytes]) -> None:
+    assert script.stdout is not None
+    with suppress(ChannelClosed):
+        while line := script.stdout.readline(LINE_BYTES):
+            text = line.decode(errors="replace").rstrip("\r\n")
+            channel.send(event="output", text=text)
+
+
+def _end_with(channel: MessageChannel, script: subprocess.Popen[bytes]) -> None:
+    """Stop the script at the next message, or at the end of the channel."""
+    with suppress(ChannelClosed):
+        channel.receive()
+    _kill(script, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        script.wait(GRACE_S)
+    _kill(script, signal.SIGKILL)
+
+
+def _kill(script: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # its session has ended
+        os.killpg(script.pid, number)

@@ -1,0 +1,4 @@
+"""Communication libraries: one profile each, with every constant and its source.
+
+`profile` reads `profiles/*.yaml` into a `TransportProfile`.
+"""

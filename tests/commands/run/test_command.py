@@ -1,0 +1,302 @@
+"""`netbench run --testbed sim` on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.errors import UsageError
+from netbench.records import Run, find_run, read_run
+from netbench.systems.megatron import Megatron
+from netbench.testing import runs
+from tests.commands import two_nodes
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def recorded(results: Path, scenario: str) -> Run:
+    path = find_run(results, scenario)
+    assert path is not None
+    return read_run(path)
+
+
+def test_a_pipeline_of_two_takes_compute_and_two_transfers(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The one record is at scale 1, sums its phases, and is within 1% of the closed form."""
+    scenario = two_nodes.write(tmp_path, "100Mbit")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    found = recorded(tmp_path, "two-nodes")
+    (record,) = found.records
+    assert record.iteration_s == pytest.approx(two_nodes.iteration_s(100e6), rel=0.01)
+    assert sum(record.phases.values()) == pytest.approx(record.iteration_s)
+    assert (record.source, record.iteration, record.warmup) == ("simulated", 0, False)
+    (session,) = found.sessions
+    assert (session.environment.mode, session.environment.scale) == ("sim", 1.0)
+    (plan,) = found.plans.values()
+    assert (plan["scale"], plan["iterations"], plan["warmup_iterations"]) == (1.0, 1, 0)
+    printed = capsys.readouterr().out
+    assert f"{record.iteration_s:.4f}" in printed
+    assert "simulated iterations are all equal" in " ".join(printed.split())
+    assert "a simulation: no network was shaped" in printed
+
+
+def test_an_ideal_network_leaves_the_time_of_compute(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """With zero delay and infinite bandwidth, hosts' copies still take up to 3%."""
+    scenario = two_nodes.write(tmp_path, "unlimited", "0ms")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    (record,) = recorded(tmp_path, "two-nodes").records
+    assert two_nodes.COMPUTE_S < record.iteration_s < 1.03 * two_nodes.COMPUTE_S
+
+
+def test_many_plans_give_the_times_of_one_process(tmp_path: Path) -> None:
+    """All 60 plans of a sweep are recorded in their order, with bit-identical times."""
+    from netbench.plan.serial import plan_from_json
+    from netbench.simulator import simulate
+
+    assert run(["run", "gpt3-small", "--all", "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    found = recorded(tmp_path, "gpt3-small")
+    assert len(found.records) == len(found.plans) == 60
+    assert [record.plan_hash for record in found.records] == list(found.plans)
+    for record in found.records[::13]:
+        plan = plan_from_json(json.dumps(found.plans[record.plan_hash]))
+        assert simulate(plan).iteration_s == record.iteration_s
+
+
+def test_the_setting_names_networks_and_micro_batches(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Every setting has its own row, so that no cell is the mean of two networks."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run([*command, "--networks", "1ms,10ms-1Gbit", "--micro-batch", "2,4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    settings = [line[: line.index("dtfm")].strip() for line in lines if "dtfm-scheduled" in line]
+    assert settings == [
+        "L12 B64 m2 1ms",
+        "L12 B64 m4 1ms",
+        "L12 B64 m2 10ms-1Gbit",
+        "L12 B64 m4 10ms-1Gbit",
+    ]
+
+
+def test_a_run_is_resumed_where_it_was_stopped(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Recorded iterations are kept; a lost one is simulated again with the same result."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run([*command, "--micro-batch", "1,2,4"]) == 0
+    before = recorded(tmp_path, "gpt3-small")
+    lines = before.path.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if '"kind":"iteration"' in line)
+    before.path.write_text("".join(lines[:last]))
+    capsys.readouterr()
+    assert run([*command, "--resume"]) == 0
+    assert "2 iterations already recorded" in capsys.readouterr().out
+    after = recorded(tmp_path, "gpt3-small")
+    assert after.records == before.records
+    assert len(after.sessions) == 2
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Its table is printed again, and its file does not change."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run(command) == 0
+    path = recorded(tmp_path, "gpt3-small").path
+    before = path.read_text()
+    capsys.readouterr()
+    assert run([*command, "--resume"]) == 0
+    out = capsys.readouterr().out
+    assert "all iterations are finished" in out
+    assert "dtfm-scheduled" in out
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize(("testbed", "says"), [("sim", "was emulated"), ("local", "was simulated")])
+def test_a_run_does_not_mix_emulation_and_simulation(
+    testbed: str, says: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """An emulated run cannot be resumed in the simulator, nor a simulated one on a testbed."""
+    if testbed == "sim":
+        runs.write_run(tmp_path, runs.CASE3_TIMES)
+    else:
+        assert run(["run", "case3", "--systems", "zero3", "--testbed", "sim",
+                    "--results", str(tmp_path)]) == 0  # fmt: skip
+    command = ["run", "case3", "--testbed", testbed, "--results", str(tmp_path), "--resume"]
+    assert run(command) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_run_of_an_earlier_trainer_is_not_resumed(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """The plan it recorded is not the one that this netbench makes."""
+    command = ["run", "example-two-labs", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run([*command, "--systems", "zero3"]) == 0
+    path = recorded(tmp_path, "example-two-labs").path
+    text = path.read_text()
+    assert '"revision":1' in text
+    path.write_text(text.replace('"revision":1', '"revision":0'))
+    capsys.readouterr()
+    assert run([*command, "--resume"]) == 2
+    assert "an earlier netbench, which trained zero3 otherwise" in capsys.readouterr().err
+
+
+def test_a_whole_sweep_leaves_out_systems_without_a_trainer(
+    capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a trainer for Megatron, its layouts are only simulated."""
+    monkeypatch.setattr(Megatron, "trainer", "")
+    assert run(["run", "case1", "--all", "--dry-run"]) == 0
+    first, *plans = capsys.readouterr().out.splitlines()
+    assert first.endswith("megatron-p8, megatron-t8, megatron-p2t4, megatron-p4t2")
+    assert {line.split()[2] for line in plans} == {"dtfm-scheduled", "dtfm-random", "zero3"}
+    assert run(["run", "case1", "--all", "--dry-run", "--testbed", "sim"]) == 0
+    assert "megatron-t8" in capsys.readouterr().out
+
+
+def test_dry_run_simulates_nothing(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """It prints the plans at scale 1 and creates no folder."""
+    command = ["run", "case3", "--testbed", "sim", "--results", str(tmp_path), "--dry-run"]
+    assert run(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert all(line.endswith("0 + 1 iterations, scale 1") for line in lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_memory_warning_comes_before_the_table(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """A plan that does not fit into 10 MB is simulated nevertheless."""
+    scenario = two_nodes.write(tmp_path)
+    path = Path(scenario)
+    path.write_text(path.read_text().replace("16GB", "10MB"))
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "Box has 10MB" in printed
+    assert printed.index("memory:") < printed.index("Setting")
+
+
+def test_impairments_that_are_not_simulated_are_named_once(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """Jitter, loss and duplication only change emulated runs."""
+    scenario = two_nodes.write(tmp_path, delay="2ms, jitter: 1ms, loss: 1%, duplication: 1%")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "network: duplication, jitter, loss: not simulated" in printed
+    assert printed.count("not simulated") == 1
+    assert "Setting" in printed
+
+
+def test_limits_of_netem_are_named_before_a_run(
+    tmp_path: Path, capsys: CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warnings come before the kernel is built."""
+
+    def stop() -> None:
+        raise UsageError("no further")
+
+    monkeypatch.setattr("netbench.commands.run.execution.ensure_kernel", stop)
+    scenario = two_nodes.write(tmp_path, delay="2ms, jitter: {deviation: 1ms, correlation: 9%}")
+    assert run(["run", scenario, "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out
+    assert "network: A -> B: a jitter correlation of 9% does nothing" in printed
+    assert "a jitter of 1ms does not fit a delay of 2ms" in printed
+
+
+def test_links_without_impairments_have_no_warning(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Delay and bandwidth are simulated."""
+    scenario = two_nodes.write(tmp_path, delay="2ms")
+    assert run(["run", scenario, "--testbed", "sim", "--results", str(tmp_path)]) == 0
+    assert "not simulated" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--systems", "megatron-p128"], "needs 128 pipeline stages"),
+        (["--systems", "megatron-p3"], "cannot be divided into pipelines of 3"),
+        (["--networks", "1ms"], 'has no network "1ms"'),
+        (["--networks", "all"], "leave out --networks"),
+        (["--micro-batch", "3"], "does not divide into micro-batches of 3"),
+        (["--seeds", "-1"], "seed is -1; expected a whole number from 0"),
+        (["--iterations", "0"], "is not in the range x>=1"),
+        (["--warmup", "-1"], "is not in the range x>=0"),
+        (["--ssh"], "leave out --ssh"),
+        (["--scale", "10"], "simulates at full size"),
+        (["--trace", "nowhere/x.json"], "folder nowhere does not exist"),
+        (["--trace"], "--trace needs a file with --testbed sim"),
+    ],
+)
+def test_a_wrong_request_is_a_usage_error(
+    options: list[str], says: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The exit code is 2, and no file is created."""
+    command = ["run", "case3", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run([*command, *options]) == 2
+    assert says in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_refuses_tokens_outside_the_vocabulary(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """A model without embedding parameters has a vocabulary of 256."""
+    tokens = tmp_path / "tokens.bin"
+    words = ["--compute", "cpu", "--token-file", str(tokens), "--dry-run"]
+    command = ["run", two_nodes.write(tmp_path), *words, "--results", str(tmp_path / "results")]
+    tokens.write_bytes(b"\x07\x00" * 1025)
+    assert run(command) == 0
+    assert "computed on cpu" in capsys.readouterr().out
+    tokens.write_bytes(b"\x07\x01" * 1025)
+    assert run(command) == 2
+    assert "token 0 is 263; the model knows 0 to 255" in capsys.readouterr().err
+
+
+def test_a_local_run_has_no_picture(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """--plot needs --testbed sim."""
+    assert run(["run", "case3", "--plot", str(tmp_path / "x.png")]) == 2
+    assert "add --testbed sim" in capsys.readouterr().err
+
+
+def test_emulated_traces_go_to_the_folder_of_the_run(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """A file name for --trace is therefore an error, before anything starts."""
+    assert run(["run", "case3", "--trace", "x.json", "--results", str(tmp_path)]) == 2
+    assert (
+        "--trace x.json: traces of emulated iterations go to the run's folder"
+        in capsys.readouterr().err
+    )
+    assert run(["run", "case3", "--command", "true", "--trace", "--results", str(tmp_path)]) == 2
+    assert "netbench's own trainers only" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """They show the first plan, or every plan if the name has {plan}."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    options = ["--trace", str(tmp_path / "one.json"), "--plot", str(tmp_path / "{plan}.png")]
+    assert run([*command, "--micro-batch", "2,4", *options]) == 0
+    assert "traceEvents" in json.loads((tmp_path / "one.json").read_text())
+    pictures = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert pictures == [
+        "dtfm-scheduled-L12-B64-m2-10ms-1Gbit-2022.png",
+        "dtfm-scheduled-L12-B64-m4-10ms-1Gbit-2022.png",
+    ]
+    assert (tmp_path / pictures[0]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_simulation_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
+    """A fresh interpreter imports none of them."""
+    script = (
+        "import sys\nfrom netbench.cli import run\n"
+        "assert run(['run', 'gpt3-small', '--testbed', 'sim', "
+        f"'--results', {str(tmp_path)!r}]) == 0\nprint('\\n' + ' '.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not set(done.stdout.splitlines()[-1].split()) & {"torch", "matplotlib", "paramiko"}

@@ -1,0 +1,58 @@
+"""`netbench run SCENARIO --command COMMAND`, without shaping a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+from netbench.errors import UsageError
+from netbench.testbed.machine.choose import choose
+from netbench.testing.nodes import LAPTOP, SERVER
+
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def test_a_dry_run_shows_the_script_and_its_placements(capsys: CaptureFixture) -> None:
+    """Every plan has a line; quoted words stay together."""
+    options = ["--command", "python train.py 'two words'", "--iterations", "5", "--seeds", "1,2"]
+    systems = ["--systems", "command,command-random"]
+    assert run(["run", "example-two-labs", *options, *systems, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines] == ["command", "command-random", "command-random"]
+    assert all(line.endswith("1 + 5 iterations of: python train.py 'two words'") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--systems", "command"], "--systems command needs a script"),
+        (["--command", "a", "--systems", "megatron"], 'a script cannot run as "megatron"'),
+        (["--command", "a", "--testbed", "sim"], "no script would run; leave out --command"),
+        (["--command", "a", "--testbed", "local:guest"], "--testbed local:guest-real"),
+        (
+            ["--command", "a", "--scale", "10"],
+            "--scale 10 cannot divide the bytes that a script sends",
+        ),
+        (["--command", "a", "--compute", "cpu"], "leave out --compute"),
+        (["--command", "a", "--all"], "leave out --compute, --token-file and --all"),
+        (["--command", "a 'b"], "No closing quotation"),
+        (["--command", ""], "the script is empty"),
+    ],
+)
+def test_an_option_that_excludes_a_script_is_a_usage_error(
+    options: list[str], message: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The exit code is 2, before anything is started or written."""
+    assert run(["run", "example-two-labs", *options, "--results", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_scripts_run_in_real_time() -> None:
+    """They run natively on a kernel with netem, else in a guest in real time."""
+    assert choose("local", SERVER, 64, "script").testbed == "native"
+    assert choose("local", LAPTOP, 4, "script").testbed == "guest-real"
+    with pytest.raises(UsageError, match="virtual time"):
+        choose("local:guest", LAPTOP, 4, "script")

@@ -1,0 +1,130 @@
+"""The deployer on this machine: real commands, real folders."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from netbench.errors import NetworkError, TestbedError
+from netbench.network.nodes import Channel
+from netbench.network.remote import deployer
+from netbench.network.remote.deployer import Deployer, Machine
+from netbench.testing.nodes import Answer, FakeNode
+
+
+class Cleanup:
+    """A persistent command: a `network.traces.replay.Channel` as far as a deployer needs it."""
+
+    def __init__(self, node: int, argv: Sequence[str]) -> None:
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+
+    def send(self, line: str) -> None:
+        raise NotImplementedError
+
+    def receive(self) -> str | None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close stdin, as the end of a connection does."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(120.0) == 0
+
+
+def run(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def machine(
+    answer: Answer,
+    start: Callable[[int, Sequence[str]], Channel] | None = None,
+    write: Callable[[int, bytes, str], None] | None = None,
+) -> Machine:
+    """This machine. answer, write: for the login user; start: for root."""
+    node, root = FakeNode(0, answer, write=write), FakeNode(0, run, start)
+    return Machine(name="here", python=sys.executable, node=node, root=root)
+
+
+@pytest.fixture
+def opened() -> list[Cleanup]:
+    return []
+
+
+@pytest.fixture
+def sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Cleanup]) -> Deployer:
+    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
+
+    def start(node: int, argv: Sequence[str]) -> Cleanup:
+        opened.append(Cleanup(node, argv))
+        return opened[-1]
+
+    return Deployer([machine(run, start=start)])
+
+
+def test_the_agent_is_deleted_when_the_connection_ends(
+    sender: Deployer, opened: list[Cleanup], tmp_path: Path
+) -> None:
+    """It does so however the controller ended."""
+    sent = Path(sender.send(0).path)
+    assert sent.is_file()
+    assert sent.parent.parent == tmp_path
+    opened[0].close()
+    assert list(tmp_path.iterdir()) == []
+    # The next call finds it missing and sends it again.
+    with pytest.raises(deployer.AgentRefused, match=r"not root|Errno|interface"):
+        sender.ask(0, "show", {"interface": "nowhere-at-all-0"})
+    assert len(list(tmp_path.iterdir())) == 1
+    sender.remove(0)
+    assert list(tmp_path.iterdir()) == []
+    assert opened[1].process.returncode == 0
+
+
+def test_the_first_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is lost while the agent is written, and again while it is cleaned up."""
+    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
+
+    def run_until_lost(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        if "rm" in argv:
+            raise TestbedError("lost again")
+        return run(node, argv, stdin)
+
+    def lose(node: int, data: bytes, path: str) -> None:
+        raise TestbedError("lost while writing")
+
+    some = Deployer([machine(run_until_lost, write=lose)])
+    with pytest.raises(TestbedError, match="lost while writing"):
+        some.send(0)
+
+
+def test_one_cleanup_process_at_a_time(
+    sender: Deployer, opened: list[Cleanup], tmp_path: Path
+) -> None:
+    """Sending the agent again ends the cleanup process of the former folder."""
+    sent = Path(sender.send(0).path)
+    sent.unlink()
+    with pytest.raises(deployer.AgentRefused):
+        sender.ask(0, "show", {"interface": "nowhere-at-all-0"})
+    assert opened[0].process.returncode == 0
+    assert not sent.parent.exists()
+    assert opened[1].process.poll() is None
+    sender.remove(0)
+
+
+def test_a_full_folder_is_recognised_in_any_language(tmp_path: Path) -> None:
+    """`mktemp` is told to print English, whatever the language of the login."""
+    languages: list[str] = []
+
+    def spoken(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        found = run(node, [argv[0], argv[1], "printenv", "LC_ALL"], "")[1].strip()
+        languages.append(found)
+        return 1, "", "No space left on device" if found == "C" else "Kein Speicherplatz"
+
+    some = Deployer([machine(spoken)])
+    with pytest.raises(NetworkError, match="no room for the agent"):
+        some.send(0)
+    assert languages == ["C"] * len(deployer.FOLDERS)

@@ -1,0 +1,59 @@
+"""Boots that fail, of kernels that are scripts; a real one without a home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netbench.testbed.guest import boot as module
+from netbench.testbed.guest.boot import boot_check
+from netbench.testbed.machine.capabilities import probe_machine
+
+
+def script(directory: Path, body: str) -> Path:
+    file = directory / "linux"
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_the_line_that_says_why_is_picked_from_the_console(tmp_path: Path) -> None:
+    """The cause is quoted rather than the stack that follows it."""
+    body = "echo booting; echo ' userspace - ptrace set fp regs failed'; echo trace; exit 134"
+    result = boot_check(script(tmp_path, body), tmp_path, virtual_time=True)
+    assert result.error == "userspace - ptrace set fp regs failed"
+
+
+def test_a_kernel_that_says_nothing_is_reported_by_its_exit_status(tmp_path: Path) -> None:
+    """Without a telling line: the status and the last line."""
+    result = boot_check(script(tmp_path, "echo hm; exit 7"), tmp_path, virtual_time=False)
+    assert result.error == "exit 7; last line: hm"
+
+
+def test_a_file_that_cannot_be_executed_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    """Its name and the system's words."""
+    result = boot_check(tmp_path / "absent", tmp_path, virtual_time=True)
+    assert result.error == f"{tmp_path / 'absent'}: No such file or directory"
+
+
+def test_a_kernel_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It and what it started; the wait has an end."""
+    monkeypatch.setattr(module, "BOOT_TIMEOUT_S", 0.2)
+    result = boot_check(script(tmp_path, "echo hm; sleep 600"), tmp_path, virtual_time=True)
+    assert result.error == "no answer in 0 s; last line: hm"
+
+
+@pytest.mark.guest
+@pytest.mark.parametrize("home", [None, "/proc/none", "relative", "/etc/passwd"])
+def test_a_guest_needs_no_home_and_leaves_nothing_there(
+    home: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UML makes a folder per guest in ~/.uml by default, and panics where it cannot."""
+    machine, left = probe_machine(), set(Path.home().glob(".uml/*"))
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    assert module.run_in_guest(machine, ["true"])[0] == 0
+    monkeypatch.undo()
+    assert set(Path.home().glob(".uml/*")) == left

@@ -1,0 +1,136 @@
+"""The calls of a session to its testbed, and the iterations it runs. No rank is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.model import Execution, Plan
+from netbench.scenario import load_scenario
+from netbench.testbed import interface
+from netbench.testbed.namespaces import node_addresses
+from netbench.testbed.runs.session import run_session
+from netbench.testing.nodes import FakeChannel, FakeTestbed
+
+CLOCK_OFFSET_S = 1000.0
+"""Every node's clock is ahead of that of the node before by this."""
+
+LATE_S = 0.25
+RUNNING_S = 2.0
+
+
+class Rank(FakeChannel):
+    """A channel to a rank that does what it is told: late, and for a set time."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(self._answers, [json.dumps({"event": "started", "rank": rank, "pid": 0})])
+        self.rank = rank
+
+    def _answers(self, line: str) -> Iterator[str]:
+        order = json.loads(line)
+        answer: dict[str, Any]
+        match order["op"]:
+            case "connect":
+                answer = {"event": "ready"}
+            case "prepare":
+                answer = {"event": "prepared", "address": None}
+            case "run":
+                start_s = order["start_at"] + LATE_S
+                times = {"start_s": start_s, "end_s": start_s + RUNNING_S}
+                answer = {"event": "iteration", **times, "phases": {}, "loss": None}
+            case _:
+                return
+        yield json.dumps({"rank": self.rank, **answer})
+
+
+def run(
+    plan: Plan, finished: Collection[int], drops: Sequence[int] = ()
+) -> tuple[FakeTestbed, list[dict[str, Any]]]:
+    """Run a session: its testbed, and its events. drops: counts of packets dropped so far."""
+    nodes = node_addresses(plan.node_names)
+    made = FakeTestbed(
+        nodes,
+        lambda node, rank: Rank(rank),
+        offsets_s=[CLOCK_OFFSET_S * index for index in range(len(nodes))],
+    )
+    made.drops = iter(drops)
+    testbed: interface.Testbed = made
+    events: list[dict[str, Any]] = []
+
+    def emit(event: str, **fields: Any) -> None:
+        events.append({"event": event, **fields})
+
+    run_session(testbed, plan, finished, emit)
+    return made, events
+
+
+def make_plan(variant: str) -> Plan:
+    scenario = load_scenario("example-two-labs")
+    (plan,) = build_plans(
+        scenario,
+        Choices(variants=[variant], layers=[8], batch=[16], seeds=[1]),
+        Execution(iterations=10, warmup_iterations=2, scale=10),
+    )
+    return plan
+
+
+def test_tcp_is_tuned_before_connections_and_links_are_shaped_after() -> None:
+    """At 1/scale of the rate, connecting would take long. Drops are counted per iteration."""
+    testbed, events = run(make_plan("megatron"), range(8))
+    started = [f"start_rank {node} {node}" for node in range(4)]
+    assert testbed.asked == ["tune", *started, "shape", "verify", *["dropped_packets"] * 10]
+    phases = dict.fromkeys(event["name"] for event in events if event["event"] == "phase")
+    assert list(phases) == ["ranks", "connect", "prepare", "shape", "verify", "repeat"]
+    others = [event["event"] for event in events if event["event"] != "phase"]
+    assert others == ["probe", "iteration", "iteration"]
+
+
+def test_every_rank_starts_at_the_same_time_by_its_own_clock() -> None:
+    """The nodes' clocks are far apart; times in the result are by the session's."""
+    _, events = run(make_plan("megatron"), range(9))
+    (iteration,) = [event for event in events if event["event"] == "iteration"]
+    assert iteration["late_start_s"] == pytest.approx(LATE_S)
+    assert iteration["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
+
+
+@pytest.mark.parametrize("finished", [(), (0, 1, 2), (0, 1, 3), range(9)])
+def test_a_resumed_plan_repeats_its_finished_iterations_without_reporting_them(
+    finished: Collection[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections and parameters are then those of a run that was not interrupted."""
+    orders: list[int] = []
+    send = Rank.send
+
+    def count(rank: Rank, line: str) -> None:
+        order = json.loads(line)
+        if order["op"] == "run" and rank.rank == 0:
+            orders.append(order["iteration"])
+        send(rank, line)
+
+    monkeypatch.setattr(Rank, "send", count)
+    _, events = run(make_plan("megatron"), finished)
+    assert orders == list(range(10))
+    found = [event["iteration"] for event in events if event["event"] == "iteration"]
+    assert found == [index for index in range(10) if index not in finished]
+    # A session that says nothing for long counts as hung.
+    repeated = [event["done"] - 1 for event in events if event.get("name") == "repeat"]
+    assert repeated == list(finished)
+
+
+def test_iterations_after_the_last_missing_one_are_not_repeated() -> None:
+    """A record file whose lines were lost has gaps."""
+    _, events = run(make_plan("megatron"), [0, *range(2, 10)])
+    assert [event["iteration"] for event in events if event["event"] == "iteration"] == [1]
+
+
+def test_dropped_packets_are_reported_before_their_iteration() -> None:
+    """Only new ones: the kernel counts all since the network was shaped."""
+    _, events = run(make_plan("megatron"), range(7), drops=[*[0] * 7, 3, 3, 5])
+    others = [event for event in events if event["event"] in ("iteration", "drops")]
+    assert [event["event"] for event in others] == ["drops", "iteration", "iteration", "drops",
+                                                    "iteration"]  # fmt: skip
+    assert [event["packets"] for event in others if event["event"] == "drops"] == [3, 2]

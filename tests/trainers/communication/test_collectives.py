@@ -1,0 +1,218 @@
+"""Collectives on loopback processes, against torch's own arithmetic and their specifications."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from netbench.plan.collectives import COLLECTIVES
+from netbench.plan.model import Plan
+from netbench.trainers.communication.collectives import (
+    Barrier,
+    Group,
+    all_to_all_sum,
+    chain_broadcast,
+    chain_reduce,
+    count_slices,
+    equal_chunks,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    run_stages,
+    split,
+    tree_all_reduce,
+    tree_peers,
+    tree_slices,
+)
+from netbench.trainers.communication.world import PendingTransfer, World
+from tests.hops import carry_out
+from tests.trainers.processes import on_processes
+
+LENGTHS = (1, 5, 64, 103)
+"""Elements: fewer than ranks or slices, divisible by either, and by neither."""
+
+NUM_SLICES = (1, 4, 20)
+
+
+def inputs(size: int, length: int) -> list[torch.Tensor]:
+    """One tensor per member; whole numbers, so that sums are exact in any order."""
+    generator = torch.Generator().manual_seed(size * 1000 + length)
+    return [
+        torch.randint(-99, 99, (length,), generator=generator).to(torch.float64)
+        for _ in range(size)
+    ]
+
+
+def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str, Any]]:
+    """Every collective on every length and number of slices: this member's results."""
+    group = Group.of(world, members, ahead)
+    world.warm(set(members))
+    results = []
+    for length in LENGTHS:
+        for num_slices in NUM_SLICES:
+            mine = inputs(group.size, length)[group.index]
+            result: dict[str, Any] = {"index": group.index}
+            for name, collective in (
+                ("reduce", chain_reduce),
+                ("broadcast", chain_broadcast),
+                ("all_reduce", ring_all_reduce),
+            ):
+                tensor = mine.clone()
+                collective(group, tensor, num_slices)
+                result[name] = tensor
+            chunks = [
+                (length * i // group.size, length * (i + 1) // group.size)
+                for i in range(group.size)
+            ]
+            start, stop = chunks[group.index]
+            result["scattered"] = torch.empty(stop - start, dtype=mine.dtype)
+            ring_reduce_scatter(group, result["scattered"], mine, chunks, num_slices)
+            result["exchanged"] = mine.clone()
+            all_to_all_sum(group, result["exchanged"][start:stop], result["exchanged"], chunks)
+            result["gathered"] = torch.full_like(mine, -1)
+            result["gathered"][start:stop] = mine[start:stop]
+            ring_all_gather(group, result["gathered"], chunks, num_slices)
+            result["chunks"] = chunks
+            # As lists: torch would pass a tensor as a file of the process it comes from.
+            results.append(
+                {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in result.items()}
+            )
+    return results
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+def test_collectives_give_what_torch_computes(size: int) -> None:
+    """Sums, copies and parts of all members' tensors, in an order that is not by process."""
+    members = tuple((3 * i + 1) % size for i in range(size)) if size % 3 else (*range(size),)[::-1]
+    by_process = on_processes(size, run_all, members, size % 3)
+    cases = [(length, num_slices) for length in LENGTHS for num_slices in NUM_SLICES]
+    for process, results in enumerate(by_process):
+        for (length, _), result in zip(cases, results, strict=True):
+            tensors = inputs(size, length)
+            index, total = members.index(process), torch.stack(tensors).sum(0)
+            assert result["index"] == index
+            chunks = result["chunks"]
+            start, stop = chunks[index]
+            expected = {
+                "reduce": total if index == 0 else tensors[index],
+                "broadcast": tensors[0],
+                "all_reduce": total,
+                "scattered": total[start:stop],
+                "exchanged": torch.cat(
+                    [tensors[index][:start], total[start:stop], tensors[index][stop:]]
+                ),
+                "gathered": torch.cat([t[a:b] for t, (a, b) in zip(tensors, chunks, strict=True)]),
+            }
+            for name, tensor in expected.items():
+                assert result[name] == tensor.tolist(), (name, length, index)
+            assert chunks == equal_chunks(length, size)
+
+
+def pass_barriers(world: World) -> list[tuple[float, float]]:
+    group = Group.of(world, range(world.size))
+    barrier = Barrier(group)
+    world.warm(barrier.peers)
+    passed = []
+    for late in range(world.size):
+        if world.rank == late:
+            time.sleep(0.02)  # what is measured: the others must wait for this
+        came_s = time.monotonic()
+        barrier.wait()
+        passed.append((came_s, time.monotonic()))
+    return passed
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_nobody_leaves_a_barrier_before_all_have_come(size: int) -> None:
+    """Every member in turn is late; the first to leave leaves after the last has come."""
+    by_process = on_processes(size, pass_barriers)
+    for passed in zip(*by_process, strict=True):
+        assert min(left for _, left in passed) >= max(came for came, _ in passed)
+
+
+def test_slices_fill_a_tensor_once_and_in_order() -> None:
+    """Nearly equal, none empty, also when there are more slices than elements."""
+    assert split(10, 3) == [(0, 3), (3, 6), (6, 10)]
+    assert split(2, 5) == [(0, 1), (1, 2)]
+    assert split(0, 4) == []
+
+
+def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[..., Plan]) -> None:
+    """4 MiB chunks: 296 MB would be 71 slices; emulating more than 32 gains nothing."""
+    plan = plan_of()
+    assert count_slices(plan, 1000) == 1
+    assert count_slices(plan, 40 << 20) == 10
+    assert count_slices(plan, 296e6) == plan.transport.max_slices == 32
+
+
+def test_tree_slices_are_a_mebibyte_of_each_half(plan_of: Callable[..., Plan]) -> None:
+    """A bucket of 24 MiB has 12; there are never more than 32."""
+    assert [tree_slices(plan_of(), mib * 2**20) for mib in (1, 24, 500)] == [1, 12, 32]
+
+
+class CountingWorld(World):
+    """Counts the bytes that this process sends."""
+
+    sent_bytes = 0
+
+    def send(self, tensor: torch.Tensor, process: int, tag: int) -> PendingTransfer:
+        self.sent_bytes += tensor.nbytes
+        return super().send(tensor, process, tag)
+
+
+def _sum(world: CountingWorld, members: list[int], length: int) -> tuple[list[float], int]:
+    """Three times, so that what is left of one would be found in the next."""
+    group = Group.of(world, members)
+    world.warm(tree_peers(group))
+    before = world.sent_bytes
+    for round_ in range(3):
+        tensor = torch.arange(length, dtype=torch.float64) * (world.rank + 1) + round_
+        tree_all_reduce(group, tensor, num_slices=4)
+    return tensor.tolist(), world.sent_bytes - before
+
+
+@pytest.mark.parametrize(
+    ("members", "length"),
+    [([0], 8), ([1, 0], 8), ([2, 0, 1], 9), ([3, 1, 0, 2], 40), ([0, 1, 2, 3, 4, 5], 1)],
+)
+def test_every_member_has_the_sum_of_all(members: list[int], length: int) -> None:
+    """Whatever the order of members, and though there be fewer elements than slices; together they
+    send 2 (n - 1) times the tensor, all-reduces being three."""
+    n = len(members)
+    found = on_processes(n, _sum, members, length, world_type=CountingWorld)
+    total = n * (n + 1) / 2
+    for values, _ in found:
+        assert values == [total * i + 2 * n for i in range(length)]
+    assert sum(sent for _, sent in found) == 3 * 2 * (n - 1) * length * 8
+
+
+def _sum_all_ways(world: World, names: list[tuple[str, str]]) -> list[list[float]]:
+    """Each member's tensor after every algorithm, from arange(23) * (rank + 1)."""
+    group = Group.of(world, range(world.size))
+    world.warm(range(world.size))
+    results = []
+    for library, name in names:
+        tensor = torch.arange(23, dtype=torch.float64) * (world.rank + 1)
+        stages = COLLECTIVES[name].algorithms[library](world.size)
+        run_stages(group, stages, tensor, num_slices=3)
+        results.append(tensor.tolist())
+    return results
+
+
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_the_executor_does_what_a_specification_says(n: int) -> None:
+    """Every registered algorithm ends like its hops done one by one on lists."""
+    names = [(lib, name) for name, c in COLLECTIVES.items() for lib in c.algorithms]
+    found = on_processes(n, _sum_all_ways, names)
+    for index, (library, name) in enumerate(names):
+        stages = COLLECTIVES[name].algorithms[library](n)
+        tensors = [[float(i * (rank + 1)) for i in range(23)] for rank in range(n)]
+        final = carry_out(stages, tensors)
+        for rank in range(n):
+            for i in range(23):
+                if final[rank][i] is not None:
+                    assert found[rank][index][i] == final[rank][i], (library, name, rank, i)

@@ -1,0 +1,121 @@
+"""Point-to-point transfers on loopback processes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from netbench.trainers.communication.communicator import (
+    MAX_MESSAGES_AHEAD,
+    Communicator,
+    Inbox,
+    Outbox,
+    messages_ahead,
+)
+from netbench.trainers.communication.world import TAG_COLLECTIVE, TAG_PIPELINE, World
+from tests.trainers.processes import on_processes
+
+SIZE, COUNT = 4096, 6
+
+
+def test_both_ends_of_a_path_hold_whole_messages() -> None:
+    """floor(2E / S): none on a short path, several on a long one, and a bound."""
+    assert messages_ahead(10.0, 4.0) == 0
+    assert messages_ahead(10.0, 5.0) == 1
+    assert messages_ahead(10.0, 12.5) == 2
+    assert messages_ahead(1.0, 1e9) == MAX_MESSAGES_AHEAD
+
+
+def pass_messages(world: World, num_ahead: int, at_once: int) -> list[list[int]]:
+    """Rank 0 sends numbered messages, some at once, in two iterations; rank 1 returns what it took,
+    all of an operation's after all of them came."""
+    world.warm({0, 1})
+    communicator, taken = Communicator(), []
+    outbox = Outbox(world, 1, TAG_PIPELINE)
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
+    for iteration in range(2):
+        if world.rank == 0:
+            outbox.open()
+            messages = [torch.full((SIZE,), 10 * iteration + i).byte() for i in range(COUNT)]
+            for i in range(0, COUNT, at_once):
+                communicator.start([], [(outbox, m) for m in messages[i : i + at_once]])
+            world.receive(torch.empty(1), 1, TAG_COLLECTIVE).wait()
+        else:
+            inbox.open(COUNT)
+            for i in range(0, COUNT, at_once):
+                communicator.start([(i + k, inbox) for k in range(at_once)], [])
+                communicator.finish()
+                taken += [sorted(set(communicator.take(i + k).tolist())) for k in range(at_once)]
+            world.send(torch.empty(1), 0, TAG_COLLECTIVE).wait()
+    return taken
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_messages_arrive_whole_and_in_order_however_many_run_ahead(at_once: int) -> None:
+    """Buffers are reused, but never one whose message is still to be taken. Two at once come where
+    two stages exchange activations and gradients of several chunks."""
+    expected = [[10 * iteration + i] for iteration in range(2) for i in range(COUNT)]
+    for num_ahead in (0, 1, 3, 10):
+        assert on_processes(2, pass_messages, num_ahead, at_once)[1] == expected
+
+
+def wait_for_sends(world: World) -> list[float]:
+    """Rank 0: when each blocking send was through. Rank 1: when it asked for its message."""
+    world.warm({0, 1})
+    communicator, moments = Communicator(), []
+    outbox = Outbox(world, 1, TAG_PIPELINE, blocking=True)
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, 0)
+    inbox.open(COUNT)
+    for _ in range(COUNT):
+        if world.rank == 0:
+            communicator.start([], [(outbox, torch.zeros(SIZE, dtype=torch.uint8))])
+            world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
+            communicator.finish()
+            moments.append(time.monotonic())
+        else:
+            world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
+            moments.append(time.monotonic())
+            inbox.start()
+            inbox.finish()
+    return moments
+
+
+def test_an_operation_lasts_until_its_blocking_sends_are_through() -> None:
+    """Not before the receiver has asked for them, which it does after they were started."""
+    done, asked = on_processes(2, wait_for_sends)
+    assert len(done) == COUNT
+    assert all(d >= a for d, a in zip(done, asked, strict=True))
+
+
+def hold_back(world: World, num_ahead: int) -> list[float]:
+    """Rank 0: when each send was through. Rank 1: when each receive's turn came."""
+    world.warm({0, 1})
+    moments = []
+    if world.rank == 0:
+        message = torch.zeros(SIZE, dtype=torch.uint8)
+        works = [world.send(message, 1, TAG_PIPELINE) for _ in range(COUNT)]
+        for i, work in enumerate(works):
+            if i == num_ahead:
+                world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
+            work.wait()
+            moments.append(time.monotonic())
+    else:
+        inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
+        inbox.open(COUNT)
+        # No turn comes before the messages ahead are through.
+        world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
+        for _ in range(COUNT):
+            moments.append(time.monotonic())
+            inbox.start()
+            inbox.finish()
+    return moments
+
+
+def test_messages_beyond_those_ahead_wait_for_the_receivers_turn() -> None:
+    """The first pass while the receiver does nothing; message i + ahead not before turn i."""
+    for num_ahead in (0, 1, 3):
+        through, turns = on_processes(2, hold_back, num_ahead)
+        assert all(t >= turn for t, turn in zip(through[num_ahead:], turns, strict=False))
+        assert all(t <= turns[0] for t in through[:num_ahead])

@@ -1,0 +1,84 @@
+"""Buffers of a path, and the payload of a scaled transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from netbench.plan.model import Plan, Transport, emulated_transport
+from netbench.scenario.model import Link
+from netbench.simulator.fabric import Fabric
+from netbench.trainers.communication.links import ahead_bytes, copy_s, payload_bytes
+from netbench.transport.profile import load_transport
+
+
+def test_a_path_buffers_the_fifo_and_twice_the_bandwidth_delay_product(
+    plan_of: Callable[..., Plan],
+) -> None:
+    """5 Gbit/s, 1 ms one way: 1 MiB + 2 x 1.25 MB."""
+    plan = plan_of(link=Link(one_way_delay_s=1e-3, bandwidth_bps=5e9))
+    assert ahead_bytes(plan, 0, 1) == pytest.approx((1 << 20) + 2.5e6)
+
+
+def test_a_nic_bounds_the_rate_that_a_path_can_fill(plan_of: Callable[..., Plan]) -> None:
+    """A link without a rate of its own behind a 1 Gbit/s NIC, 10 ms round trip."""
+    plan = plan_of(link=Link(one_way_delay_s=5e-3, bandwidth_bps=float("inf")))
+    capped = replace(plan, network=replace(plan.network, nic_bps=(1e9,) * 4))
+    assert ahead_bytes(capped, 0, 1) == pytest.approx((1 << 20) + 2 * 1e9 / 8 * 10e-3)
+    assert ahead_bytes(plan, 0, 1) == 1 << 20
+
+
+def test_devices_of_one_node_have_only_the_fifo(plan_of: Callable[..., Plan]) -> None:
+    """Loopback is not shaped and has no window."""
+    plan = plan_of(transport=Transport(fifo_bytes=77))
+    shared = replace(plan, device_nodes=(0, 0, 1, 1))
+    assert ahead_bytes(shared, 0, 1) == 77
+    assert ahead_bytes(shared, 0, 2) >= 77
+
+
+def test_a_message_is_copied_as_fast_as_in_the_simulator(plan_of: Callable[..., Plan]) -> None:
+    """The time is its size over the host rate in NCCL's profile; inside a node it is 0."""
+    plan = plan_of(activation_bytes=8 << 20)
+    plan = replace(plan, device_nodes=(0, 1, 1, 1))
+    fabric = Fabric(plan.network, np.array(plan.device_nodes), load_transport("nccl"))
+    for src, dst in ((0, 1), (1, 2)):
+        (simulated_s,) = fabric.copy_s(np.array([src]), np.array([dst]), plan.activation_bytes)
+        assert copy_s(plan, src, dst) == pytest.approx(simulated_s)
+    assert copy_s(plan, 0, 1) == pytest.approx(7.027e-3, rel=1e-3)
+    assert copy_s(plan, 1, 2) == 0
+
+
+def test_a_scaled_transfer_is_shortened_by_what_gloo_adds_to_each_message(
+    plan_of: Callable[..., Plan],
+) -> None:
+    """Two preambles of 48 bytes and a frame's headers: 162 bytes, at most all but one byte."""
+    whole, scaled = plan_of(scale=1.0), plan_of(scale=1000.0)
+    assert payload_bytes(whole, 8 << 20) == 8 << 20
+    assert payload_bytes(scaled, 8 << 20) == 8389 - 162
+    assert payload_bytes(scaled, 8 << 20, num_messages=4) == 8389 - 4 * 162
+    assert payload_bytes(scaled, 1000, num_messages=3) == 3
+    assert payload_bytes(scaled, 0) == 0
+
+
+def test_a_plan_may_add_a_window_to_what_a_path_buffers(plan_of: Callable[..., Plan]) -> None:
+    """The simulator's window per connection; recorded emulations have none."""
+    plan = plan_of(link=Link(one_way_delay_s=1e-3, bandwidth_bps=5e9))
+    wider = replace(plan, transport=Transport(window_bytes=1 << 20))
+    assert ahead_bytes(wider, 0, 1) == ahead_bytes(plan, 0, 1) + (1 << 20)
+
+
+def test_new_plans_embed_the_profiles_and_hash_as_recorded_ones() -> None:
+    """Defaults are the values that plans had before the fields: today's profiles say the same."""
+    transport = emulated_transport()
+    assert transport == Transport()
+    nccl, gloo = load_transport("nccl"), load_transport("gloo")
+    assert nccl.emulation is not None
+    assert (transport.fifo_bytes, transport.chunk_bytes, transport.max_slices) == (
+        nccl.fifo_bytes,
+        nccl.emulation.slice_bytes,
+        nccl.emulation.max_slices,
+    )
+    assert transport.overhead_bytes == gloo.overhead_bytes + 52 + 14
