@@ -18,9 +18,9 @@ The pipeline, in order, is the layout of the package:
 11. `netbench.report` turns records into tables, pictures and the pages of `results/`.
 
 `netbench.cli` and `netbench.commands` parse, call and print; `netbench.units` and `netbench.errors`
-are beneath everything. `netbench.testing` has doubles and builders for tests. The docstring of each
-package lists its modules. `docs/` has one page per task; `benchmarks/` fits the constants and
-compares with other tools.
+are beneath everything. `netbench.testing` has doubles for tests. The docstring of each package
+lists its modules. `docs/` has one page per task; `benchmarks/` fits the constants and compares with
+other tools.
 """
 
 __version__ = "0.1.0"

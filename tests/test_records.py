@@ -26,7 +26,7 @@ from netbench.records import (
     find_run,
     read_run,
 )
-from netbench.testing import runs
+from tests import runs
 
 CREATED = datetime(2026, 3, 14, 15, 9, 26)
 ENVIRONMENT = Environment(

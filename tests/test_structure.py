@@ -62,7 +62,7 @@ def test_functions_take_few_parameters() -> None:
 
 
 def test_tests_import_helpers_from_their_own_folder_or_one_above() -> None:
-    """Doubles that several folders share are in `netbench.testing`."""
+    """Helpers that several folders share are in `tests`; doubles are `netbench.testing`."""
     wrong = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

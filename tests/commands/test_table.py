@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from netbench.testing import runs
+from tests import runs
 
 CaptureFixture = pytest.CaptureFixture[str]
 

@@ -7,7 +7,7 @@ import pytest
 
 from netbench.explain.activity import activity
 from netbench.simulator import simulate
-from netbench.testing.plans import NO_LIMITS, pipeline_plan, simulate_published
+from tests.plans import NO_LIMITS, pipeline_plan, simulate_published
 
 
 def test_activity_shows_whole_pipelines_of_every_region() -> None:

@@ -19,9 +19,9 @@ from netbench.explain.breakdown import (
 from netbench.explain.causes import Cause
 from netbench.explain.losses import losses
 from netbench.simulator import load_transport, simulate
-from netbench.testing.plans import BACKWARD_S as B
-from netbench.testing.plans import FORWARD_S as F
-from netbench.testing.plans import (
+from tests.plans import BACKWARD_S as B
+from tests.plans import FORWARD_S as F
+from tests.plans import (
     GOODPUT,
     MESSAGE_BYTES,
     NO_LIMITS,

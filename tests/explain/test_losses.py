@@ -15,9 +15,9 @@ from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import simulate
-from netbench.testing.plans import BACKWARD_S as B
-from netbench.testing.plans import FORWARD_S as F
-from netbench.testing.plans import NO_LIMITS, pipeline_plan, simulate_published
+from tests.plans import BACKWARD_S as B
+from tests.plans import FORWARD_S as F
+from tests.plans import NO_LIMITS, pipeline_plan, simulate_published
 
 
 def test_losses_of_the_busiest_stage_are_what_is_above_the_bound() -> None:

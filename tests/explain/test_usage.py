@@ -7,7 +7,7 @@ import pytest
 from netbench.explain.usage import links
 from netbench.simulator import simulate
 from netbench.systems import system_of
-from netbench.testing.plans import (
+from tests.plans import (
     GOODPUT,
     MESSAGE_BYTES,
     NO_LIMITS,

@@ -28,9 +28,9 @@ from netbench.network.remote.facts import settings
 from netbench.network.remote.fleet import Cleared, Fleet, Shown
 from netbench.network.shaping.program import Program, compile_program, compile_programs
 from netbench.scenario.model import Link
-from netbench.testing.networks import FAR, two_regions
 from netbench.testing.nodes import Answer, FakeNode
 from tests.network.inside_guest import ADDRESSES, build, run
+from tests.networks import FAR, two_regions
 
 NUM_NODES = 4
 """Two in each region: a third would do what the second does, and each starts a Python per step."""

@@ -20,8 +20,8 @@ from netbench.network.shaping import netlink
 from netbench.network.shaping.apply import apply, clear, read_back
 from netbench.network.shaping.program import compile_programs, sysctls
 from netbench.scenario.model import Link, Network
-from netbench.testing.networks import FAR, NEAR, UNLIMITED, two_regions
 from netbench.testing.nodes import fake_nodes
+from tests.networks import FAR, NEAR, UNLIMITED, two_regions
 
 TOLERANCE = 0.005
 NUM_NODES = 64

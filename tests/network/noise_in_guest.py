@@ -26,8 +26,8 @@ from pathlib import Path
 from netbench.network.shaping.apply import apply, clear
 from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario.model import BurstLoss, Link
-from netbench.testing.networks import two_regions
 from tests.network.inside_guest import ADDRESSES, NODES, build, run
+from tests.networks import two_regions
 
 CLONE_NEWNET = 0x40000000
 SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 32, 33, 35

@@ -12,7 +12,7 @@ from unittest import mock
 from netbench.network.shaping import program as program_module
 from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario.model import BurstLoss, Link, Network
-from netbench.testing.networks import ADDRESSES, FAR, ROUGH, UNLIMITED, two_regions
+from tests.networks import ADDRESSES, FAR, ROUGH, UNLIMITED, two_regions
 
 ORDERED = Link(
     one_way_delay_s=0.001, bandwidth_bps=math.inf, jitter_s=0.0001, jitter_distribution="uniform"

@@ -26,10 +26,10 @@ from netbench.network.shaping.readback import KernelState, differences
 from netbench.network.shaping.tc import TABLES
 from netbench.network.shaping.update import is_replaced, update_text
 from netbench.scenario.model import Link
-from netbench.testing.networks import two_regions
 from tests.network.fuzz_in_guest import FIXED
 from tests.network.inside_guest import ADDRESSES, NODES, build, run
 from tests.network.strategies import programs
+from tests.networks import two_regions
 
 NUM_SEQUENCES = 25
 SEQUENCE_LENGTH = 4

@@ -29,7 +29,7 @@ from netbench.testbed.namespaces import (
     router_addresses,
 )
 from netbench.testbed.runs.shaping import tune
-from netbench.testing.networks import two_regions
+from tests.networks import two_regions
 
 TOLERANCE = 0.01
 BASE = Link(one_way_delay_s=0.02, bandwidth_bps=100e6)

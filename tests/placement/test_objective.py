@@ -20,7 +20,7 @@ from netbench.plan.model import Execution, Plan
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Link, Network, Setting
 from netbench.simulator import simulate
-from netbench.testing.plans import NO_COSTS, uniform_plan
+from tests.plans import NO_COSTS, uniform_plan
 
 VARIANTS = (
     "dtfm-random",

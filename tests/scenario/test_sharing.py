@@ -21,7 +21,7 @@ from netbench.scenario.sharing import (
     num_routers,
 )
 from netbench.simulator.kernel import MAX_HOPS
-from netbench.testing.networks import FAR, NEAR, ROUGH, two_regions
+from tests.networks import FAR, NEAR, ROUGH, two_regions
 
 
 @st.composite

@@ -20,8 +20,8 @@ from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, TaskKind
 from netbench.simulator.iteration import fabric_of, forget, synchronise
 from netbench.systems import rank_lanes
-from netbench.testing.plans import NO_COSTS, uniform_plan
 from netbench.transport.profile import load_transport
+from tests.plans import NO_COSTS, uniform_plan
 
 F, B = 0.01, 0.03
 P = 8

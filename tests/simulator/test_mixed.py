@@ -13,7 +13,7 @@ from netbench.explain.causes import Cause
 from netbench.explain.losses import losses
 from netbench.plan.model import Plan
 from netbench.simulator import simulate
-from netbench.testing.plans import NO_COSTS, uniform_plan
+from tests.plans import NO_COSTS, uniform_plan
 
 F, B = 0.01, 0.03
 

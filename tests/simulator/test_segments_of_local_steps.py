@@ -11,7 +11,7 @@ from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import simulate
 from netbench.systems import system_of
-from netbench.testing.plans import NO_COSTS, uniform_plan
+from tests.plans import NO_COSTS, uniform_plan
 
 NODES, DELAY_S, RATE_BPS = 4, 0.01, 1e9
 COMPUTE_S = 16 * (0.01 + 0.03)

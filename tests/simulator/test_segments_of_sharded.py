@@ -9,7 +9,7 @@ from netbench.plan.model import Plan
 from netbench.simulator import simulate
 from netbench.systems import system_of
 from netbench.systems.sharded import unit_parameters
-from netbench.testing.plans import NO_COSTS, uniform_plan
+from tests.plans import NO_COSTS, uniform_plan
 
 BANDWIDTH_BPS = 10e9
 BIT = 8 * 2 / BANDWIDTH_BPS

@@ -28,7 +28,7 @@ from netbench.systems.iteration import (
     add_micro_batches,
 )
 from netbench.testbed.runs.controller import has_trainer
-from netbench.testing.plans import NO_COSTS, uniform_plan
+from tests.plans import NO_COSTS, uniform_plan
 
 NODES, RATE_BPS = 4, 1e9
 

@@ -15,7 +15,7 @@ from netbench.network.shaping import netlink
 from netbench.testbed import local, namespaces
 from netbench.testbed.local import NamespaceTestbed, RankSetup
 from netbench.testbed.namespaces import NamespaceNode
-from netbench.testing.networks import two_regions
+from tests.networks import two_regions
 
 
 @pytest.fixture(autouse=True)

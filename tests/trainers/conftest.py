@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netbench.plan.model import Plan
-from netbench.testing.plans import small_plan
+from tests.plans import small_plan
 from tests.trainers.rank_processes import RankProcesses, connect_to
 
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 
 from netbench.plan.model import Layout, Plan
 from netbench.scenario.model import Workload
-from netbench.testing.plans import small_plan
 from netbench.trainers.layers.gpt import build_layer
 from netbench.trainers.layers.real import Data, SyntheticData, TokenFile
 from netbench.workload.tokens import vocabulary_size
+from tests.plans import small_plan
 from tests.trainers.rank_processes import RankProcesses
 
 STEPS = 5

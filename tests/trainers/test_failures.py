@@ -22,7 +22,7 @@ from netbench.plan.model import Plan
 from netbench.testbed.ranks import hangs as activity
 from netbench.testbed.ranks import pool as ranks
 from netbench.testbed.ranks.pool import RankPool
-from netbench.testing.plans import small_plan
+from tests.plans import small_plan
 from tests.ports import free_port
 from tests.trainers.loopback import Loopback
 from tests.trainers.parity import real_plan

@@ -18,8 +18,8 @@ from netbench.records import RunStore
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import simulate
-from netbench.testing.runs import ENVIRONMENT
 from netbench.workload.costs import pflop_per_iteration
+from tests.runs import ENVIRONMENT
 
 CaptureFixture = pytest.CaptureFixture[str]
 

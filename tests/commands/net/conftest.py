@@ -13,8 +13,8 @@ from netbench.network.remote.agent import host
 from netbench.scenario import Scenario
 from netbench.testbed.ssh.inventory import Host, Inventory
 from netbench.testbed.ssh.scenario_hosts import ScenarioHosts
-from netbench.testing.networks import ADDRESSES
 from tests.fake_machines import FakeMachines
+from tests.networks import ADDRESSES
 
 SCENARIO = """
 name: pair

@@ -16,8 +16,8 @@ from netbench.network.shaping.batch import HANDLE
 from netbench.network.traces import replay
 from netbench.network.traces.trace import compile_replays, parse_trace
 from netbench.scenario import load_scenario
-from netbench.testing.networks import ADDRESSES
 from tests.fake_machines import FakeMachines, FakeReplay
+from tests.networks import ADDRESSES
 
 TRACE = "time,link,delay,rate,loss\n0s,ohio <-> virginia,,500Mbit,\n100ms,ohio -> virginia,,,1%\n"
 

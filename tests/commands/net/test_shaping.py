@@ -22,8 +22,8 @@ from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import compile_program
 from netbench.scenario import load_scenario
 from netbench.testbed.ssh.inventory import load_inventory
-from netbench.testing.networks import ADDRESSES, two_regions
 from tests.fake_machines import DEFAULT, FakeMachines
+from tests.networks import ADDRESSES, two_regions
 
 
 def shape(fakes: FakeMachines) -> None:

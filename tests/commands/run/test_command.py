@@ -13,7 +13,7 @@ from netbench.cli import run
 from netbench.errors import UsageError
 from netbench.records import Run, find_run, read_run
 from netbench.systems.megatron import Megatron
-from netbench.testing import runs
+from tests import runs
 from tests.commands import two_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]

@@ -20,8 +20,8 @@ from netbench.network.probing import probe
 from netbench.network.probing.measure import Endpoints, Pace, measure, measure_as_is
 from netbench.network.probing.samples import LinkSample, sample_links, transfer_bytes
 from netbench.scenario.model import Link
-from netbench.testing.networks import UNLIMITED, two_regions
 from netbench.testing.nodes import Answer, fake_nodes
+from tests.networks import UNLIMITED, two_regions
 
 LOOPBACK = [(f"127.{os.getpid() // 200 % 200 + 1}.{os.getpid() % 200 + 1}.{node + 1}",)
             for node in range(4)]  # fmt: skip

@@ -18,8 +18,8 @@ from netbench.network.probing.samples import (
     transfer_bytes,
 )
 from netbench.scenario.model import BurstLoss, Link, Network
-from netbench.testing.networks import ROUGH, UNLIMITED, two_regions
 from tests.network.strategies import networks
+from tests.networks import ROUGH, UNLIMITED, two_regions
 
 CASE3 = two_regions(num_nodes=64)
 

@@ -9,8 +9,8 @@ from typing import Any
 from netbench.network.probing.usage import Counters, link_traffic
 from netbench.network.shaping.program import compile_program
 from netbench.network.shaping.readback import parse
-from netbench.testing.networks import ADDRESSES
 from tests.network.shaping_cases import CASES
+from tests.networks import ADDRESSES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "network"
 PAIR = compile_program(CASES["pair"][0], 0, ADDRESSES, "eth0")

@@ -17,7 +17,7 @@ from netbench.network.probing.samples import (
 )
 from netbench.network.probing.verify import Measurement, evaluate, goodput_bps, goodput_ratio
 from netbench.scenario.model import Link, Network
-from netbench.testing.networks import two_regions
+from tests.networks import two_regions
 
 CASE3 = two_regions(num_nodes=64)
 GOODPUT_FAR_BPS = 1.12e9 * 1448 / 1514

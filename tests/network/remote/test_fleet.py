@@ -14,9 +14,9 @@ from netbench.network.remote.agent.messages import Owner
 from netbench.network.remote.fleet import Cleared, Fleet, FleetError, Shown
 from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import Program, compile_program
-from netbench.testing.networks import ADDRESSES
 from tests.fake_machines import DEFAULT, FORMER, FakeMachines
 from tests.network.shaping_cases import CASES
+from tests.networks import ADDRESSES
 
 PAIR = compile_program(CASES["pair"][0], 0, ADDRESSES, "eth0")
 NUM_MACHINES = 4

@@ -11,7 +11,7 @@ from netbench.network.remote.facts import Facts
 from netbench.network.remote.preflight import Deviation, preflight
 from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario.model import Link, Network
-from netbench.testing.networks import ADDRESSES, FAR, UNLIMITED, two_regions
+from tests.networks import ADDRESSES, FAR, UNLIMITED, two_regions
 
 NETWORK = two_regions()
 

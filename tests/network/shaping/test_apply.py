@@ -12,10 +12,10 @@ from netbench.network.shaping.apply import apply, clear, read_back
 from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import Program, compile_programs
 from netbench.network.shaping.readback import parse
-from netbench.testing.networks import ADDRESSES
 from netbench.testing.nodes import fake_nodes
 from tests.network.fake_nodes import FakeNodes
 from tests.network.shaping_cases import CASES
+from tests.networks import ADDRESSES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "network"
 

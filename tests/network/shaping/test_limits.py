@@ -10,7 +10,7 @@ import pytest
 from netbench.network.shaping.limits import network_warnings
 from netbench.scenario import list_scenarios, load_scenario
 from netbench.scenario.model import BurstLoss, Link
-from netbench.testing.networks import FAR, NEAR, two_regions
+from tests.networks import FAR, NEAR, two_regions
 
 PLAIN = Link(one_way_delay_s=0.04, bandwidth_bps=1e9)
 

@@ -29,9 +29,9 @@ from netbench.scenario import load_scenario
 from netbench.scenario.load import list_scenarios
 from netbench.scenario.model import BurstLoss, Link, Network
 from netbench.scenario.sharing import num_routers
-from netbench.testing.networks import ADDRESSES, FAR, NEAR, two_regions
 from tests.network.shaping_cases import CASES, kept_text
 from tests.network.strategies import SCALES, addresses, networks
+from tests.networks import ADDRESSES, FAR, NEAR, two_regions
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "network"
 

@@ -21,9 +21,9 @@ from netbench.network.shaping.readback import KernelState, differences, parse
 from netbench.network.shaping.tc import TABLES, HtbClass, Leaf
 from netbench.network.shaping.update import is_replaced, summary, update_text
 from netbench.scenario.model import NO_BURSTS, BurstLoss
-from netbench.testing.networks import ADDRESSES
 from tests.network.shaping_cases import CASES
 from tests.network.tc_model import Interface
+from tests.networks import ADDRESSES
 
 POOL = [f"10.77.{i}.{last}" for i in (0, 1) for last in range(1, 7)]
 POOL += [f"fd77::{i}:{last}" for i in (1, 2) for last in range(1, 4)]

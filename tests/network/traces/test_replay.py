@@ -24,8 +24,8 @@ from netbench.network.remote.fleet import ARM_LEASE_S, Fleet, FleetError
 from netbench.network.traces import replay
 from netbench.network.traces.replay import Played, Playing, play, progress
 from netbench.network.traces.trace import Change, ReplayStep, compile_replays
-from netbench.testing.networks import ADDRESSES, two_regions
 from tests.fake_machines import FakeMachines, FakeReplay
+from tests.networks import ADDRESSES, two_regions
 
 STEPS = (ReplayStep(time_s=0.0, text="one\n"), ReplayStep(time_s=0.5, text="two\n"))
 

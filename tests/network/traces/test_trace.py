@@ -23,7 +23,7 @@ from netbench.network.traces.trace import (
     write_trace,
 )
 from netbench.scenario.model import BurstLoss, Network
-from netbench.testing.networks import ADDRESSES, FAR, NEAR, two_regions
+from tests.networks import ADDRESSES, FAR, NEAR, two_regions
 
 REGIONS = ("A", "B c")
 HEAD = "time,link,delay,rate,loss\n"

@@ -13,7 +13,7 @@ from netbench.errors import RecordError
 from netbench.report.page import published
 from netbench.report.page.pages import recorded_runs, results_pages
 from netbench.report.page.published import CASES
-from netbench.testing import runs
+from tests import runs
 from tests.simulations import write
 
 RESULTS = Path("results")

@@ -15,7 +15,7 @@ from netbench.report.page.published import CASES
 from netbench.report.page.simulated import simulated_settings
 from netbench.report.pictures.residuals import STYLES, residual_figure
 from netbench.report.pictures.style import save_picture
-from netbench.testing import runs
+from tests import runs
 from tests.simulations import Seconds, off_by, published_mean, write
 
 

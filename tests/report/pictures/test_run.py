@@ -13,7 +13,7 @@ from netbench.errors import UsageError
 from netbench.records import read_run
 from netbench.report.pictures.run import run_figure
 from netbench.report.pictures.style import save_picture
-from netbench.testing import runs
+from tests import runs
 
 PNG = b"\x89PNG"
 

@@ -9,7 +9,7 @@ import pytest
 from netbench.errors import RecordError
 from netbench.records import read_run
 from netbench.report.tables.comparison import compare
-from netbench.testing import runs
+from tests import runs
 from tests.report.tables.varied_runs import varied_run
 
 

@@ -19,7 +19,7 @@ from netbench.report.tables.matrix import (
     write_csv,
 )
 from netbench.scenario import load_scenario
-from netbench.testing.networks import ROUGH, two_regions
+from tests.networks import ROUGH, two_regions
 from tests.report.verifications import verification
 
 ROUGH_CASE = two_regions(across=ROUGH)

@@ -16,7 +16,7 @@ from netbench import __version__
 from netbench.records import RunStore, read_run
 from netbench.report.tables.comparison import compare
 from netbench.report.tables.run import caption, render_run, run_csv, run_markdown
-from netbench.testing import runs
+from tests import runs
 from tests.report.tables.varied_runs import varied_run
 
 GOLDEN = Path("tests/golden/report")

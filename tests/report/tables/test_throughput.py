@@ -18,8 +18,8 @@ from netbench.report.page.published import load
 from netbench.report.tables.run import caption, comparison_grid, run_csv
 from netbench.report.tables.throughput import PRINTED_MODELS, TESTBEDS, published_throughput
 from netbench.scenario import load_scenario
-from netbench.testing.runs import ENVIRONMENT
 from netbench.workload.models import MODELS
+from tests.runs import ENVIRONMENT
 
 
 def run_of(tmp_path: Path, scenario: str, iteration_s: float) -> Run:

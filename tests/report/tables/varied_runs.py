@@ -9,7 +9,7 @@ from pathlib import Path
 
 from netbench.records import Record, Run, RunStore, canonical_text, content_hash, read_run
 from netbench.scenario.model import Workload
-from netbench.testing.runs import ENVIRONMENT
+from tests.runs import ENVIRONMENT
 
 
 def varied_run(tmp_path: Path, settings: Sequence[tuple[str, str, int, float]]) -> Run:

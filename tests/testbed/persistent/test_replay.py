@@ -17,7 +17,7 @@ from netbench.testbed.guest.boot import HANG_S
 from netbench.testbed.persistent.client import find_persistent
 from netbench.testbed.persistent.replay import request, steps_of
 from netbench.testbed.persistent.session import network_addresses
-from netbench.testing.networks import two_regions
+from tests.networks import two_regions
 from tests.testbed.applied_network import NETBENCH, Daemon
 
 

@@ -15,7 +15,7 @@ from netbench.testbed.ranks import pool as ranks
 from netbench.testbed.ranks.hangs import Activity, Process, read_activity
 from netbench.testbed.ranks.pool import SLEEP_MARGIN, Message, RankPool, allowance_s
 from netbench.testing.nodes import FakeChannel, FakeTestbed
-from netbench.testing.plans import small_plan
+from tests.plans import small_plan
 
 PLAN = dataclasses.replace(small_plan(dp=3), device_nodes=(0, 0, 1))
 NODES = node_addresses(["ohio-0", "ohio-1"])

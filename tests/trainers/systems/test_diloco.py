@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from netbench.plan.model import Plan
-from netbench.testing.plans import small_plan
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers import real
 from netbench.trainers.systems.diloco import DilocoRank, Outer
+from tests.plans import small_plan
 from tests.trainers import learning
 from tests.trainers.learning import final_loss, learning_plan
 from tests.trainers.parity import STEPS, TOLERANCE, real_plan, reference_losses, trained_losses

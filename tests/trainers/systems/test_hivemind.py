@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
 from netbench.testbed.ranks.elastic import PeerPool
-from netbench.testing.plans import small_plan
 from netbench.trainers.communication.peers import MEET_TIMEOUT_S
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.gpt import build_layer
 from netbench.trainers.layers.real import SyntheticData
 from netbench.trainers.systems.hivemind import HivemindRank
 from netbench.workload.tokens import vocabulary_size
+from tests.plans import small_plan
 from tests.ports import free_port
 from tests.trainers import learning
 from tests.trainers.learning import final_loss, learning_plan

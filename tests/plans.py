@@ -12,9 +12,9 @@ from netbench.plan.model import Execution, Layout, Plan, Transport
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Link, Network, Setting, Workload
 from netbench.simulator import Simulation, simulate
-from netbench.testing.networks import one_region
 from netbench.transport.profile import load_transport
 from netbench.workload.costs import Stage
+from tests.networks import one_region
 
 NO_LIMITS = dataclasses.replace(
     load_transport("nccl"),
