@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from benchmarks.fidelity_page import write_fidelity
 from netbench.network.nodes import Node
 from netbench.network.probing.fidelity import FidelityCell, cells_path, read_cells, write_cells
 from netbench.network.probing.measure import Endpoints, measure
@@ -31,7 +32,6 @@ from netbench.network.probing.samples import MEASURED_BDPS, WARMUP_BDPS, LinkSam
 from netbench.network.probing.verify import goodput_ratio
 from netbench.network.shaping.apply import apply, clear
 from netbench.network.shaping.program import Program, compile_programs, sysctls
-from netbench.report.page.fidelity import write_fidelity
 from netbench.scenario.model import Link, Network
 from netbench.testbed import namespaces
 from netbench.testbed.guest.boot import run_in_guest

@@ -19,7 +19,8 @@ from netbench.errors import RecordError
 from netbench.units import counted, format_bandwidth, format_time
 
 TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
-"""Largest relative deviation of delay and goodput of a trusted cell, by testbed."""
+"""Largest relative deviation of a trusted cell, or of a probed link in a run, by testbed."""
+
 _COLUMNS = {"testbed": "backend"}
 """Field -> column, where the file keeps an older name."""
 

@@ -1,7 +1,7 @@
 """The pages of `results/`, generated from published, simulated and recorded times.
 
 - `pages` assembles them and writes README.md. `case`, `predictions` and `anomalies` write the other
-  pages, and `fidelity` its own.
+  pages.
 - `published` reads the published figures, `published_tables` prints them.
 - `simulated` reads the simulated tables, `accuracy` compares them with the published figures.
 - `layouts` and `scaling` are sections of the pages.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from netbench.errors import TestbedError
+from netbench.network.probing.fidelity import TOLERANCE
 from netbench.plan.describe import describe_plan
 from netbench.plan.experiment import (
     Experiment,
@@ -33,9 +34,6 @@ from netbench.systems import system_of
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.runs.launch import SessionProcess, start_session
 from netbench.units import counted
-
-TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
-"""Largest relative deviation of a probed link that is trusted, by testbed."""
 
 STALL_S = 900.0
 """Longest silence of a session before it counts as hung, wall seconds. The longest seen is one

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from netbench.network.probing.fidelity import FidelityCell, cells_path, read_cells
-from netbench.report.page.fidelity import (
+from benchmarks.fidelity_page import (
     PAGE,
     fidelity_figure,
     fidelity_markdown,
     trusted_rate_bps,
     write_fidelity,
 )
+from netbench.network.probing.fidelity import FidelityCell, cells_path, read_cells
 
 CELL = FidelityCell(
     testbed="guest-real", busy=False, cores=2, num_flows=4, bandwidth_bps=1e8, one_way_delay_s=0.05,

@@ -28,7 +28,7 @@ GOOD, BAD = (0.13, 0.44, 0.71), (0.80, 0.36, 0.0)
 """Colours of a cell that delivers what it was asked for, and of one that is 20% off."""
 
 INTRO = """\
-<!-- Written by `make fidelity`; edit netbench/report/page/fidelity.py instead. -->
+<!-- Written by `make fidelity`; edit benchmarks/fidelity_page.py instead. -->
 
 # Fidelity of the local testbeds
 
