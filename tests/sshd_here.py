@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from netbench.testbed.machine.packages import find_command
-from netbench.testbed.ssh.inventory import Host
+from netbench.testbed.ssh.host import Host
 from tests.ports import free_port
 
 START_S = 120.0

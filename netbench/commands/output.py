@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,9 +75,9 @@ results_option = click.option(
 )
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Raises UsageError if a path cannot be written, or is given twice."""
-    wanted = [path for path in paths if path is not None]
+def check_writable(*files: Path | None, pictures: Sequence[Path | None] = ()) -> None:
+    """Raises UsageError if a path cannot be written or is given twice, or a format is unknown."""
+    wanted = [path for path in (*files, *pictures) if path is not None]
     for path, count in Counter(path.absolute() for path in wanted).items():
         if count > 1:
             raise UsageError(f"{count} outputs would be written to {path}; choose different paths")
@@ -89,16 +89,10 @@ def check_writable(*paths: Path | None) -> None:
             raise UsageError(f"{path}: is a folder; name a file in it")
         if not os.access(path if path.exists() else folder, os.W_OK):
             raise UsageError(f"{path}: this user may not write it; choose another path")
-
-
-def check_formats(*pictures: Path | None) -> None:
-    """Raises UsageError for a suffix that is not a picture format."""
-    wanted = [path for path in pictures if path is not None]
-    if wanted:
+    for path in filter(None, pictures):
         from netbench.report.pictures.style import check_format  # matplotlib
 
-        for path in wanted:
-            check_format(path)
+        check_format(path)
 
 
 def write_file(path: Path, text: str, problem: type[NetbenchError] = UsageError) -> None:

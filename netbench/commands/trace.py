@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from netbench.commands.options import FILE, picture_option
-from netbench.commands.output import check_formats, check_writable, results_option, wide_console
+from netbench.commands.output import check_writable, results_option, wide_console
 from netbench.errors import UsageError
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Plan
@@ -57,8 +57,7 @@ def diff(
     from netbench.explain.timeline import unfold
     from netbench.simulator import simulate  # numba: only when asked for
 
-    check_writable(plot, output)
-    check_formats(plot)
+    check_writable(output, pictures=[plot])
     run_found = read_run(_find_run(run, results))
     plan, recorded = _traced(run_found, digits)
     console = wide_console()

@@ -88,21 +88,20 @@ def _open(order: Message) -> DeviceBench:
     if device.type == "cuda":
         return DeviceBench(device, cuda_stopwatch)
     torch.set_num_threads(order["threads"])
-    return DeviceBench(device, core_stopwatch if order["threads"] == 1 else cpu_stopwatch)
+    clock = time.process_time if order["threads"] == 1 else time.perf_counter
+    return DeviceBench(device, host_stopwatch(clock))
 
 
-def core_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
-    """Measure the time of the one core that works, without other work of the machine."""
-    started_s = time.process_time()
-    result = work()
-    return result, time.process_time() - started_s
+def host_stopwatch(clock: Callable[[], float]) -> Stopwatch[Any]:
+    """Measure by `time.process_time`, for one core without other work of the machine, or by
+    `time.perf_counter`, for work on several cores."""
 
+    def measure(work: Callable[[], T]) -> tuple[T, float]:
+        started_s = clock()
+        result = work()
+        return result, clock() - started_s
 
-def cpu_stopwatch(work: Callable[[], T]) -> tuple[T, float]:
-    """Measure wall time, for work on several cores."""
-    started_s = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - started_s
+    return measure
 
 
 def cuda_stopwatch(work: Callable[[], T]) -> tuple[T, float]:

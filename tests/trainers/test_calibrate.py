@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -22,9 +21,8 @@ from netbench.trainers.calibrate import (
     WARM_UP_RUNS,
     TooSlow,
     activation_bytes,
-    core_stopwatch,
-    cpu_stopwatch,
     cuda_stopwatch,
+    host_stopwatch,
     repeat,
 )
 from netbench.trainers.layers.gpt import GPTBlock
@@ -111,18 +109,21 @@ def test_what_takes_longer_than_there_is_time_is_given_up() -> None:
     assert len(runs.lengths) == 1
 
 
-@pytest.mark.parametrize(
-    ("stopwatch", "clock"), [(core_stopwatch, "process_time"), (cpu_stopwatch, "perf_counter")]
-)
-def test_stopwatches_of_a_cpu_read_their_clock_before_and_after(
-    stopwatch: Callable[..., Any], clock: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One core by its own time, several by that of the wall; the result comes back."""
+def test_the_stopwatch_of_a_host_reads_its_clock_before_and_after() -> None:
+    """The result of the work comes back."""
     runs = Runs(2.5)
-    monkeypatch.setattr(time, clock, runs.clock)
-    other = {"process_time": "perf_counter", "perf_counter": "process_time"}[clock]
-    monkeypatch.setattr(time, other, lambda: pytest.fail(f"{other} was read"))
-    assert stopwatch(runs.run) == ({"whole": 2.5, "half": 1.25}, 2.5)
+    assert host_stopwatch(runs.clock)(runs.run) == ({"whole": 2.5, "half": 1.25}, 2.5)
+
+
+@pytest.mark.parametrize(("threads", "clock"), [(1, "process_time"), (2, "perf_counter")])
+def test_one_core_is_timed_by_its_own_time_and_several_by_that_of_the_wall(
+    threads: int, clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    asked: list[object] = []
+    monkeypatch.setattr(calibrate, "host_stopwatch", asked.append)
+    calibrate._open({"device": "cpu", "threads": threads})
+    assert asked == [getattr(time, clock)]
 
 
 def test_the_stopwatch_of_a_gpu_waits_for_the_stream_at_both_ends(
@@ -223,7 +224,7 @@ def test_the_process_ends_with_its_controller() -> None:
 
 def test_a_layer_beyond_this_machine_s_memory_is_skipped() -> None:
     """On a CPU, whose allocator refuses a matrix of 4 TB."""
-    bench = calibrate.DeviceBench(torch.device("cpu"), cpu_stopwatch)
+    bench = calibrate.DeviceBench(torch.device("cpu"), host_stopwatch(time.perf_counter))
     order = {"op": "layer", "hidden": 1_000_000, "heads": 1, "sequence": 1, "micro_batch": 1}
     found = bench.serve({**order, "dtype": "fp32", "budget_s": 1.0})
     assert found == {"event": "skipped", "reason": "out of memory"}
@@ -231,7 +232,7 @@ def test_a_layer_beyond_this_machine_s_memory_is_skipped() -> None:
 
 def test_out_of_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest can still be measured."""
-    bench = calibrate.DeviceBench(torch.device("cpu"), cpu_stopwatch)
+    bench = calibrate.DeviceBench(torch.device("cpu"), host_stopwatch(time.perf_counter))
 
     def fail(order: object) -> object:
         raise torch.OutOfMemoryError("CUDA out of memory")

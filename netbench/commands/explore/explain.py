@@ -26,13 +26,7 @@ from netbench.commands.options import (
     picture_option,
     placement_seed_option,
 )
-from netbench.commands.output import (
-    check_formats,
-    check_writable,
-    plain_console,
-    print_warning,
-    results_option,
-)
+from netbench.commands.output import check_writable, plain_console, print_warning, results_option
 from netbench.commands.run.simulation import plot_simulation, warn_of_impairments
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.plan.build import build_plan
@@ -106,8 +100,7 @@ def command(
     """
     from netbench.simulator import simulate  # numba: not for --help
 
-    check_writable(trace, plot)
-    check_formats(plot)
+    check_writable(trace, pictures=[plot])
     plan = find_plan(what, results)
     if plan is None:
         scenario = load_scenario(what)

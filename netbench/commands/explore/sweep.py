@@ -14,13 +14,7 @@ from rich.console import Console
 from netbench.commands.explore.base import Base, base_options
 from netbench.commands.explore.vary import NETWORK_VARIABLES, Variable, parse_vary
 from netbench.commands.options import FILE, QuantityType, picture_option
-from netbench.commands.output import (
-    check_formats,
-    check_writable,
-    heading,
-    wide_console,
-    write_file,
-)
+from netbench.commands.output import check_writable, heading, wide_console, write_file
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.errors import PlanError, UsageError
 from netbench.plan.model import Plan
@@ -67,8 +61,7 @@ def command(
     Rows are the values of the first variable, columns the systems, or with one system the values
     of the last variable. Efficiency is the time of compute alone, divided by the iteration's time.
     """
-    check_writable(csv, plot)
-    check_formats(plot)
+    check_writable(csv, pictures=[plot])
     _check(base, variables, plot)
     console = wide_console()
     sweep = _simulate(console, base, variables)

@@ -15,12 +15,13 @@ from netbench.commands.net.hosts import (
     check_where,
     clear_hosts,
     host_table,
+    inventory_option,
     open_console,
     open_fleet,
     wait,
 )
 from netbench.commands.net.shell import describe
-from netbench.commands.options import FILE, QuantityType
+from netbench.commands.options import QuantityType
 from netbench.errors import UsageError
 from netbench.network.remote.agent.messages import MAX_LEASE_S
 from netbench.network.remote.facts import settings
@@ -50,12 +51,7 @@ def _lease(text: str) -> float | None:
 
 @click.command("apply")
 @click.argument("scenario", metavar="SCENARIO")
-@click.option(
-    "--inventory",
-    type=FILE,
-    metavar="FILE",
-    help="The hosts, in the order of the scenario's nodes (YAML).",
-)
+@inventory_option
 @click.option(
     "--testbed",
     type=click.Choice(PERSISTENT_REQUESTS),

@@ -109,6 +109,13 @@ def open_console() -> Console:
     return wide_console(TABLE_COLUMNS)
 
 
+inventory_option = click.option(
+    "--inventory",
+    type=FILE,
+    metavar="FILE",
+    help="The hosts, in the order of the scenario's nodes (YAML).",
+)
+
 LOCAL = "local"
 """Value of `--testbed` for a persistent network of this machine."""
 
@@ -128,12 +135,7 @@ def nodes_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([LOCAL]),
             help="The persistent network of this machine.",
         ),
-        click.option(
-            "--inventory",
-            type=FILE,
-            metavar="FILE",
-            help="The hosts, in the order of the scenario's nodes (YAML).",
-        ),
+        inventory_option,
         click.argument("scenario", metavar="SCENARIO"),
     ):
         command = option(command)

@@ -10,7 +10,8 @@ import click
 from netbench.commands.options import FILE
 from netbench.commands.output import plain_table, wide_console
 from netbench.errors import UsageError
-from netbench.testbed.ssh.inventory import Host, inventory_json_schema, load_inventory
+from netbench.testbed.ssh.host import Host
+from netbench.testbed.ssh.inventory import inventory_json_schema, load_inventory
 
 
 @click.command("inventory")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from netbench.commands.net.hosts import nodes_options, open_endpoints
 from netbench.commands.options import FILE, PERCENT
-from netbench.commands.output import check_formats, check_writable, wide_console
+from netbench.commands.output import check_writable, wide_console
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.probing.measure import Endpoints, Pace, measure
 from netbench.network.probing.measure import Progress as Observer
@@ -64,8 +64,7 @@ def command(
     with --all. Figures are printed as measured / expected. TCP and UDP port 26262 must be open
     between the hosts meanwhile. Exit code 3: a figure is outside its tolerance.
     """
-    check_writable(csv, plot)
-    check_formats(plot)
+    check_writable(csv, pictures=[plot])
     console = wide_console()
     with (
         open_endpoints(scenario, inventory) as (wanted, names, endpoints),

@@ -10,13 +10,7 @@ from typing import Any
 import click
 
 from netbench.commands.options import FILE, NUMBERS, aliased_option
-from netbench.commands.output import (
-    check_formats,
-    check_writable,
-    exit_code,
-    results_option,
-    wide_console,
-)
+from netbench.commands.output import check_writable, exit_code, results_option, wide_console
 from netbench.commands.run.execution import execute
 from netbench.commands.run.placed import check_placements, is_file, place_plans
 from netbench.commands.run.selection import Selection, check_script
@@ -222,8 +216,7 @@ def _check_options(
         )
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
-    check_writable(Path(trace) if simulated and trace else None, plot)
-    check_formats(plot)
+    check_writable(Path(trace) if simulated and trace else None, pictures=[plot])
 
 
 def _placed(

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from netbench.commands.options import FILE, aliased_option
 from netbench.commands.output import (
-    check_formats,
     check_writable,
     print_verdict,
     results_option,
@@ -95,8 +94,7 @@ def command(
     Simulated times are means over the seeds. DT-FM's cost is the quantity that scheduler dtfm
     minimises. The lower bound is searched last, for as long as one search.
     """
-    check_writable(csv, plot, map_path, output)
-    check_formats(plot, map_path)
+    check_writable(csv, output, pictures=[plot, map_path])
     console = wide_console()
     searches = _searches(request, schedulers, num_seeds)
     warn_of_impairments(console, [request.listed().network])

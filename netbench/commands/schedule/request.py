@@ -13,7 +13,7 @@ from rich.console import Console
 
 from netbench import units
 from netbench.commands.options import FILE, SETTING_OPTIONS, QuantityType, aliased_option
-from netbench.commands.output import check_formats, check_writable, plain_console, wide_console
+from netbench.commands.output import check_writable, plain_console, wide_console
 from netbench.commands.schedule.interruption import Interrupted, never
 from netbench.scenario import load_scenario
 from netbench.units import counted
@@ -159,8 +159,7 @@ def output_options(function: Command) -> Command:
     def command(
         *args: Any, output: Path | None, plot: Path | None, as_json: bool, **others: Any
     ) -> Any:
-        check_writable(output, plot)
-        check_formats(plot)
+        check_writable(output, pictures=[plot])
         wanted = Output(file=output, picture=plot, as_json=as_json)
         return function(*args, output=wanted, **others)
 

@@ -89,30 +89,7 @@ def run_plans(
     before any session starts if no trainer runs a plan.
     """
     check_emulable(plans)
-    testbed = setup.testbed
-    controller = _Controller(plans, testbed, open_store, observer)
-
-    def start(index: int, plan: Experiment) -> SessionProcess:
-        job = {
-            "plan": experiment_to_json(plan),
-            "finished": list(finished.get(experiment_hash(plan), ())),
-            "ssh": setup.ssh,
-            "tolerance": TOLERANCE[testbed],
-            "rank_environment": ({"LD_PRELOAD": str(setup.preload)} if setup.preload else {}),
-            "trace": setup.trace,
-        }
-        num_ranks = len(plan.device_nodes)
-        return start_session(testbed, setup.machine, job, num_ranks, controller.queue_for(index))
-
-    todo = [
-        plan for plan in plans if len(finished.get(experiment_hash(plan), ())) < plan.iterations
-    ]
-    side_by_side = MAX_SESSIONS if testbed == "guest-virtual" else 1
-    try:
-        controller.follow(todo, start, min(side_by_side, os.cpu_count() or 1))
-        return controller.conclude()
-    finally:
-        controller.close()
+    return _Controller(plans, setup, open_store, finished, observer).run()
 
 
 def check_emulable(plans: Sequence[Experiment]) -> None:
@@ -199,13 +176,15 @@ class _Controller:
     def __init__(
         self,
         plans: Sequence[Experiment],
-        testbed: str,
+        setup: SessionSetup,
         open_store: Callable[[Environment], RunStore],
+        finished: Mapping[str, Sequence[int]],
         observer: Observer,
     ) -> None:
         self._plans = {experiment_hash(plan): plan for plan in plans}
-        self._testbed = testbed
+        self._setup = setup
         self._open_store = open_store
+        self._finished = {key: list(finished.get(key, ())) for key in self._plans}
         self._observer = observer
         self._store: RunStore | None = None
         self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
@@ -213,30 +192,48 @@ class _Controller:
         self._started: list[Experiment] = []
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
 
-    def queue_for(self, session: int) -> Callable[[dict[str, Any] | None], None]:
-        return lambda event: self._events.put((session, event))
-
-    def follow(
-        self,
-        plans: Sequence[Experiment],
-        start: Callable[[int, Experiment], SessionProcess],
-        limit: int,
-    ) -> None:
-        """Run a session for every plan, `limit` at once, and handle their events.
+    def run(self) -> Path:
+        """Run a session for every unfinished plan, and record their events and the verdict.
 
         Raises TestbedError if one fails. No session is left running.
         """
-        waiting = deque(enumerate(plans))
+        waiting = deque(
+            plan for key, plan in self._plans.items() if len(self._finished[key]) < plan.iterations
+        )
+        side_by_side = MAX_SESSIONS if self._setup.testbed == "guest-virtual" else 1
+        limit = min(side_by_side, os.cpu_count() or 1)
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < limit:
-                    index, plan = waiting.popleft()
-                    self._started.append(plan)
-                    self._running[index] = start(index, plan)
+                    self._start(waiting.popleft())
                 self._next_event()
+            assert self._store is not None
+            self._store.append_verdict()
+            return self._store.path
         finally:
             for session in self._running.values():
                 session.close()
+            if self._store is not None:
+                self._store.close()
+
+    def _start(self, plan: Experiment) -> None:
+        index, setup = len(self._started), self._setup
+        job = {
+            "plan": experiment_to_json(plan),
+            "finished": self._finished[experiment_hash(plan)],
+            "ssh": setup.ssh,
+            "tolerance": TOLERANCE[setup.testbed],
+            "rank_environment": ({"LD_PRELOAD": str(setup.preload)} if setup.preload else {}),
+            "trace": setup.trace,
+        }
+        self._started.append(plan)
+        self._running[index] = start_session(
+            setup.testbed,
+            setup.machine,
+            job,
+            len(plan.device_nodes),
+            lambda event: self._events.put((index, event)),
+        )
 
     def _next_event(self) -> None:
         try:
@@ -251,7 +248,8 @@ class _Controller:
         if index not in self._running:
             return
         if event is None or event["event"] == "error":
-            what = event["message"] if event else f"the {self._testbed} session ended unexpectedly"
+            ended = f"the {self._setup.testbed} session ended unexpectedly"
+            what = event["message"] if event else ended
             tail = self._running[index].console_tail(booted=event is not None)
             raise TestbedError(f"{what}{tail}{self._kept()}")
         if event["event"] == "done":
@@ -286,7 +284,7 @@ class _Controller:
         self._store = self._open_store(
             Environment(
                 kernel=event["kernel"],
-                mode=self._testbed,
+                mode=self._setup.testbed,
                 scale=next(iter(self._plans.values())).scale,
                 versions=event["versions"],
                 machine=machine_name(),
@@ -340,13 +338,3 @@ class _Controller:
             return ""
         folder = self._store.path.parent
         return f"\nFinished iterations are kept in {folder}; continue with --resume {folder}"
-
-    def conclude(self) -> Path:
-        """Record the verdict. Return the record file."""
-        assert self._store is not None
-        self._store.append_verdict()
-        return self._store.path
-
-    def close(self) -> None:
-        if self._store is not None:
-            self._store.close()

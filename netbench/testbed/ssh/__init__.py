@@ -1,6 +1,6 @@
 """Machines reached over SSH.
 
-- `inventory` reads host files; `machines` connects to the hosts with paramiko.
+- `inventory` reads files of hosts (`host`); `machines` connects to them with paramiko.
 - `openssh` asks OpenSSH for its configuration; `known_hosts` reads the keys it trusts.
 - `local_sshd` runs an sshd in every node of this machine.
 """

@@ -21,8 +21,7 @@ from netbench.scenario.schema import NAME, Section
 from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.testbed.ssh import openssh
-
-SSH_PORT = 22
+from netbench.testbed.ssh.host import SSH_PORT, Host
 
 KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 """Default files of OpenSSH for host keys."""
@@ -37,41 +36,6 @@ HOP = re.compile(
 
 MAX_INTERFACE_CHARACTERS = 15
 """Longest name of an interface: IFNAMSIZ - 1 of linux/if.h."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Host:
-    """A machine and how to log in there.
-
-    keys: private keys to try; none = OpenSSH's default ones. use_agent: also try the keys of the
-    SSH agent at agent_socket (None = SSH_AUTH_SOCK). only_named: of the agent's keys, try only
-    those whose public half is beside a key of `keys`. jump: host through which to connect. sudo:
-    `user` may use sudo without a password (root needs none). data_addresses: IPv4 and IPv6 on the
-    network to shape; none = the address at which the host accepts SSH, as the host sees it.
-    interface: "" = the one that has the first data address. known_as: name in known_hosts; "" =
-    address and port.
-    """
-
-    name: str
-    address: str
-    user: str
-    port: int = SSH_PORT
-    keys: tuple[Path, ...] = ()
-    use_agent: bool = True
-    agent_socket: Path | None = None
-    only_named: bool = False
-    jump: Host | None = None
-    sudo: bool = True
-    python: str = "python3"
-    data_addresses: tuple[str, ...] = ()
-    interface: str = ""
-    known_as: str = ""
-
-    @property
-    def login(self) -> str:
-        """`user@address:port`."""
-        address = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{self.user}@{address}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,18 +280,8 @@ class _Reader:
         except TestbedError as error:
             raise self._source.error(keys, f'"{name}" {error}') from error
         self._asked_known_hosts += found.known_hosts
-        return Host(
-            name=name,
-            address=found.address,
-            port=found.port,
-            user=found.user,
-            keys=found.keys,
-            use_agent=found.use_agent,
-            agent_socket=found.agent_socket,
-            only_named=found.only_named,
-            jump=self._jump(keys, found.jump if isinstance(jump, str | None) else jump, depth),
-            known_as=found.host_key_alias,
-        )
+        jump = found.jump if isinstance(jump, str | None) else jump
+        return replace(found.host, jump=self._jump(keys, jump, depth))
 
     def _jump(self, keys: Keys, jump: JumpChoice, depth: int = 0) -> Host | None:
         """Return the last jump host; it refers to the one before it."""

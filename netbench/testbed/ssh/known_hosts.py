@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netbench.errors import TestbedError
-from netbench.testbed.ssh.inventory import SSH_PORT, Host
+from netbench.testbed.ssh.host import SSH_PORT, Host
 
 USER_FILE = Path("~/.ssh/known_hosts")
 """Default file to which OpenSSH adds keys."""

@@ -22,7 +22,7 @@ from netbench.testbed.interface import NodeAddress
 from netbench.testbed.local import SCRATCH, LocalTestbed
 from netbench.testbed.machine.packages import find_command
 from netbench.testbed.namespaces import checked, kill_all, namespace_path
-from netbench.testbed.ssh.inventory import Host
+from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.machines import Hosts
 from netbench.testbed.ssh.nodes import SshChannel
 

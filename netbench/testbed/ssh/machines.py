@@ -20,7 +20,7 @@ import paramiko
 
 from netbench.errors import TestbedError
 from netbench.network.nodes import at_once
-from netbench.testbed.ssh.inventory import Host
+from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.known_hosts import KnownHosts
 from netbench.testbed.ssh.nodes import FAILURES, SshNode, at_last, what_failed
 

@@ -20,7 +20,7 @@ import paramiko
 from netbench.errors import TestbedError
 from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Completed
 from netbench.testbed.lines import LineBuffer, last_lines
-from netbench.testbed.ssh.inventory import Host
+from netbench.testbed.ssh.host import Host
 from netbench.units import format_bytes
 
 PUT_TIMEOUT_S = 60.0

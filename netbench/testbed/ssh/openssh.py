@@ -9,34 +9,27 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from netbench.errors import TestbedError
 from netbench.testbed.machine.packages import find_command
+from netbench.testbed.ssh.host import Host
 
 TIMEOUT_S = 20.0
 """Deadline of `ssh -G`, seconds. It takes 10 ms, unless the config has `Match exec` or canonical
 names."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Destination:
-    """Resolved argument of `ssh`. keys: existing ones. jump: in the syntax of ProxyJump.
+class Destination(NamedTuple):
+    """Resolved argument of `ssh`.
 
-    agent_socket: None = that of SSH_AUTH_SOCK. only_named: of the agent's keys, only those of
-    `keys`. host_key_alias: name in known_hosts, "" = the address and port.
+    host: without jump hosts; its keys exist. jump: in the syntax of ProxyJump. known_hosts: files
+    with host keys.
     """
 
-    address: str
-    port: int
-    user: str
-    keys: tuple[Path, ...]
-    use_agent: bool
-    agent_socket: Path | None
-    only_named: bool
+    host: Host
     jump: str
-    host_key_alias: str
     known_hosts: tuple[Path, ...]
 
 
@@ -71,7 +64,8 @@ def look_up(
         agent = ""
     files = [_expand(name, tokens) for name in settings.get("identityfile", [])]
     known = setting("userknownhostsfile").split() + setting("globalknownhostsfile").split()
-    return Destination(
+    host = Host(
+        name=destination,
         address=setting("hostname"),
         port=int(setting("port")),
         user=setting("user"),
@@ -79,10 +73,9 @@ def look_up(
         use_agent=settings.get("identityagent", [""])[0] != "none",
         agent_socket=_expand(agent, tokens) if agent else None,
         only_named=setting("identitiesonly") == "yes",
-        jump=setting("proxyjump"),
-        host_key_alias=setting("hostkeyalias"),
-        known_hosts=tuple(_expand(name, tokens) for name in known),
+        known_as=setting("hostkeyalias"),
     )
+    return Destination(host, setting("proxyjump"), tuple(_expand(name, tokens) for name in known))
 
 
 def _run(command: Sequence[str]) -> str:

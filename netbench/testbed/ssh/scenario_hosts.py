@@ -14,7 +14,8 @@ from netbench.network.remote.fleet import Fleet
 from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario import Scenario
 from netbench.scenario.sharing import num_routers
-from netbench.testbed.ssh.inventory import Host, Inventory, ssh_ports
+from netbench.testbed.ssh.host import Host
+from netbench.testbed.ssh.inventory import Inventory, ssh_ports
 from netbench.testbed.ssh.machines import Hosts
 
 ADDRESS_DEADLINE_S = 120.0

@@ -11,7 +11,8 @@ import pytest
 from netbench.commands.net import hosts as commands
 from netbench.network.remote.agent import host
 from netbench.scenario import Scenario
-from netbench.testbed.ssh.inventory import Host, Inventory
+from netbench.testbed.ssh.host import Host
+from netbench.testbed.ssh.inventory import Inventory
 from netbench.testbed.ssh.scenario_hosts import ScenarioHosts
 from tests.fake_machines import FakeMachines
 from tests.networks import ADDRESSES

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import ScenarioError, UsageError
-from netbench.testbed.ssh.inventory import Host, Inventory, inventory_json_schema, load_inventory
+from netbench.testbed.ssh.host import Host
+from netbench.testbed.ssh.inventory import Inventory, inventory_json_schema, load_inventory
 
 needs_ssh = pytest.mark.skipif(
     shutil.which("ssh") is None, reason="the OpenSSH client is not installed (make ssh-packages)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import TestbedError
-from netbench.testbed.ssh.inventory import Host
+from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.known_hosts import KnownHosts, fingerprint, known_as
 from tests.sshd_here import make_key
 

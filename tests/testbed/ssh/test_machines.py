@@ -23,7 +23,7 @@ import pytest
 from netbench.errors import TestbedError
 from netbench.testbed import lines
 from netbench.testbed.ssh import machines, nodes
-from netbench.testbed.ssh.inventory import Host
+from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.machines import CONNECT_TIMEOUT_S, Hosts
 from tests.ports import free_port
 from tests.sshd_here import Sshd, make_key, write_script

@@ -1,0 +1,43 @@
+"""A machine to reach over SSH."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SSH_PORT = 22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A machine and how to log in there.
+
+    keys: private keys to try; none = OpenSSH's default ones. use_agent: also try the keys of the
+    SSH agent at agent_socket (None = SSH_AUTH_SOCK). only_named: of the agent's keys, try only
+    those whose public half is beside a key of `keys`. jump: host through which to connect. sudo:
+    `user` may use sudo without a password (root needs none). data_addresses: IPv4 and IPv6 on the
+    network to shape; none = the address at which the host accepts SSH, as the host sees it.
+    interface: "" = the one that has the first data address. known_as: name in known_hosts; "" =
+    address and port.
+    """
+
+    name: str
+    address: str
+    user: str
+    port: int = SSH_PORT
+    keys: tuple[Path, ...] = ()
+    use_agent: bool = True
+    agent_socket: Path | None = None
+    only_named: bool = False
+    jump: Host | None = None
+    sudo: bool = True
+    python: str = "python3"
+    data_addresses: tuple[str, ...] = ()
+    interface: str = ""
+    known_as: str = ""
+
+    @property
+    def login(self) -> str:
+        """`user@address:port`."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.user}@{address}:{self.port}"
