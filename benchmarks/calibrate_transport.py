@@ -107,7 +107,7 @@ def fit(
 
     def fitted(factors: NDArray[np.float64]) -> TransportProfile:
         values = dict(zip(names, (start * factors).tolist(), strict=True))
-        return dataclasses.replace(transport, **values)
+        return transport.model_copy(update=values)
 
     best = gauss_newton(lambda x: errors(transfers, fitted(x)), np.ones(len(start)), steps=4)
     return fitted(best)
@@ -117,7 +117,7 @@ def fit_all(transfers: Sequence[Transfer]) -> dict[str, TransportProfile]:
     """Fit the profile of every backend."""
     rows = {name: [t for t in transfers if t.backend == name] for name in ("gloo", "nccl")}
     gloo = fit(rows["gloo"], load_transport("gloo"), ("host_bps", "max_window_bytes"))
-    nccl = dataclasses.replace(load_transport("nccl"), max_window_bytes=gloo.max_window_bytes)
+    nccl = load_transport("nccl").model_copy(update={"max_window_bytes": gloo.max_window_bytes})
     return {"gloo": gloo, "nccl": fit(rows["nccl"], nccl, ("host_bps",))}
 
 

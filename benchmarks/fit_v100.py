@@ -263,7 +263,7 @@ def fit_megatron(bench: Bench, transport: TransportProfile) -> tuple[Constants, 
 
     def errors(x: Floats) -> Floats:
         constants = Constants(layer_s={"megatron": float(x[0])})
-        inside = dataclasses.replace(transport, inside_node_bps=float(x[1]))
+        inside = transport.model_copy(update={"inside_node_bps": float(x[1])})
         return bench.errors(Simulator(constants=constants, transport=inside), FITTED_ON, TENSOR)
 
     layer_s, inside_bps = gauss_newton(errors, np.array([17e-3, 130e9])).tolist()
@@ -351,7 +351,7 @@ def calibrate(times: Times, pool: Executor, transport: TransportProfile) -> Cali
             collective_s=zero3[ZERO3_MICRO_BATCH].constants.collective_s,
         )
     )
-    found = dataclasses.replace(transport, inside_node_bps=inside_bps)
+    found = transport.model_copy(update={"inside_node_bps": inside_bps})
     flops = sequence_flops(load_scenario(FITTED_ON[0]).workload) / layer_s
     plain, head = (
         bench.errors(

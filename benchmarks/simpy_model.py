@@ -8,7 +8,6 @@ start; `never_slow` removes it from the simulator too.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator
 
 import numpy as np
@@ -23,7 +22,7 @@ Process = Generator[simpy.Event, object, None]
 
 def never_slow(transport: TransportProfile) -> TransportProfile:
     """Return the transport without slow start: its first window holds everything."""
-    return dataclasses.replace(transport, first_window_segments=10**12)
+    return transport.model_copy(update={"first_window_segments": 10**12})
 
 
 class Flow:

@@ -16,25 +16,27 @@ from netbench.transport.profile import load_transport
 from netbench.workload.costs import Stage
 from tests.networks import one_region
 
-NO_LIMITS = dataclasses.replace(
-    load_transport("nccl"),
-    host_bps=math.inf,
-    first_window_segments=10**9,
-    max_window_bytes=math.inf,
-    sockets=1,
-    fifo_bytes=1 << 50,
+NO_LIMITS = load_transport("nccl").model_copy(
+    update={
+        "host_bps": math.inf,
+        "first_window_segments": 10**9,
+        "max_window_bytes": math.inf,
+        "sockets": 1,
+        "fifo_bytes": 1 << 50,
+    }
 )
 """A transport without windows or copies: links alone limit it. Headers stay."""
 
-NO_COSTS = dataclasses.replace(
-    load_transport("nccl"),
-    header_bytes=0,
-    ethernet_bytes=0,
-    inside_node_bps=math.inf,
-    host_bps=math.inf,
-    max_window_bytes=math.inf,
-    first_window_segments=10**12,
-    window_factor=1e12,
+NO_COSTS = load_transport("nccl").model_copy(
+    update={
+        "header_bytes": 0,
+        "ethernet_bytes": 0,
+        "inside_node_bps": math.inf,
+        "host_bps": math.inf,
+        "max_window_bytes": math.inf,
+        "first_window_segments": 10**12,
+        "window_factor": 1e12,
+    }
 )
 """A transport without headers, copies, windows or slow start."""
 

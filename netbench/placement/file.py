@@ -7,7 +7,6 @@ position of each error.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,12 +18,13 @@ import numpy as np
 from pydantic import Field
 
 from netbench import __version__
-from netbench.errors import PlanError, RecordError, ScenarioError, nearest
+from netbench.errors import PlanError, ScenarioError, nearest
 from netbench.placement.plan_problem import Request
 from netbench.placement.problem import Grid
 from netbench.plan.build import choose_network
 from netbench.plan.model import Layout, Plan
 from netbench.plan.serial import network_to_json
+from netbench.records import content_hash
 from netbench.scenario import list_scenarios, load_scenario
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.model import Scenario, Setting
@@ -33,9 +33,6 @@ from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.systems import examples, find_variant
 from netbench.units import counted
-
-HASH_DIGITS = 12
-"""Hexadecimal digits of a scenario's hash: 48 bits."""
 
 DEVICE_SEPARATOR = ":"
 """Separator between a node's name and the index of its device."""
@@ -104,8 +101,7 @@ def device_names(scenario: Scenario) -> tuple[str, ...]:
 def scenario_hash(scenario: Scenario, network: str = "") -> str:
     """Return a hash of everything that a placement depends on: nodes, devices and network."""
     nodes = [[n.name, n.region, n.device, n.num_devices, n.nic_bps] for n in scenario.nodes]
-    text = json.dumps([nodes, network_to_json(choose_network(scenario, network))])
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    return content_hash(json.dumps([nodes, network_to_json(choose_network(scenario, network))]))
 
 
 def placed_text(placed: Placed) -> str:
@@ -137,14 +133,6 @@ def placed_text(placed: Placed) -> str:
     rows = [json.dumps([names[device] for device in lane]) for lane in placed.grid]
     pipelines = ",\n".join(f"    {row}" for row in rows)
     return "\n".join(["{", *lines, '  "pipelines": [', pipelines, "  ]", "}"]) + "\n"
-
-
-def write_placed(placed: Placed, path: Path) -> None:
-    """Write the file. Raises RecordError where it cannot be written."""
-    try:
-        path.write_text(placed_text(placed), encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 Whole = Annotated[int, Field(gt=0)]

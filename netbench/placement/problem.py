@@ -131,10 +131,6 @@ class Improvement:
     stage_layers: tuple[int, ...] = ()
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
     """Limits of a search. Time only truncates it: the seed decides the sequence of candidates.
@@ -146,7 +142,7 @@ class Budget:
     seconds: float = math.inf
     evaluations: float = math.inf
     progress: Callable[[Improvement], None] | None = None
-    interrupted: Callable[[], bool] = _never
+    interrupted: Callable[[], bool] = lambda: False
 
     def over(self, elapsed_s: float, num_evaluated: int) -> bool:
         """Return whether a search of this time and number of candidates has to end."""

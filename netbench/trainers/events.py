@@ -74,10 +74,6 @@ class Recorder:
     _spans: _Spans = field(default_factory=_Spans)
     _watchers: dict[object, _Watcher] = field(default_factory=dict)
 
-    @property
-    def is_on(self) -> bool:
-        return self._events is not None
-
     def begin(self, *, on_gpu: bool = False) -> None:
         """Record from now on. on_gpu: a span ends when the GPU has finished its work."""
         self._events, self._on_gpu = [], on_gpu

@@ -7,7 +7,6 @@ them, and a plan embeds what the trainers need (`plan.model.Transport`).
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
@@ -20,21 +19,19 @@ from netbench.scenario.validate import validate
 PROFILES = Path(__file__).parent / "profiles"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmulationValues:
+class EmulationValues(Section):
     """Values that the trainers use where they differ from the simulator's.
 
     window_bytes, slice_bytes, max_slices: as in `TransportProfile`; slices of rings, too.
     """
 
-    window_bytes: int
-    slice_bytes: int
-    max_slices: int
+    window_bytes: Bytes = Field(alias="window", examples=["0B"])
+    slice_bytes: Bytes = Field(alias="slice", examples=["4MiB"])
+    max_slices: Positive = Field(examples=["32"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransportProfile:
-    """One communication library over TCP on a host.
+class TransportProfile(Section):
+    """One communication library over TCP on a host. A file writes keys without their units.
 
     header_bytes, ethernet_bytes: IPv4 + TCP + timestamps inside the MTU, and Ethernet beside it.
     inside_node_bps: between two GPUs of one node. host_bps: limit of one connection between two
@@ -49,38 +46,6 @@ class TransportProfile:
     gloo: segment_bytes: longest message of its rings. overhead_bytes: what a message adds to its
     payload beside the frame of the announcement. 0, None: the library has none.
     """
-
-    header_bytes: int
-    ethernet_bytes: int
-    inside_node_bps: float
-    host_bps: float
-    channels: int
-    sockets: int
-    first_window_segments: int
-    max_window_bytes: float
-    retransmission_s: float
-    fifo_bytes: int
-    window_bytes: int
-    window_factor: float
-    slice_bytes: int = 0
-    max_slices: int = 0
-    ring_chunk_bytes: int = 0
-    ring_slices: int = 0
-    segment_bytes: int = 0
-    overhead_bytes: int = 0
-    emulation: EmulationValues | None = None
-
-
-class EmulationForm(Section):
-    """`EmulationValues` as written: without units in the names."""
-
-    window_bytes: Bytes = Field(alias="window", examples=["0B"])
-    slice_bytes: Bytes = Field(alias="slice", examples=["4MiB"])
-    max_slices: Positive = Field(examples=["32"])
-
-
-class TransportForm(Section):
-    """`TransportProfile` as written: without units in the names, and with its source."""
 
     header_bytes: Bytes = Field(alias="header", examples=["52B"])
     ethernet_bytes: Bytes = Field(alias="ethernet", examples=["14B"])
@@ -100,7 +65,7 @@ class TransportForm(Section):
     ring_slices: int = Field(default=0, examples=["2"], ge=0)
     segment_bytes: Bytes = Field(default=0, alias="segment", examples=["1MiB"])
     overhead_bytes: Bytes = Field(default=0, alias="overhead", examples=["96B"])
-    emulation: EmulationForm | None = None
+    emulation: EmulationValues | None = None
     source: str = ""
 
 
@@ -120,8 +85,4 @@ def load_transport(name: str) -> TransportProfile:
 
 def read_transport(path: Path) -> TransportProfile:
     """Read a profile from a file. Raises ScenarioError with the file, line and key of an error."""
-    form = validate(read_source(path), TransportForm)
-    values = form.model_dump(exclude={"emulation", "source"})
-    if form.emulation is not None:
-        values["emulation"] = EmulationValues(**form.emulation.model_dump())
-    return TransportProfile(**values)
+    return validate(read_source(path), TransportProfile)

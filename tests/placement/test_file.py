@@ -19,7 +19,6 @@ from netbench.placement.file import (
     placed_text,
     read_placed,
     scenario_hash,
-    write_placed,
 )
 from netbench.placement.plan_problem import Request
 from netbench.plan.serial import plan_hash
@@ -94,7 +93,7 @@ def test_what_is_written_is_read_again(
     (folder / "pair.yaml").write_text(YAML)
     scenario = load_scenario(str(folder / "pair.yaml"))
     written = placed(scenario, order, variant=variant)
-    write_placed(written, folder / "placement.json")
+    (folder / "placement.json").write_text(placed_text(written))
     found = read_placed(folder / "placement.json", scenario)
     assert plan_hash(found.plan()) == plan_hash(written.plan())
     assert placed_text(found) == placed_text(written)
@@ -106,10 +105,10 @@ def test_plans_that_were_compared_are_counted_where_there_are_any(
 ) -> None:
     """Only files from a search over plans have this key."""
     path, given = tmp_path / "placement.json", placed(scenario, list(range(8)))
-    write_placed(given, path)
+    path.write_text(placed_text(given))
     assert "num_layouts" not in path.read_text()
     assert read_placed(path, scenario).num_layouts is None
-    write_placed(dataclasses.replace(given, num_layouts=210), path)
+    path.write_text(placed_text(dataclasses.replace(given, num_layouts=210)))
     found = read_placed(path, scenario)
     assert (found.num_layouts, found.num_evaluated) == (210, 12)
 
@@ -124,7 +123,9 @@ def test_devices_have_the_names_of_their_nodes(scenario: Scenario) -> None:
 
 def test_a_row_is_a_pipeline(scenario: Scenario, tmp_path: Path) -> None:
     """Rows list devices stage by stage, without ranks or indices."""
-    write_placed(placed(scenario, [4, 0, 5, 1, 6, 2, 7, 3]), tmp_path / "placement.json")
+    (tmp_path / "placement.json").write_text(
+        placed_text(placed(scenario, [4, 0, 5, 1, 6, 2, 7, 3]))
+    )
     assert json.loads((tmp_path / "placement.json").read_text())["pipelines"] == [
         ["node1", "node0:0"],
         ["node2", "node0:1"],
@@ -136,7 +137,7 @@ def test_a_row_is_a_pipeline(scenario: Scenario, tmp_path: Path) -> None:
 def test_a_name_alone_is_a_free_device_of_the_node(scenario: Scenario, tmp_path: Path) -> None:
     """Devices that the file names elsewhere are not taken."""
     path = tmp_path / "placement.json"
-    write_placed(placed(scenario, list(range(8))), path)
+    path.write_text(placed_text(placed(scenario, list(range(8)))))
     rows = [["node0", "node0"], ["node0:0", "node0"], ["node1", "node2"], ["node3", "node4"]]
     found = read_placed(edited(path, pipelines=rows), scenario)
     assert found.grid.tolist() == [[1, 2], [0, 3], [4, 5], [6, 7]]
@@ -172,7 +173,7 @@ def test_what_is_wrong_is_said_with_its_place(
 ) -> None:
     """The error has file, line, key, what was found and what was expected."""
     path = tmp_path / "placement.json"
-    write_placed(placed(scenario, list(range(8))), path)
+    path.write_text(placed_text(placed(scenario, list(range(8)))))
     with pytest.raises(ScenarioError) as error:
         read_placed(edited(path, **changes), scenario)
     assert message in str(error.value)

@@ -12,12 +12,13 @@ from netbench.simulator import simulate_collective
 from netbench.transport.profile import load_transport
 
 GOODPUT = (1500 - 52) / (1500 + 14)
-FREE = dataclasses.replace(
-    load_transport("nccl"),
-    channels=1,
-    host_bps=math.inf,
-    first_window_segments=10**9,
-    max_window_bytes=math.inf,
+FREE = load_transport("nccl").model_copy(
+    update={
+        "channels": 1,
+        "host_bps": math.inf,
+        "first_window_segments": 10**9,
+        "max_window_bytes": math.inf,
+    }
 )
 MIB = 1 << 20
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -17,13 +16,14 @@ from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, TaskKind, TaskTimeline
 from netbench.transport.profile import TransportProfile, load_transport
 
-FREE = dataclasses.replace(
-    load_transport("nccl"),
-    channels=1,
-    host_bps=math.inf,
-    first_window_segments=10**9,
-    max_window_bytes=math.inf,
-    sockets=1,
+FREE = load_transport("nccl").model_copy(
+    update={
+        "channels": 1,
+        "host_bps": math.inf,
+        "first_window_segments": 10**9,
+        "max_window_bytes": math.inf,
+        "sockets": 1,
+    }
 )
 MIB = 1 << 20
 GOODPUT = (1500 - 52) / (1500 + 14)  # payload over what a 1500-byte MTU puts on the wire
@@ -387,7 +387,7 @@ def test_one_member_has_nothing_to_do(backend: str, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["all-reduce", "broadcast"])
 def test_a_host_that_is_slower_than_its_links_sets_the_pace(op: str) -> None:
-    slow = dataclasses.replace(FREE, host_bps=1e9 * GOODPUT)
+    slow = FREE.model_copy(update={"host_bps": 1e9 * GOODPUT})
     capped, _ = run(uniform(8, 5e-3, 10e9), op, 64 * MIB, transport=slow)
     linked, _ = run(uniform(8, 5e-3, 1e9), op, 64 * MIB)
     assert capped == pytest.approx(linked)
@@ -405,7 +405,7 @@ def slow_start_s(size: float, window: float, rtt: float, bytes_per_s: float) -> 
 @pytest.mark.parametrize("sockets", [1, 16])
 @pytest.mark.parametrize(("d", "rate"), [(1e-3, 1e9), (10e-3, 1e9), (50e-3, 5e9)])
 def test_new_connections_start_slowly(sockets: int, d: float, rate: float) -> None:
-    transport = dataclasses.replace(FREE, first_window_segments=10, sockets=sockets)
+    transport = FREE.model_copy(update={"first_window_segments": 10, "sockets": sockets})
     first, bytes_per_s = 10 * 1448 * sockets, rate * GOODPUT / 8
     done, _ = run(uniform(2, d, rate), "p2p", 64 * MIB, transport=transport)
     expected = slow_start_s(64 * MIB, first, 2 * d, bytes_per_s) + d
@@ -418,12 +418,12 @@ def test_new_connections_start_slowly(sockets: int, d: float, rate: float) -> No
 
 def test_without_a_round_trip_idleness_costs_nothing() -> None:
     """Two steps of half the bytes, on connections that time out at once."""
-    impatient = dataclasses.replace(FREE, retransmission_s=0.0)
+    impatient = FREE.model_copy(update={"retransmission_s": 0.0})
     done, _ = run(uniform(2, 0.0, 1e9), "all-reduce", 1e6, transport=impatient)
     assert done == pytest.approx(np.full((1, 2), 8 * 1e6 / (1e9 * GOODPUT)), rel=1e-6)
 
 
 def test_a_window_per_round_trip_is_all_that_a_socket_carries() -> None:
-    transport = dataclasses.replace(FREE, max_window_bytes=3e6, sockets=2)
+    transport = FREE.model_copy(update={"max_window_bytes": 3e6, "sockets": 2})
     done, _ = run(uniform(2, 50e-3, 10e9), "p2p", 600e6, transport=transport)
     assert done[0, 1] == pytest.approx(600e6 / (2 * 3e6) * 0.1 + 50e-3)

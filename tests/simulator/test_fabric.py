@@ -22,12 +22,13 @@ TRUNKS = Network(
     sharing="trunk",
     nic_bps=(math.inf,) * 4,
 )
+MANY_SOCKETS = load_transport("nccl").model_copy(update={"sockets": 64})
 SOURCES, TARGETS = np.array([0, 0, 1, 2, 3, 0]), np.array([2, 3, 3, 1, 0, 1])
 
 
 def shared(network: Network) -> set[tuple[object, ...]]:
     """Resources of flows from SOURCES to TARGETS, without those of single connections."""
-    fabric = Fabric(network, [0, 1, 2, 3], dataclasses.replace(load_transport("nccl"), sockets=64))
+    fabric = Fabric(network, [0, 1, 2, 3], MANY_SOCKETS)
     fabric.paths(SOURCES, TARGETS)
     return {key for key in fabric.resources if key[0] != "host"}
 
@@ -40,7 +41,7 @@ def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:
 
 def test_a_trunk_has_the_rate_of_its_link() -> None:
     """A lone flow gets all of it: 200 and 100 Mbit/s, less headers, as bytes per second."""
-    fabric = Fabric(TRUNKS, [0, 1, 2, 3], dataclasses.replace(load_transport("nccl"), sockets=64))
+    fabric = Fabric(TRUNKS, [0, 1, 2, 3], MANY_SOCKETS)
     paths = fabric.paths(SOURCES, TARGETS)
     expected = np.array([2e8, 2e8, 2e8, 1e8, 1e8, 1e9]) / 8 * 1448 / 1514
     np.testing.assert_allclose(fabric.rate[paths], expected)

@@ -101,7 +101,7 @@ def test_one_communicator_copies_in_and_out_between_computations() -> None:
     plan = uniform_plan("dtfm-scheduled")
     copy_s = 0.002
     host_bps = plan.activation_bytes * 8 / copy_s
-    transport = dataclasses.replace(NO_COSTS, host_bps=host_bps)
+    transport = NO_COSTS.model_copy(update={"host_bps": host_bps})
     assert per_micro_batch_s(plan, transport) == pytest.approx(F + B + 4 * copy_s)
 
 
@@ -109,7 +109,7 @@ def test_without_buffers_a_message_takes_its_sender_and_its_receiver() -> None:
     """Rendezvous: the send lasts as long as the transfer, which starts with the receive."""
     bandwidth_bps = 4e9
     plan = uniform_plan("dtfm-scheduled", bandwidth_bps=bandwidth_bps)
-    none = dataclasses.replace(NO_COSTS, fifo_bytes=0, window_bytes=0, window_factor=0.0)
+    none = NO_COSTS.model_copy(update={"fifo_bytes": 0, "window_bytes": 0, "window_factor": 0.0})
     t = message_s(plan, bandwidth_bps)
     assert per_micro_batch_s(plan, none) == pytest.approx(F + B + 4 * t)
 
@@ -117,7 +117,7 @@ def test_without_buffers_a_message_takes_its_sender_and_its_receiver() -> None:
 def test_more_buffer_is_never_slower() -> None:
     plan = uniform_plan("dtfm-scheduled", one_way_delay_s=0.005, bandwidth_bps=2e9)
     times = [
-        iteration_s(plan, dataclasses.replace(NO_COSTS, fifo_bytes=size, window_factor=0.0))
+        iteration_s(plan, NO_COSTS.model_copy(update={"fifo_bytes": size, "window_factor": 0.0}))
         for size in (0, 1 << 20, 3 << 20, 5 << 20, 9 << 20, 1 << 30)
     ]
     assert times == sorted(times, reverse=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from netbench.commands.net.hosts import nodes_options, open_endpoints
 from netbench.commands.options import FILE, PERCENT
-from netbench.commands.output import check_writable, wide_console
+from netbench.commands.output import check_writable, wide_console, write_file
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.probing.measure import Endpoints, Pace, measure
 from netbench.network.probing.measure import Progress as Observer
@@ -21,7 +21,7 @@ from netbench.network.probing.verify import REAL_TIME_TOLERANCE, NetworkVerdict,
 from netbench.progress import open_progress
 from netbench.report.pictures.style import save_picture
 from netbench.report.tables.grid import rich_table
-from netbench.report.tables.matrix import Verification, matrix_figure, matrix_grid, write_csv
+from netbench.report.tables.matrix import Verification, matrix_figure, matrix_frame, matrix_grid
 from netbench.scenario.model import Network
 
 REASONS_SHOWN = 20
@@ -81,7 +81,7 @@ def command(
     )
     show(console, found, probe)
     if csv is not None:
-        write_csv(found, csv)
+        write_file(csv, matrix_frame(found).to_csv(index=False))
         console.print(f"figures: {csv}", soft_wrap=True)
     if plot is not None:
         save_picture(matrix_figure(found), plot)

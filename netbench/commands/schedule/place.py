@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.options import FIRST
-from netbench.commands.output import heading
+from netbench.commands.output import heading, write_file
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
@@ -32,7 +32,7 @@ from netbench.commands.schedule.search import (
     watching,
     with_bounds,
 )
-from netbench.errors import EXIT_INTERRUPTED
+from netbench.errors import EXIT_INTERRUPTED, RecordError
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
@@ -149,10 +149,10 @@ def system_text(plan: Plan) -> str:
 
 def keep(console: Console, placed: Placed, output: Path | None, plot: Path | None) -> None:
     """Write the placement to `output` and its map to `plot`, where given."""
-    from netbench.placement.file import write_placed
-
     if output is not None:
-        write_placed(placed, output)
+        from netbench.placement.file import placed_text
+
+        write_file(output, placed_text(placed), RecordError)
         console.print(f"placement: {output}", soft_wrap=True)
     if plot is not None:
         from netbench.report.pictures.placement_map import placement_figure

@@ -69,10 +69,6 @@ class Bound:
     stage_layers: tuple[int, ...]
     proved: bool
 
-    def gap(self, found_s: float) -> float:
-        """Return the relative distance of `found_s` above the bound."""
-        return found_s / self.seconds - 1
-
 
 def lower_bounds(
     problems: Sequence[Problem],

@@ -21,7 +21,7 @@ from netbench.report.page.simulated import (
     TRANSFERS,
     read_table,
 )
-from netbench.report.tables.comparison import Comparison, compare, run_source
+from netbench.report.tables.comparison import compare, run_source
 from netbench.report.tables.grid import Grid, bullet, markdown
 from netbench.report.tables.run import provenance, run_markdown
 from netbench.report.tables.throughput import TESTBEDS
@@ -174,20 +174,14 @@ def _pipelines_emulated(run: Run) -> str:
     means = ", ".join(
         f"{fmean(some):.0%} in the {len(some)} cells of {name}" for name, some in errors.items()
     )
+    times = {(r.network, r.name, r.workload.micro_batch): r.found.mean_s for r in rows if r.found}
     lines = [
         f"Run {run.run_id}, without warm-up iterations.",
         f"Mean absolute difference of the simulated times of the same plans: {means}.",
         *provenance(run),
     ]
     bullets = "\n".join(f"- {line}" for line in lines)
-    return f"\nEmulated:\n\n{markdown(emulated_pipelines(rows))}\n\n{bullets}\n"
-
-
-def emulated_pipelines(rows: Sequence[Comparison]) -> Grid:
-    """Emulated seconds: a row per network, a column per schedule and micro-batch."""
-    return _by_network(
-        {(r.network, r.name, r.workload.micro_batch): r.found.mean_s for r in rows if r.found}
-    )
+    return f"\nEmulated:\n\n{markdown(_by_network(times))}\n\n{bullets}\n"
 
 
 def pipelines(table: pd.DataFrame) -> Grid:

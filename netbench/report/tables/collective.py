@@ -172,10 +172,6 @@ def _gloo_all_gather(on: _Uniform) -> float:
     return on.ring(2 * (on.n - 1), on.size / on.n / 2)
 
 
-def _gloo_all_to_all(on: _Uniform) -> float:
-    return 2 * on.d + on.tau(on.size / on.n, on.n - 1)
-
-
 _GLOO: dict[str, Callable[[_Uniform], float]] = {
     "p2p": lambda on: 2 * on.d + on.tau(on.size),
     "all-reduce": _gloo_all_reduce,
@@ -185,7 +181,7 @@ _GLOO: dict[str, Callable[[_Uniform], float]] = {
     "reduce-scatter": _gloo_all_reduce,
     # The others are ready for the broadcast before the root has the sum.
     "central-ps": lambda on: _gloo_reduce(on) + _gloo_broadcast(on) - on.d,
-    "sharded-ps": lambda on: _gloo_all_to_all(on) + _gloo_all_gather(on),
+    "sharded-ps": lambda on: 2 * on.d + on.tau(on.size / on.n, on.n - 1) + _gloo_all_gather(on),
 }
 
 

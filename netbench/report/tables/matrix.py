@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netbench.errors import UsageError
@@ -137,12 +136,9 @@ def _rows(found: Verification, *, by_region: bool) -> dict[tuple[str, str], dict
         if shared and check.quantity != "goodput_bps":
             continue
         srcs, dsts = _ends(check)
-        if by_region:
-            names = (_regions(found, srcs), _regions(found, dsts))
-        else:
-            names = (_nodes(found, srcs), _nodes(found, dsts))
-        name = (names[0], f"{names[1]} ({check.kind})" if shared else names[1])
-        row, key = rows.setdefault(name, {}), (check.quantity, check.streams)
+        names = _regions if by_region else _nodes
+        ends = names(found, srcs), names(found, dsts) + (f" ({check.kind})" if shared else "")
+        row, key = rows.setdefault(ends, {}), (check.quantity, check.streams)
         if key not in row or _badness(check) > _badness(row[key]):
             row[key] = check
     return rows
@@ -190,14 +186,6 @@ def matrix_frame(found: Verification) -> pd.DataFrame:
             for check in found.checks
         ]
     ).astype({"packets": "Int64"})
-
-
-def write_csv(found: Verification, path: Path) -> None:
-    """Write `matrix_frame` to a file. Raises UsageError if it cannot be written."""
-    try:
-        matrix_frame(found).to_csv(path, index=False)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error}") from None
 
 
 def matrix_figure(found: Verification) -> Figure:

@@ -22,6 +22,7 @@ from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.testbed.ssh import openssh
 from netbench.testbed.ssh.host import SSH_PORT, Host
+from netbench.units import counted
 
 KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
 """Default files of OpenSSH for host keys."""
@@ -50,8 +51,8 @@ class Inventory:
         """Return the hosts of `count` nodes. Raises UsageError if there are fewer."""
         if len(self.hosts) < count:
             raise UsageError(
-                f"{shown_path(self.path)}: has {len(self.hosts)} "
-                f"{'host' if len(self.hosts) == 1 else 'hosts'}, the scenario needs {count}; "
+                f"{shown_path(self.path)}: has {counted(len(self.hosts), 'host')}, the scenario "
+                f"needs {count}; "
                 f"add {count - len(self.hosts)}, or take nodes out of the scenario"
             )
         return self.hosts[:count]

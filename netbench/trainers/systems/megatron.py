@@ -27,7 +27,6 @@ class MegatronRank:
         tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
         rank = plan.placement.index(world.rank)
         pipeline, stage, _ = position_of(plan, rank)
-        self._plan = plan
         chunk_bytes = plan.stages[stage].gradient_bytes / plan.num_chunks
         self._slices = count_slices(plan, chunk_bytes)
         # A ring cuts the gradients into a part per replica, and each part into slices.
