@@ -14,7 +14,7 @@ from netbench.commands.net.hosts import nodes_options, open_endpoints
 from netbench.commands.options import FILE, PERCENT
 from netbench.commands.output import check_writable, wide_console, write_file
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
-from netbench.network.probing.measure import Endpoints, Pace, measure
+from netbench.network.probing.measure import Pace, measure
 from netbench.network.probing.measure import Progress as Observer
 from netbench.network.probing.samples import all_pairs, sample_links
 from netbench.network.probing.verify import REAL_TIME_TOLERANCE, NetworkVerdict, evaluate
@@ -22,7 +22,6 @@ from netbench.progress import open_progress
 from netbench.report.pictures.style import save_picture
 from netbench.report.tables.grid import rich_table
 from netbench.report.tables.matrix import Verification, matrix_figure, matrix_frame, matrix_grid
-from netbench.scenario.model import Network
 
 REASONS_SHOWN = 20
 
@@ -70,8 +69,14 @@ def command(
         open_endpoints(scenario, inventory) as (wanted, names, endpoints),
         observing(console) as progress,
     ):
-        network = wanted.network
-        probe = _measured(endpoints, network, everything, streams, tolerance, progress)
+        network, shared = wanted.network, endpoints.shared_clock
+        samples = (
+            all_pairs(network, streams) if everything else sample_links(network, streams=streams)
+        )
+        # Samples on one machine would compete for it.
+        pace = Pace(concurrent=not shared, measured_s=MEASURED_S)
+        measured = measure(network, samples, endpoints, pace=pace, progress=progress)
+    probe = evaluate(measured, network, tolerance=tolerance, shared_clock=shared)
     found = Verification(
         title=wanted.name,
         checks=probe.checks,
@@ -87,23 +92,6 @@ def command(
         save_picture(matrix_figure(found), plot)
         console.print(f"picture: {plot}", soft_wrap=True)
     return 0 if probe.trustworthy else EXIT_NOT_TRUSTWORTHY
-
-
-def _measured(
-    endpoints: Endpoints,
-    network: Network,
-    everything: bool,
-    streams: int,
-    tolerance: float,
-    progress: Observer,
-) -> NetworkVerdict:
-    """Measure and judge. Delays are judged one way on a shared clock, else by round trips only."""
-    samples = all_pairs(network, streams) if everything else sample_links(network, streams=streams)
-    shared = endpoints.shared_clock
-    # Samples on one machine would compete for it.
-    pace = Pace(concurrent=not shared, measured_s=MEASURED_S)
-    measurements = measure(network, samples, endpoints, pace=pace, progress=progress)
-    return evaluate(measurements, network, tolerance=tolerance, shared_clock=shared)
 
 
 @contextmanager

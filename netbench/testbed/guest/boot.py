@@ -186,8 +186,7 @@ def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
         init.write_text(CHECK_INIT.format(python=sys.executable, sleep_s=sleep_s, mark=CHECKED))
         init.chmod(0o755)
         command = [str(kernel), "mem=256M", "rootfstype=hostfs", "ro", f"init={init}"]
-        command += [f"uml_dir={scratch}"]
-        command += ["con=null", "con0=null,fd:1", "ssl=null"]
+        command += [f"uml_dir={scratch}", "con=null", "con0=null,fd:1", "ssl=null"]
         command += ["time-travel=inf-cpu"] if virtual_time else []
         start_s = time.monotonic()
         try:

@@ -119,7 +119,10 @@ def build(
         excludes = [f"--exclude={pattern}" for pattern in _UNUSED_SOURCES]
         unpack = ("tar", "-xf", str(source.tarball), "--strip-components=1", *excludes)
         _run(unpack, cwd=tree, log=log)
-        _patch(recipe, tree, work, log)
+        if recipe.patch:
+            patch = work / "guest-kernel.patch"
+            patch.write_text(recipe.patch, encoding="utf-8")
+            _run(("patch", "-p1", "--batch", "--forward", "-i", str(patch)), cwd=tree, log=log)
         _configure(recipe, tree, objects, work, log)
         num_objects = 0
 
@@ -159,13 +162,6 @@ def ineffective_options(asked: str, result: str) -> tuple[str, ...]:
 
 def _make(tree: Path, objects: Path) -> tuple[str, ...]:
     return ("make", "-C", str(tree), "ARCH=um", f"O={objects}")
-
-
-def _patch(recipe: Recipe, tree: Path, work: Path, log: TextIO) -> None:
-    if recipe.patch:
-        file = work / "guest-kernel.patch"
-        file.write_text(recipe.patch, encoding="utf-8")
-        _run(("patch", "-p1", "--batch", "--forward", "-i", str(file)), cwd=tree, log=log)
 
 
 def _configure(recipe: Recipe, tree: Path, objects: Path, work: Path, log: TextIO) -> None:

@@ -21,7 +21,7 @@ from netbench.scenario.model import Network
 from netbench.testbed import namespaces
 from netbench.testbed.interface import NodeAddress
 from netbench.testbed.persistent.shells import serve_line
-from netbench.testbed.runs.launch import Emit, carry_out, report_phase
+from netbench.testbed.runs.launch import Emit, carry_out, phase
 from netbench.testbed.runs.shaping import shape, tune
 
 HOSTS = Path("/run/netbench-hosts")
@@ -36,15 +36,13 @@ def serve(job: Mapping[str, Any], emit: Emit) -> None:
     """Build the network of a job and serve commands; does not return. Raises NetbenchError."""
     network = network_from_json(job["network"])
     nodes = network_addresses(network, job["node_names"])
-    report_phase(emit, "nodes", 0, len(nodes))
-    namespaces.build(nodes, network.mtu_bytes, namespaces.gateways(network))
-    report_phase(emit, "nodes", len(nodes), len(nodes))
+    with phase(emit, "nodes", len(nodes)):
+        namespaces.build(nodes, network.mtu_bytes, namespaces.gateways(network))
     write_hosts(nodes, network.num_nodes)
     reached = namespaces.namespace_nodes(nodes)
-    report_phase(emit, "shape", 0, len(nodes))
-    tune(reached, nodes, network, 1.0)
-    shape(reached, nodes, network, 1.0)
-    report_phase(emit, "shape", len(nodes), len(nodes))
+    with phase(emit, "shape", len(nodes)):
+        tune(reached, nodes, network, 1.0)
+        shape(reached, nodes, network, 1.0)
     lines = [_open_line(line) for line in job["lines"]]
     threads = [threading.Thread(target=serve_line, args=(line, nodes)) for line in lines]
     for thread in threads:

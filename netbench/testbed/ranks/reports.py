@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -39,6 +39,13 @@ DEEPSPEED = re.compile(
 )
 """DeepSpeed, `ThroughputTimer.stop` of deepspeed/utils/timer.py: samples of the global batch."""
 
+PRINTED = {
+    "Megatron-LM": MEGATRON,
+    "DeepSpeed's pipeline": DEEPSPEED_PIPELINE,
+    "DeepSpeed": DEEPSPEED,
+}
+"""Kind of report -> the line that the library prints."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
@@ -59,15 +66,13 @@ def read_line(line: str, batch: int) -> Report | None:
 
     Raises TestbedError for a malformed report.
     """
-    for reader in READERS:
-        if report := reader(line, batch):
-            if not (math.isfinite(report.iteration_s) and report.iteration_s > 0):
-                raise _bad(line, f"an iteration of {report.iteration_s} s")
-            return report
-    return None
+    report = _read_json(line) or _read_printed(line, batch)
+    if report and not (math.isfinite(report.iteration_s) and report.iteration_s > 0):
+        raise _bad(line, f"an iteration of {report.iteration_s} s")
+    return report
 
 
-def _read_json(line: str, batch: int) -> Report | None:
+def _read_json(line: str) -> Report | None:
     if not line.lstrip().startswith("{"):
         return None
     try:
@@ -100,41 +105,23 @@ def _read_json(line: str, batch: int) -> Report | None:
     )
 
 
-def _read_megatron(line: str, batch: int) -> Report | None:
-    found = MEGATRON.search(line)
-    return found and Report(
-        kind="Megatron-LM",
-        iteration=int(found["iteration"]),
-        iteration_s=float(found["ms"]) / 1e3,
-        loss=float(found["loss"]) if found["loss"] else None,
-    )
+def _read_printed(line: str, batch: int) -> Report | None:
+    for kind, pattern in PRINTED.items():
+        if found := pattern.search(line):
+            values = {name: float(text) for name, text in found.groupdict().items() if text}
+            return Report(
+                kind=kind,
+                iteration=int(found["iteration"]),
+                iteration_s=_seconds(values, batch),
+                loss=values.get("loss"),
+            )
+    return None
 
 
-def _read_deepspeed_pipeline(line: str, batch: int) -> Report | None:
-    found = DEEPSPEED_PIPELINE.search(line)
-    return found and Report(
-        kind="DeepSpeed's pipeline",
-        iteration=int(found["iteration"]),
-        iteration_s=float(found["s"]),
-        loss=float(found["loss"]),
-    )
-
-
-def _read_deepspeed(line: str, batch: int) -> Report | None:
-    found = DEEPSPEED.search(line)
-    return found and Report(
-        kind="DeepSpeed",
-        iteration=int(found["iteration"]),
-        iteration_s=batch / (float(found["samples_per_s"]) or math.nan),
-    )
-
-
-READERS: tuple[Callable[[str, int], Report | None], ...] = (
-    _read_json,
-    _read_megatron,
-    _read_deepspeed_pipeline,
-    _read_deepspeed,
-)
+def _seconds(values: Mapping[str, float], batch: int) -> float:
+    if "ms" in values:
+        return values["ms"] / 1e3
+    return values["s"] if "s" in values else batch / (values["samples_per_s"] or math.nan)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -178,9 +178,12 @@ def carry_out(run: Callable[[Mapping[str, Any], Emit], None]) -> None:
             emit("error", message=str(error))
 
 
-def report_phase(emit: Emit, name: str, done: int, total: int) -> None:
-    """Report that `done` of `total` of step `name` is done."""
-    emit("phase", name=name, done=done, total=total)
+@contextmanager
+def phase(emit: Emit, name: str, total: int) -> Iterator[None]:
+    """Report the start of step `name`, with none of `total` done, and its end, with all."""
+    emit("phase", name=name, done=0, total=total)
+    yield
+    emit("phase", name=name, done=total, total=total)
 
 
 def _parse(line: str) -> dict[str, Any]:

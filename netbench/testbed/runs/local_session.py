@@ -23,7 +23,7 @@ from typing import Any
 from netbench.plan.experiment import experiment_from_json, rank_modules, runs_script
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.local import LocalTestbed, NamespaceTestbed, RankSetup
-from netbench.testbed.runs.launch import Emit, carry_out, report_phase
+from netbench.testbed.runs.launch import Emit, carry_out, phase
 from netbench.testbed.runs.session import run_session
 
 
@@ -38,19 +38,18 @@ def run(job: Mapping[str, Any], emit: Emit) -> None:
         from netbench.testbed.ssh.local_sshd import SshTestbed
 
         make = SshTestbed
-    report_phase(emit, "nodes", 0, num_nodes)
-    testbed = make(
-        plan.node_names,
-        plan.network,
-        name=job["testbed"],
-        tolerance=job["tolerance"],
-        ranks=RankSetup(
-            environment=job["rank_environment"],
-            scripts=runs_script(plan),
-            modules=sorted(rank_modules(plan)),
-        ),
-    )
-    report_phase(emit, "nodes", num_nodes, num_nodes)
+    with phase(emit, "nodes", num_nodes):
+        testbed = make(
+            plan.node_names,
+            plan.network,
+            name=job["testbed"],
+            tolerance=job["tolerance"],
+            ranks=RankSetup(
+                environment=job["rank_environment"],
+                scripts=runs_script(plan),
+                modules=sorted(rank_modules(plan)),
+            ),
+        )
     with closing(testbed):
         run_session(testbed, plan, job["finished"], emit, trace=job.get("trace", False))
     emit("done")

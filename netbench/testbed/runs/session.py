@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from netbench.testbed.interface import STORE_PORT, Testbed
 from netbench.testbed.ranks.elastic import PeerPool
 from netbench.testbed.ranks.pool import Message
 from netbench.testbed.ranks.scripts import ScriptPool
-from netbench.testbed.runs.launch import Emit
+from netbench.testbed.runs.launch import Emit, phase
 
 
 def run_session(
@@ -81,9 +80,9 @@ class _PlanSession:
         pool = PeerPool(self._testbed, self._plan)
         self._start(pool)
         # Before shaping: connections are set up at full speed, not at 1/scale of it.
-        with self._phase("connect", 1):
+        with phase(self._emit, "connect", 1):
             pool.connect(STORE_PORT)
-        with self._phase("prepare", 1):
+        with phase(self._emit, "prepare", 1):
             pool.prepare()
         self._shape()
         for index in range(self._last + 1):
@@ -111,22 +110,16 @@ class _PlanSession:
                 "(docs/own-trainer.md)"
             )
 
-    @contextmanager
-    def _phase(self, name: str, total: int) -> Iterator[None]:
-        self._emit("phase", name=name, done=0, total=total)
-        yield
-        self._emit("phase", name=name, done=total, total=total)
-
     def _start(self, pool: PeerPool | ScriptPool) -> None:
         total = pool.num_ranks
-        with self._phase("ranks", total):
+        with phase(self._emit, "ranks", total):
             pool.start(lambda done: self._emit("phase", name="ranks", done=done, total=total))
 
     def _shape(self) -> None:
         network, scale = self._plan.network, self._plan.scale
-        with self._phase("shape", network.num_nodes + num_routers(network)):
+        with phase(self._emit, "shape", network.num_nodes + num_routers(network)):
             self._testbed.shape(network, scale)
-        with self._phase("verify", 1):
+        with phase(self._emit, "verify", 1):
             probe = self._testbed.verify(network, scale)
         self._emit("probe", probe=probe)
 

@@ -35,11 +35,6 @@ def compute(seconds: float) -> None:
         time.sleep(seconds)
 
 
-def _compute_alone(seconds: float, passes: int) -> None:
-    """Occupy the device with layers that no other rank shares."""
-    compute(seconds)
-
-
 class VirtualStage:
     """Layers that compute nothing, with scaled boundary tensors: a `TrainedStage`.
 
@@ -59,7 +54,7 @@ class VirtualStage:
         optimizer_s: float,
         boundary_bytes: int,
         gradients: torch.Tensor,
-        occupy: Callable[[float, int], None] = _compute_alone,
+        occupy: Callable[[float, int], None] = lambda seconds, passes: compute(seconds),
         backward_passes: int = 1,
     ) -> None:
         self._forward_s = forward_s
