@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,11 +124,19 @@ def test_nothing_of_a_script_outlives_its_controller(
 
 
 def in_session(leader: int) -> list[str]:
-    """Processes of a session that live."""
-    listed = subprocess.run(
-        ["ps", "-s", str(leader), "-o", "stat=,args="], capture_output=True, text=True, check=False
-    )
-    return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
+    """Processes of a session that live on; one that was killed may take a while to end."""
+    deadline_s = time.monotonic() + 60.0
+    while True:
+        listed = subprocess.run(
+            ["ps", "-s", str(leader), "-o", "stat=,args="],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        alive = [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
+        if not alive or time.monotonic() > deadline_s:
+            return alive
+        time.sleep(0.02)
 
 
 def test_a_child_that_holds_the_output_does_not_hide_the_end(rank: Rank) -> None:
