@@ -18,13 +18,12 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 FIRST = (
-    "test_safety.py", "test_agent_in_guest.py", "test_guest_run.py", "test_guest_failures.py",
-    "test_in_guest.py", "test_wire_bytes.py", "trainers/test_parity.py",
-    "search/test_scheduler.py", "schedule/test_compare.py", "explore/test_explain.py",
-    "trainers/test_calibrate.py", "communication/test_collectives.py",
+    "test_safety.py", "test_guest_run.py", "trainers/test_parity.py", "test_agent_in_guest.py",
+    "test_in_guest.py", "test_guest_failures.py", "search/test_scheduler.py", "test_wire_bytes.py",
+    "test_verify_in_guest.py", "test_guest_sharded.py", "test_guest_pipelines.py",
+    "test_guest_peers.py", "test_guest_collective.py", "test_native_run.py",
 )  # fmt: skip
-"""Files that keep a core for a minute or more: at the end the others would wait for them. Three of
-them compile all that is compiled, while the trainers, which need nothing of it, are tested."""
+"""Files that keep a core for 10 s or more, longest first: at the end the others would wait."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -1,6 +1,7 @@
 """A session of which a peer is killed after the second iteration, inside a guest.
 
-Prints one JSON object: the session's iterations (variant, peers, who went, seconds, late start).
+`python peers_in_guest.py VARIANT` prints one JSON array: of each iteration the peers, who went, the
+seconds and the late start.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from contextlib import closing
 from typing import Any
 
 from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution
-from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
 from netbench.testbed.local import NamespaceTestbed, RankSetup
 from netbench.testbed.runs.session import run_session
@@ -23,38 +24,32 @@ VICTIM = 1
 
 
 def main() -> None:
-    plans = build_plans(
+    (plan,) = build_plans(
         load_scenario("example-two-labs"),
-        Choices(variants=["hivemind-sync", "hivemind"], layers=[8], batch=[16], seeds=[1]),
+        Choices(variants=sys.argv[1:], layers=[8], batch=[16], seeds=[1]),
         Execution(iterations=4, warmup_iterations=1),
     )
     iterations: list[dict[str, Any]] = []
 
     def emit(event: str, **fields: Any) -> None:
-        """Kill a rank of every plan."""
+        """Kill a rank after the second iteration."""
         if event == "iteration":
             iterations.append(fields)
             if fields["iteration"] == 1:
                 (pid,) = processes_in(f"n{VICTIM}")
                 os.kill(pid, signal.SIGKILL)
 
-    for plan in plans:
-        testbed = NamespaceTestbed(
-            plan.node_names,
-            plan.network,
-            name="guest-virtual",
-            tolerance=0.02,
-            ranks=RankSetup(environment={}),
-        )
-        with closing(testbed):
-            run_session(testbed, plan, (), emit)
-    names = {plan_hash(plan): plan.variant for plan in plans}
-    kept = ("peers", "gone", "iteration_s", "late_start_s", "sent_bytes")
-    found = [
-        {"variant": names[fields["plan_hash"]], **{key: fields[key] for key in kept}}
-        for fields in iterations
-    ]
-    print(json.dumps(found))
+    testbed = NamespaceTestbed(
+        plan.node_names,
+        plan.network,
+        name="guest-virtual",
+        tolerance=0.02,
+        ranks=RankSetup(environment={}),
+    )
+    with closing(testbed):
+        run_session(testbed, plan, (), emit)
+    kept = ("peers", "gone", "iteration_s", "late_start_s")
+    print(json.dumps([{key: fields[key] for key in kept} for fields in iterations]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ WORKLOAD = "{layers: 8, hidden: 256, heads: 8, sequence: 256, batch: 32, dtype: 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Plan, float]]:
-    """One boot: by variant, the plan and the seconds of the iteration after the warm-up."""
+    """By variant, the plan and the seconds of the iteration after the warm-up."""
     folder = tmp_path_factory.mktemp("zero3")
     return timed(run_uniform(folder, VARIANTS, speed="0.1TFLOPS", workload=WORKLOAD))
 
