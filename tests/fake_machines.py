@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from netbench.errors import TestbedError
+from netbench.network.remote import deployer
 from netbench.network.remote.agent import host, state, timer
 from netbench.network.remote.agent.host import AgentError
 from netbench.network.remote.agent.operations import OPERATIONS
@@ -26,14 +28,17 @@ FORMER = {"net.ipv4.tcp_rmem": "4096\t131072\t6291456", "net.ipv4.tcp_wmem": "40
 
 
 class FakeKernel:
-    """One interface, eth0, with just enough of `tc`, `ip` and /proc/sys.
+    """One interface, eth0 or as `name` says, with just enough of `tc`, `ip` and /proc/sys.
 
     broken: what tc says to a batch. commands: all that was run. Shaped, it shows what the real tc
     printed of the program `pair`.
     """
 
+    INDEX = 2
+
     def __init__(self, folder: Path) -> None:
         self.root: dict[str, Any] = DEFAULT
+        self.name = "eth0"
         self.segments = 65535
         self.broken = ""
         self.commands: list[str] = []
@@ -46,8 +51,15 @@ class FakeKernel:
     def setting(self, name: str) -> str:
         return self.sysctl.joinpath(*name.split(".")).read_text().rstrip("\n")
 
+    def ifindex(self, interface: str) -> int | None:
+        return self.INDEX if interface == self.name else None
+
+    def ifname(self, index: int) -> str | None:
+        return self.name if index == self.INDEX else None
+
     def run(self, argv: list[str], stdin: str = "") -> tuple[int, str, str]:
-        line = " ".join(argv)
+        line = " ".join(argv).replace(f" dev {self.name}", " dev eth0")
+        stdin = stdin.replace(f" dev {self.name}", " dev eth0")
         self.commands.append(line)
         if line == "tc -batch -":
             return self._load(stdin)
@@ -63,13 +75,14 @@ class FakeKernel:
         shown = {
             "tc -V": "tc utility, iproute2-6.1.0, libbpf 1.1.2\n",
             "tc -j qdisc show dev eth0": json.dumps([self.root]),
+            "tc -j qdisc show": json.dumps([{**self.root, "dev": self.name}]),
             "tc qdisc show dev eth0": f"qdisc {kind} {handle} root refcnt 2\n",
             "tc -s -j -batch -": (GOLDEN / "pair.tables.json").read_text()
             if ours
             else f"{json.dumps([self.root])}\n[]",
             "tc -d class show dev eth0": (GOLDEN / "pair.classes.txt").read_text() if ours else "",
             "ip -j -d link show dev eth0": json.dumps(
-                [{"ifindex": 2, "mtu": 1500, "gso_max_segs": self.segments}]
+                [{"ifindex": self.INDEX, "mtu": 1500, "gso_max_segs": self.segments}]
             ),
         }
         if line.startswith("ip -j route get"):
@@ -144,10 +157,14 @@ class FakeMachines:
         self._node = 0
         self._lock = threading.Lock()
         patch.setattr(state, "STATE", folder / "state")
+        patch.setattr(state, "MIRROR", folder / "mirror")
+        patch.setattr(deployer, "STATE_FOLDER", str(folder / "state"))
+        patch.setattr(timer, "SYSTEMD", folder / "none")
         patch.setattr(host, "run_tool", lambda *argv: self.kernels[self._node].run(*argv))
-        patch.setattr(host, "namespace", lambda: self._node)
+        patch.setattr(host, "namespace", lambda process="self": self._node)
         patch.setattr(host, "now_s", lambda: self.boottime_s)
-        patch.setattr(host, "ifindex", lambda interface: 2)
+        patch.setattr(host, "ifindex", lambda name: self.kernels[self._node].ifindex(name))
+        patch.setattr(host, "ifname", lambda index: self.kernels[self._node].ifname(index))
         patch.setattr(timer, "start", lambda record: None)
 
     @property
@@ -178,12 +195,17 @@ class FakeMachines:
             kept = {at: d for at, d in self.files.items() if not at[1].startswith(folder + "/")}
             self.files = {**kept, **{at: d for at, d in self.files.items() if at[0] != node}}
             return 0, "", ""
-        checksum = self.checksum or hashlib.sha256(self.files[node, argv[-1]]).hexdigest()
+        data = b"" if argv[-1] == os.devnull else self.files[node, argv[-1]]
+        checksum = self.checksum or hashlib.sha256(data).hexdigest()
         ssh = f"192.0.2.9 50000 192.0.2.{node + 1} 22"
         return 0, json.dumps([self.python, checksum, ssh]), ""
 
     def run_as_root(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         self._reach(node)
+        if argv[0] == "sh":  # `Deployer._armed`
+            copies = sorted(state.STATE.glob(f"*@{node}.zip"))
+            self.files.update({(node, str(copy)): b"" for copy in copies})
+            return 0, "\n".join(map(str, copies)), ""
         *_, path, operation = argv
         if (node, path) not in self.files:
             return 2, "", f"python3: can't open file '{path}': [Errno 2] No such file"

@@ -80,9 +80,12 @@ UNRESTORABLE = {
 
 
 def fleet(
-    name: str = "alice@laptop", run_as_root: Answer = run, machines: Sequence[Machine] = MACHINES
+    name: str = "alice@laptop",
+    run_as_root: Answer = run,
+    machines: Sequence[Machine] = MACHINES,
+    runs: tuple[str, ...] = (),
 ) -> Fleet:
-    owner = Owner(name=name, pid=os.getpid(), session=f"{name} {time.monotonic_ns()}")
+    owner = Owner(name=name, pid=os.getpid(), session=f"{name} {time.monotonic_ns()}", runs=runs)
     machines = [
         replace(machine, root=FakeNode(node, run_as_root)) for node, machine in enumerate(machines)
     ]
@@ -96,7 +99,8 @@ def snapshot(node: int, interface: str = "eth0") -> dict[str, str]:
     answer = run(node, ("sh", "-c", f"cd /proc/sys/net/ipv4; {script}"), shown)[1]
     qdiscs, sysctls, link = answer.split("===\n")
     here = f"@{Path(f'/run/netns/n{node}').stat().st_ino}."
-    left = sorted(path.name for path in Path("/run/netbench").glob("*") if here in path.name)
+    folders = (Path("/run/netbench"), Path("/dev/shm/netbench"))
+    left = sorted(path.name for f in folders for path in f.glob("*") if here in path.name)
     return {
         "qdisc": qdiscs,
         "sysctls": sysctls,
@@ -317,12 +321,12 @@ def check_queues(_: list[dict[str, str]]) -> Iterator[str]:
 
 
 def check_owners(before: list[dict[str, str]]) -> Iterator[str]:
-    """Two controllers at once: the first keeps all hosts. Its owner may take them over later."""
+    """Two controllers at once: the first keeps all hosts. Who knows its run may take them over."""
     machines, programs = MACHINES[:3], PROGRAMS[:3]
     with (
         fleet(machines=machines) as alice,
         fleet("bob@tower", machines=machines) as bob,
-        fleet(machines=machines) as alice_again,
+        fleet(machines=machines, runs=(alice.session,)) as alice_again,
     ):
         apply_to(alice, programs)
         for other in (bob, alice_again):

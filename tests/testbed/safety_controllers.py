@@ -74,6 +74,7 @@ def _become(output: Path, host: str, arguments: tuple[str, ...]) -> None:
     if ctypes.CDLL(None).unshare(CLONE_NEWUTS):
         raise OSError("no host name of its own")
     socket.sethostname(host)
+    os.environ["XDG_STATE_HOME"] = str(output.parent / host)
     with output.open("ab", buffering=0) as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())

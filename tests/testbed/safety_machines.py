@@ -169,6 +169,7 @@ class Machines(SshServers):
         root, first = self.root(node), self._first(node)
         left = [str(path) for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench.*")]
         left += [path.name for path in (root / STATE[1:]).iterdir()]
+        left += [str(path) for path in root.glob("dev/shm/netbench")]
         left += [name for name in self.processes(node).values() if not is_sshd(name)]
         lines = f"qdisc show dev {INTERFACE}\nfilter show dev {INTERFACE}\n"
         link = self.run(node, "ip", "-d", "link", "show", "dev", INTERFACE)

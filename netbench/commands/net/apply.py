@@ -27,6 +27,7 @@ from netbench.network.remote.agent.messages import MAX_LEASE_S
 from netbench.network.remote.facts import settings
 from netbench.network.remote.fleet import ARM_LEASE_S, Applied, Fleet
 from netbench.network.remote.preflight import Inspection, inspect
+from netbench.network.remote.runs import remember
 from netbench.progress import open_progress
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.machine.choose import PERSISTENT_REQUESTS
@@ -103,6 +104,8 @@ def command(
         wanted = hosts.scenario
         found = inspect(fleet, wanted.network, hosts.exempt_ports, replace=replace)
         check_deviations(console, hosts, found, anyway=anyway)
+        if not hold and not remember(inventory, fleet.session):
+            console.print("this run could not be recorded; to clear it, `net clear` needs --force")
         results = fleet.apply(
             [found.programs[node] for node in sorted(found.programs)],
             settings(wanted.network),

@@ -22,7 +22,7 @@ from netbench.testbed.persistent.client import find_persistent
 
 @click.command("clear")
 @nodes_options
-@click.option("--force", is_flag=True, help="Clear even what somebody else has shaped.")
+@click.option("--force", is_flag=True, help="Clear even what another run has shaped.")
 def command(scenario: str, inventory: Path | None, force: bool) -> int:
     """Restore qdiscs and settings of the hosts of SCENARIO that netbench changed, and only those.
 

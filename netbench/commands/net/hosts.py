@@ -80,14 +80,21 @@ def wait(seconds: float) -> bool:
 
 
 def clear_hosts(console: Console, fleet: Fleet) -> int:
-    """Clear what this command did; print and count the hosts that could not be cleared."""
+    """Clear what this command did; print and count the hosts that could not be cleared.
+
+    A host is as it was if its agent has read it back and found nothing else to say.
+    """
     results = fleet.clear("session")
     failed = {node: r for node, r in results.items() if not isinstance(r, Cleared)}
+    noted = {node: r.notes for node, r in results.items() if isinstance(r, Cleared) and r.notes}
     for node, error in failed.items():
         name = fleet.name(node)
         text = f"{name} was not cleared, and does it itself within {ARM_LEASE_S:g} s: {error}"
         console.print(text, soft_wrap=True)
-    console.print(f"{len(results) - len(failed)} of {len(results)} hosts are as they were")
+    for node, notes in noted.items():
+        console.print(f"{fleet.name(node)}: {'; '.join(notes)}", soft_wrap=True)
+    num_restored = len(results) - len(failed) - len(noted)
+    console.print(f"{num_restored} of {len(results)} hosts are as they were")
     return len(failed)
 
 

@@ -28,8 +28,8 @@ class Facts:
     tried. free_bytes: by folder. settings: sysctl -> value, None if this kernel lacks it.
     problem: why the interface was not found; then the fields below are unknown. qdisc: the root
     qdisc. foreign: it is neither the default nor netbench's. unrestorable: why --replace could not
-    restore it. shaped_by: who has a lease, as text. is_taken: the lease belongs to somebody else,
-    or to another process of this owner that still runs. routes: peer address -> interface through
+    restore it. shaped_by: who has a lease, as text. is_taken: the lease belongs to another run,
+    which is not one of the owner's that has ended. routes: peer address -> interface through
     which the peer is reached.
     """
 
@@ -71,9 +71,9 @@ class Facts:
         known = {key: value for key, value in answer.items() if key in names}
         if lease := answer.get("lease"):
             theirs = lease["owner"]
-            is_other = theirs["name"] != owner["name"] or lease["held"]
+            runs = () if lease["held"] else owner["runs"]
             known["shaped_by"] = lease["who"]
-            known["is_taken"] = is_other and theirs["session"] != owner["session"]
+            known["is_taken"] = theirs["session"] not in (owner["session"], *runs)
         return cls(addresses=addresses, ssh=ssh, **known)
 
 

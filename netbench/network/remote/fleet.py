@@ -96,14 +96,14 @@ class Cleared:
     lease: Lease | None
 
 
-def this_owner() -> Owner:
-    """Return this user on this machine, and a new session."""
+def this_owner(runs: tuple[str, ...] = ()) -> Owner:
+    """Return this user on this machine, and a new session. runs: see `Owner`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
         user = str(os.getuid())
     name = f"{user}@{socket.gethostname()}"
-    return Owner(name=name, pid=os.getpid(), session=secrets.token_hex(8))
+    return Owner(name=name, pid=os.getpid(), session=secrets.token_hex(8), runs=runs)
 
 
 class Fleet(AbstractContextManager["Fleet"]):
@@ -127,6 +127,11 @@ class Fleet(AbstractContextManager["Fleet"]):
         self._deadline_s = deadline_s
         self._step = step
         self._nodes = range(len(machines))
+
+    @property
+    def session(self) -> str:
+        """Return `Owner.session`: who has it may clear what this fleet leaves."""
+        return str(self._owner["session"])
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,7 +10,8 @@ from netbench.errors import UsageError
 from netbench.network.nodes import all_or_error, at_once
 from netbench.network.probing.measure import Endpoints
 from netbench.network.remote.deployer import Machine
-from netbench.network.remote.fleet import Fleet
+from netbench.network.remote.fleet import Fleet, this_owner
+from netbench.network.remote.runs import known_runs
 from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario import Scenario
 from netbench.scenario.sharing import num_routers
@@ -69,7 +70,7 @@ class ScenarioHosts:
             )
             for host, node in zip(self.nodes, self.hosts.nodes, strict=True)
         ]
-        return Fleet(machines, step=step)
+        return Fleet(machines, owner=this_owner(known_runs(self.inventory.path)), step=step)
 
     def offline_programs(self) -> dict[str, Program]:
         """Compile every host's tc configuration without contacting one, by name of the host.

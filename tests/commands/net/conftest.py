@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from netbench.commands.net import hosts as commands
-from netbench.network.remote.agent import host
 from netbench.scenario import Scenario
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.inventory import Inventory
@@ -48,8 +47,9 @@ hosts:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str, str]:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, str]:
     """Scenario and inventory, as the end of a command line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "pair.yaml").write_text(SCENARIO)
     (tmp_path / "hosts.yaml").write_text(INVENTORY)
     return str(tmp_path / "pair.yaml"), "--inventory", str(tmp_path / "hosts.yaml")
@@ -75,5 +75,4 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachines:
         )
 
     monkeypatch.setattr(commands, "open_scenario_hosts", open_hosts)
-    monkeypatch.setattr(host, "boot_id", lambda: f"boot of {host.namespace()}")
     return fakes

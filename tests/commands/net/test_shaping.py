@@ -5,19 +5,22 @@ The doubles hold, once shaped, what the real tc printed of node 0 of the network
 
 from __future__ import annotations
 
+import io
 import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from netbench.cli import run
 from netbench.commands.net import watch
-from netbench.commands.net.hosts import shortened
+from netbench.commands.net.hosts import clear_hosts, shortened
 from netbench.errors import NetworkError, TestbedError
 from netbench.network.probing.usage import Counters
-from netbench.network.remote.agent import host
+from netbench.network.remote.agent import host, state
+from netbench.network.remote.fleet import Fleet
 from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import compile_program
 from netbench.scenario import load_scenario
@@ -235,6 +238,53 @@ def test_clear_lists_every_host(
     assert "not cleared" in lines
     assert "if it is shaped it clears itself when its lease ends" in " ".join(lines.split())
     assert [kernel.root for kernel in nodes.kernels] == [DEFAULT] * 4
+
+
+def test_a_network_is_cleared_by_the_run_that_applied_it_or_by_force(
+    files: tuple[str, ...],
+    nodes: FakeMachines,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Another person with the same user and host name is told who has it, and until when."""
+    monkeypatch.setattr(Fleet, "_check", lambda *_: None)  # all doubles show what node 0 holds
+    mine, theirs = str(tmp_path / "mine"), str(tmp_path / "theirs")
+    for options in ([], ["--force"]):
+        monkeypatch.setenv("XDG_STATE_HOME", mine)
+        assert run(["net", "apply", *files]) == 0
+        monkeypatch.setenv("XDG_STATE_HOME", theirs)
+        assert run(["net", "apply", *files]) == 1
+        assert "eth0 is shaped by " in capsys.readouterr().out
+        assert run(["net", "clear", *files]) == 1
+        assert "--force clears it all the same" in " ".join(capsys.readouterr().out.split())
+        assert {kernel.root["handle"] for kernel in nodes.kernels} == {HANDLE}
+        monkeypatch.setenv("XDG_STATE_HOME", theirs if options else mine)
+        assert run(["net", "clear", *files, *options]) == 0
+        assert [kernel.root for kernel in nodes.kernels] == [DEFAULT] * 4
+
+
+def test_hosts_are_as_they_were_only_if_nothing_else_was_found(
+    nodes: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of one host went, and another is shaped by somebody else by now."""
+    monkeypatch.setattr(Fleet, "_check", lambda *_: None)
+    network = two_regions()
+    programs = [compile_program(network, node, ADDRESSES, "eth0") for node in range(4)]
+    console = Console(file=io.StringIO(), width=200)
+    machines = [nodes.machine(node) for node in range(4)]
+    with Fleet(machines) as fleet, Fleet(machines[:1]) as other:
+        fleet.apply(programs, {}, lease_s=30.0, release=False)
+        for path in state.paths("*@3.json"):
+            path.unlink()
+        other.clear("any")
+        other.apply(programs[:1], {}, lease_s=30.0, release=False)
+        assert clear_hosts(console, fleet) == 0
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "m0: eth0 is shaped by " in said
+    assert "m3: there was no record of what was before" in said
+    assert said.endswith("2 of 4 hosts are as they were\n")
+    assert [kernel.root for kernel in nodes.kernels[1:]] == [DEFAULT] * 3
 
 
 def test_long_lists_of_hosts_are_shortened() -> None:

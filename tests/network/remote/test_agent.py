@@ -151,8 +151,14 @@ def test_settings_are_shared_by_interfaces(
     kernel, name = node.kernels[0], "net.ipv4.tcp_rmem"
     state.STATE.mkdir()
     records: list[Any] = [
-        {"interface": interface, "boot_id": host.boot_id(), "sysctls": {}, "segments": None}
-        for interface in ("eth0", "eth1.7")
+        {
+            "ifindex": index,
+            "boot_id": host.boot_id(),
+            "interface": "",
+            "sysctls": {},
+            "segments": None,
+        }
+        for index in (3, 4)
     ]
     for record, size in zip(records, largest, strict=True):
         restore.set_sysctls(record, {name: f"4096 131072 {size}"})
@@ -164,43 +170,9 @@ def test_settings_are_shared_by_interfaces(
         record = records[number]
         assert int(kernel.setting(name).split()[2]) >= largest[number]
         restore.restore_sysctls(record, notes)
-        state.state_path(record["interface"]).unlink()
+        state.drop(record["ifindex"])
     assert kernel.setting(name) == FORMER[name]
     assert notes == []
-
-
-def test_two_interfaces_may_be_restored_at_once(node: FakeMachines) -> None:
-    """Neither relies on the other, which is leaving too."""
-    kernel, name = node.kernels[0], "net.ipv4.tcp_rmem"
-    state.STATE.mkdir()
-    for interface, size in (("eth0", 50_000_000), ("eth1", 60_000_000)):
-        record = {"interface": interface, "boot_id": host.boot_id(), "sysctls": {}}
-        restore.set_sysctls(record, {name: f"4096 131072 {size}"})
-        state.save({**record, "leaving": True})
-    notes: list[str] = []
-    for interface in ("eth0", "eth1"):
-        found = state.load(interface)
-        assert found is not None
-        restore.restore_sysctls(found, notes)
-    assert kernel.setting(name) == FORMER[name]
-    assert notes == []
-
-
-def test_an_interface_marks_itself_as_leaving_first(
-    node: FakeMachines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does so before it reads the settings of others."""
-    said: list[bool] = []
-
-    def read(record: Any, notes: list[str]) -> None:
-        found = state.load("eth0")
-        said.append(found is not None and "leaving" in found)
-
-    arm()
-    apply()
-    monkeypatch.setattr(restore, "restore_sysctls", read)
-    clear()
-    assert said == [True]
 
 
 @pytest.mark.parametrize("name", ["kernel.core_pattern", "net.ipv4/../../kernel", "net.ipv4.a-b"])
@@ -219,12 +191,14 @@ def test_only_names_of_interfaces_become_files(node: FakeMachines, name: str) ->
 
 
 def test_a_program_without_a_record_is_cleared_too(node: FakeMachines) -> None:
-    """A root with another handle is not touched."""
+    """By its handle, and it says what it could not know. A root with another handle stays."""
     kernel = node.kernels[0]
-    kernel.root = {"kind": "htb", "handle": HANDLE, "root": True, "options": {}}
-    assert clear("session") == {"cleared": False, "notes": [], "lease": None}
-    assert clear()["cleared"]
-    assert kernel.root == DEFAULT
+    for scope in ("session", "owner"):
+        kernel.root = {"kind": "htb", "handle": HANDLE, "root": True, "options": {}}
+        cleared = clear(scope)
+        assert cleared["cleared"]
+        assert "there was no record of what was before" in cleared["notes"][0]
+        assert kernel.root == DEFAULT
     kernel.root = foreign = {"kind": "htb", "handle": "1:", "root": True, "options": {}}
     assert not clear("any")["cleared"]
     assert kernel.root == foreign
@@ -238,7 +212,8 @@ def test_a_record_of_another_boot_is_dropped(
     monkeypatch.setattr(host, "boot_id", lambda: "another")
     assert state.load("eth0") is None
     assert timer.sweep() == ["eth0"]
-    assert list(state.STATE.iterdir()) == []
+    assert not state.STATE.exists()
+    assert not state.MIRROR.exists()
 
 
 def test_the_leftovers_of_a_dead_timer_are_swept(node: FakeMachines) -> None:
@@ -268,11 +243,11 @@ def test_a_state_that_cannot_be_written_stops_everything(
 ) -> None:
     """/run is full: nothing was changed, and the message says what is wrong."""
 
-    def full(self: Path, text: str) -> int:
+    def full(self: Path, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(host.AgentError, match=r"cannot write .*eth0@0\.json: No space left"):
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(host.AgentError, match=r"cannot write .*2@0\.json: No space left"):
         arm()
     assert not state.STATE.exists()
 
@@ -339,10 +314,12 @@ def test_a_renewed_lease_keeps_the_agent(
     file.touch()
     monkeypatch.setattr(sys, "argv", [str(file)])
     arm()
-    timer.end_lease("eth0", at_once=False)
+    record = state.load("eth0")
+    assert record is not None
+    assert not timer.end_lease(record)
     assert file.exists()
     node.boottime_s += 31
-    timer.end_lease("eth0", at_once=False)
+    timer.wait_for_end_of_lease(record)
     assert not file.parent.exists()
 
 
@@ -380,7 +357,7 @@ def test_a_root_that_was_restored_by_half_is_retried(
 def test_another_operation_is_waited_for(node: FakeMachines, monkeypatch: Any) -> None:
     """The wait is limited."""
     monkeypatch.setattr(state, "LOCK_S", 0.1)
-    with state.locked("eth0"), pytest.raises(host.AgentError, match="another operation has held"):
+    with state.locked(), pytest.raises(host.AgentError, match="another operation has held"):
         arm()
     arm()
 

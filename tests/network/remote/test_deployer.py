@@ -44,10 +44,11 @@ def machine(
     answer: Answer,
     start: Callable[[int, Sequence[str]], Channel] | None = None,
     write: Callable[[int, bytes, str], None] | None = None,
+    python: str = sys.executable,
 ) -> Machine:
     """This machine. answer, write: for the login user; start: for root."""
     node, root = FakeNode(0, answer, write=write), FakeNode(0, run, start)
-    return Machine(name="here", python=sys.executable, node=node, root=root)
+    return Machine(name="here", python=python, node=node, root=root)
 
 
 @pytest.fixture
@@ -128,3 +129,39 @@ def test_a_full_folder_is_recognised_in_any_language(tmp_path: Path) -> None:
     with pytest.raises(NetworkError, match="no room for the agent"):
         some.send(0)
     assert languages == ["C"] * len(deployer.FOLDERS)
+
+
+def test_without_room_the_agent_that_the_host_keeps_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disks are full, and the host is shaped. Its copy stays there."""
+    monkeypatch.setattr(deployer, "STATE_FOLDER", str(tmp_path))
+    armed = tmp_path / "2@0.zip"
+
+    def full(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        return (1, "", "No space left on device") if "mktemp" in argv else run(node, argv, stdin)
+
+    some = Deployer([machine(full)])
+    with pytest.raises(NetworkError, match="no room for the agent"):
+        some.send(0)
+    armed.write_bytes(deployer.agent_zip())
+    assert some.send(0).path == str(armed)
+    with pytest.raises(deployer.AgentRefused, match=r"not root|Errno|interface"):
+        some.ask(0, "show", {"interface": "nowhere-at-all-0"})
+    some.remove(0)
+    assert armed.exists()
+
+
+def test_a_python_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends well, but does not answer."""
+    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
+
+    def write(node: int, data: bytes, path: str) -> None:
+        Path(path).write_bytes(data)
+
+    some = Deployer([machine(run, write=write, python="/bin/echo")])
+    with pytest.raises(NetworkError) as caught:
+        some.send(0)
+    assert str(caught.value).startswith("`/bin/echo` is not a Python: asked for its version it ")
+    assert "name one in the inventory (`python:`)" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,11 @@ def machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachines:
     return FakeMachines(monkeypatch, tmp_path, NUM_MACHINES)
 
 
-def fleet(machines: FakeMachines, name: str = "alice@laptop", session: str = "one") -> Fleet:
+def fleet(
+    machines: FakeMachines, name: str = "alice@laptop", session: str = "one", *runs: str
+) -> Fleet:
     hosts = [machines.machine(node) for node in range(len(machines.kernels))]
-    owner = Owner(name=name, pid=7, session=session)
+    owner = Owner(name=name, pid=7, session=session, runs=runs)
     return Fleet(hosts, owner=owner)
 
 
@@ -43,7 +46,7 @@ def apply(some: Fleet, programs: list[Program] = PROGRAMS, **options: Any) -> An
 def is_as_before(machines: FakeMachines, node: int) -> bool:
     kernel = machines.kernels[node]
     settings = {name: kernel.setting(name) for name in FORMER}
-    left = list(state.STATE.glob(f"eth0@{node}.*"))
+    left = state.paths(f"*@{node}.*")
     return kernel.root == DEFAULT and kernel.segments == 65535 and settings == FORMER and not left
 
 
@@ -142,7 +145,7 @@ def test_an_earlier_network_stays_when_nothing_was_loaded(
 ) -> None:
     """Somebody else has one of the hosts: the others keep what they had, for as long as they had
     it, and it may be taken up again."""
-    with fleet(machines) as first, fleet(machines, session="two") as second:
+    with fleet(machines) as first, fleet(machines, "alice@laptop", "two", "one") as second:
         apply(first, PROGRAMS[:3], lease_s=lease_s)
         machines.boottime_s += 100
         with fleet(machines, "bob@tower", "three") as bob:
@@ -157,7 +160,7 @@ def test_an_earlier_network_stays_when_nothing_was_loaded(
             assert shown.lease is not None
             assert shown.lease.left_s == (lease_s and lease_s - 100)
             assert not shown.lease.held
-        with fleet(machines, session="four") as fourth:
+        with fleet(machines, "alice@laptop", "four", "one") as fourth:
             apply(fourth, PROGRAMS[:3])
 
 
@@ -239,7 +242,7 @@ def test_two_controllers_at_once(machines: FakeMachines) -> None:
 
 def test_a_released_network_can_be_taken_over_by_its_owner(machines: FakeMachines) -> None:
     """`apply --lease 1h` works twice for one user, but not while the first is still running."""
-    with fleet(machines) as first, fleet(machines, session="two") as second:
+    with fleet(machines) as first, fleet(machines, "alice@laptop", "two", "one") as second:
         apply(first, release=False)
         with pytest.raises(FleetError, match="is shaped by alice@laptop"):
             apply(second)
@@ -385,6 +388,23 @@ def test_a_full_folder_is_skipped(machines: FakeMachines) -> None:
     assert "m0: no room for the agent: m0: cannot write /tmp/netbench.aaaaaaaaaa/agent.zip" in str(
         caught.value
     )
+
+
+def test_full_disks_do_not_stop_clear(
+    machines: FakeMachines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every shaped host keeps a copy of the agent, for a controller that cannot send one."""
+    sent = tmp_path / "agent.zip"
+    sent.touch()
+    monkeypatch.setattr(sys, "argv", [str(sent)])
+    with fleet(machines) as alice:
+        apply(alice)
+    assert not machines.files
+    machines.full = {"tmp", "dev", "var"}
+    with fleet(machines, "alice@laptop", "two", "one") as later:
+        results = later.clear()
+    assert [c.cleared for c in results.values() if isinstance(c, Cleared)] == [True] * NUM_MACHINES
+    assert all(is_as_before(machines, node) for node in range(NUM_MACHINES))
 
 
 def test_an_agent_with_a_wrong_checksum_is_not_run(machines: FakeMachines) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import time
+from _socket import if_indextoname, if_nametoindex  # `socket` takes 20 times longer to import
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
             env=tool_environment(),
         )
     except FileNotFoundError:
-        package = {"tc": "iproute2", "ip": "iproute2", "unshare": "util-linux"}[argv[0]]
+        packages = {"tc": "iproute2", "ip": "iproute2", "unshare": "util-linux"}
+        package = packages.get(argv[0], "systemd")
         raise AgentError(f"there is no command `{argv[0]}`; install {package}") from None
     except subprocess.TimeoutExpired:
         raise AgentError(f"no answer within {TOOL_S:g} s from `{' '.join(argv)}`") from None
@@ -74,9 +76,9 @@ def now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def namespace() -> int:
-    """Return the number of this network namespace, unique until the next boot."""
-    return Path("/proc/self/ns/net").stat().st_ino
+def namespace(process: str = "self") -> int:
+    """Return the number of a process's network namespace, unique until the next boot."""
+    return Path(f"/proc/{process}/ns/net").stat().st_ino
 
 
 def boot_id() -> str:
@@ -85,10 +87,16 @@ def boot_id() -> str:
 
 def ifindex(interface: str) -> int | None:
     """Return the kernel's number of an interface; None where there is no such interface."""
-    import socket  # slow to import, and few operations need it
-
     try:
-        return socket.if_nametoindex(interface)
+        return if_nametoindex(interface)
+    except OSError:
+        return None
+
+
+def ifname(index: int) -> str | None:
+    """Return the name that an interface has now; None where it has gone."""
+    try:
+        return if_indextoname(index)
     except OSError:
         return None
 
@@ -132,8 +140,16 @@ def root_of(qdiscs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def is_shaped(interface: str) -> bool:
-    """Return whether the root qdisc is netbench's."""
+    """Return whether the interface is there and its root qdisc is netbench's."""
+    if ifindex(interface) is None:
+        return False
     return bool(root_of(qdiscs_of(interface))["handle"] == HANDLE)
+
+
+def shaped_interfaces() -> list[str]:
+    """Return the interfaces of this namespace whose root qdisc is netbench's, by its handle."""
+    found = json_of(["tc", "-j", "qdisc", "show"])
+    return [qdisc["dev"] for qdisc in found if qdisc.get("root") and qdisc["handle"] == HANDLE]
 
 
 def is_foreign(qdiscs: list[dict[str, Any]]) -> bool:
@@ -147,8 +163,10 @@ def describe(interface: str) -> str:
 
 
 def delete_root(interface: str, handle: str = HANDLE) -> None:
-    """Delete the root qdisc, if it has this handle."""
+    """Delete the root qdisc, if it has this handle. Raises AgentError if it is still there."""
     output_of(["tc", "qdisc", "del", "dev", interface, "root", "handle", handle])
+    if root_of(qdiscs_of(interface))["handle"] == handle:
+        raise AgentError(f"{interface} still has its root qdisc {handle} after tc deleted it")
 
 
 def set_segments(interface: str, segments: int) -> None:

@@ -14,17 +14,25 @@ from typing import Any, NamedTuple
 FOLDER_PREFIX = "netbench."
 """Prefix of the temporary folder that the controller makes for the agent."""
 
+STATE_FOLDER = "/run/netbench"
+"""Folder of the records of shaped interfaces, and of a copy of the agent for each of them. It goes
+with the last of them, and on a reboot, as shaping does."""
+
 MAX_LEASE_S = 30 * 86400.0
 
 Request = dict[str, Any]
 
 
 class Owner(NamedTuple):
-    """A person on a machine (`name`), and one process of theirs (`session`)."""
+    """A person on a machine (`name`), and one process of theirs (`session`).
+
+    runs: sessions that left a network behind, which this one may change and clear.
+    """
 
     name: str
     pid: int
     session: str
+    runs: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):

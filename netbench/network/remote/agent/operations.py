@@ -21,34 +21,40 @@ from netbench.network.remote.agent.replay import replay
 from netbench.network.remote.agent.restore import changed_settings, restore, set_sysctls
 from netbench.network.shaping.batch import HANDLE
 
+NO_RECORD = (
+    "there was no record of what was before: the root qdisc is the default now, and gso_max_segs "
+    "and TCP settings stay as they are"
+)
+
 
 def arm(request: Request) -> Any:
     """Take {owner, interface, lease_s} for the owner until the lease ends; change nothing.
 
-    Record the interface as it is and start the dead-man timer. Refused while somebody else has the
-    interface. A later process of the same owner may take it over once the earlier one released it.
+    Record the interface as it is and start the guards. Refused while another run has the interface.
+    A run that was released may be taken over by who has its session.
     """
     interface, owner = request["interface"], request["owner"]
-    with state.locked(interface):
+    with state.locked():
         record = state.load(interface)
         notes = []
-        if record is not None and state.expired(record):
-            restore(record)  # sooner than its timer
-            timer.stop(record)
-            record = None
-        scope = "session" if record and record["held"] else "owner"
-        if record is not None and not _is_owned(record, owner, scope):
+        is_over = record is not None and state.expired(record)
+        if record is not None and not is_over and not _is_owned(record, owner):
             raise AgentError(taken(interface, state.who(record)))
+        if record is not None and (is_over or record["ifindex"] != host.ifindex(interface)):
+            restore(record)  # sooner than its timer; or the interface was created again
+            timer.release(record)
+            record = None
         if record is None:
             record = _new_state(interface)
             if host.root_of(record["former"]["qdiscs"])["handle"] == HANDLE:
                 notes.append("there was a tc configuration without a record of what was before it")
         elif record["applied"]:
-            before = {key: record[key] for key in ("lease_end_s", "held")}
-            record.setdefault("before", before)
-        record.update(owner=owner, held=True, since_s=time.time())
+            before = ("owner", "held", "since_s", "lease_end_s")
+            record.setdefault("before", {key: record[key] for key in before})
+        record.update(owner={**owner, "runs": ()}, held=True, since_s=time.time())
         record["lease_end_s"] = _lease_end_s(request)
         timer.ensure_running(record)
+        notes += timer.arm_guard(record)
     return {"lease": state.lease_of(record), "notes": notes}
 
 
@@ -56,6 +62,7 @@ def _new_state(interface: str) -> state.State:
     link = host.link_of(interface)
     return {
         "interface": interface,
+        "armed_as": interface,
         "ifindex": link["ifindex"],
         "boot_id": host.boot_id(),
         "applied": False,
@@ -69,10 +76,10 @@ def _new_state(interface: str) -> state.State:
     }
 
 
-def _is_owned(record: state.State, owner: dict[str, Any], scope: str) -> bool:
-    """Return whether the session has the interface or, if `scope` is `owner`, the person."""
-    keys = ("session", "name") if scope == "owner" else ("session",)
-    return any(record["owner"][key] == owner[key] for key in keys)
+def _is_owned(record: state.State, owner: dict[str, Any], scope: str = "owner") -> bool:
+    """Return whether the session has the interface or, if `scope` is `owner`, a released run."""
+    runs = [] if scope == "session" or record["held"] else owner.get("runs", [])
+    return record["owner"]["session"] in (owner["session"], *runs)
 
 
 def _lease_end_s(request: Request) -> float:
@@ -89,7 +96,7 @@ def beat(request: Request) -> Any:
     may take over. Fails if the interface has lost its tc configuration.
     """
     interface = request["interface"]
-    with state.locked(interface):
+    with state.locked():
         record = state.caller_state(request)
         if record["applied"] and not host.is_shaped(interface):
             raise AgentError(
@@ -112,8 +119,7 @@ def apply(request: Request) -> Any:
 
     Every change is recorded first. With `replace`, a restorable foreign root qdisc is set aside.
     """
-    interface = request["interface"]
-    with state.locked(interface):
+    with state.locked():
         record = state.caller_state(request)
         record.pop("before", None)
         record["lease_end_s"] = _lease_end_s(request)
@@ -124,7 +130,7 @@ def apply(request: Request) -> Any:
             host.load_batch(request["text"])
         record["applied"] = True
         record["lease_end_s"] = _lease_end_s(request)
-        state.save(record)
+        timer.remember(record)
     return {"lease": state.lease_of(record), "replaced": replaced}
 
 
@@ -150,7 +156,7 @@ def _set_root_aside(record: state.State, replace: bool) -> str:
             f"it yourself with `tc qdisc del dev {interface} root` if nothing needs it"
         ) from None
     record["former"]["qdiscs"] = found
-    state.save(record)
+    timer.remember(record)
     host.output_of(["tc", "qdisc", "del", "dev", interface, "root"])
     return root
 
@@ -170,7 +176,7 @@ def _set_segments(record: state.State, wanted: int) -> None:
 def show(request: Request) -> Any:
     """Read {interface}: tables and classes as `readback.parse` takes them, counters and a clock."""
     interface = request["interface"]
-    with state.locked(interface):
+    with state.locked():
         record = state.load(interface)
         text = f"qdisc show dev {interface}\nfilter show dev {interface}\n"
         return {
@@ -185,24 +191,29 @@ def show(request: Request) -> Any:
 def clear(request: Request) -> Any:
     """Restore {owner, interface, scope, keep}. Safe at any time, any number of times.
 
-    scope: `session` clears only what this process armed, `owner` what this person did from this
-    machine, `any` everything. Anything else is left alone, which is an error except for `session`.
-    keep: a tc configuration from before `arm` that no `apply` changed stays, with its lease then.
+    scope: `session` clears only what this process armed, `owner` also its `Owner.runs`, `any`
+    everything. Anything else is left alone, which is an error except for `session`. Without a
+    record, netbench's qdisc is recognised by its handle. keep: a tc configuration from before
+    `arm` that no `apply` changed stays, with its owner and lease then.
     """
     interface, scope = request["interface"], request["scope"]
     nothing: dict[str, Any] = {"cleared": False, "notes": [], "lease": None}
-    with state.locked(interface):
+    with state.locked():
         record = state.load(interface)
         if record is None:
-            state.drop(interface)  # of an earlier boot
-            if scope == "session" or not host.ifindex(interface) or not host.is_shaped(interface):
+            index = host.ifindex(interface)
+            if index is None and scope != "session":
+                raise AgentError(f"there is no interface {interface}, and no record of it")
+            if index is not None:
+                state.drop(index)  # damaged, or of an earlier boot
+            if not host.is_shaped(interface):
                 return nothing
             host.delete_root(interface)
-            return {**nothing, "cleared": True, "notes": ["there was no record of what was before"]}
+            return {**nothing, "cleared": True, "notes": [NO_RECORD]}
         is_free = scope == "any" or state.expired(record)
         if not is_free and not _is_owned(record, request["owner"], scope):
             if scope == "session":
-                return nothing
+                return {**nothing, "notes": [f"{interface} is shaped by {state.who(record)}"]}
             raise AgentError(
                 f"{interface} is shaped by {state.who(record)}; --force clears it all the same"
             )
@@ -212,9 +223,13 @@ def clear(request: Request) -> Any:
             return {**nothing, "lease": state.lease_of(record)}
         lease = state.lease_of(record)
         notes = restore(record)
-        state.drop(interface)
-        timer.stop(record)
+        timer.release(record)
     return {"cleared": True, "notes": notes, "lease": lease}
+
+
+def guard(request: Request) -> Any:
+    """Restore whatever no lease covers. Its request is empty: systemd calls it."""
+    return {"restored": timer.guard()}
 
 
 OPERATIONS: dict[str, Callable[[Request], Any]] = {
@@ -225,7 +240,15 @@ OPERATIONS: dict[str, Callable[[Request], Any]] = {
     "show": show,
     "replay": replay,
     "clear": clear,
+    "guard": guard,
 }
+
+
+def interface_of(request: Request) -> str:
+    """Return the interface of {interface, addresses} under the name that it has now."""
+    name: str = request["interface"] or host.interface_with(request["addresses"])
+    record = state.recorded(name)
+    return str(record["interface"]) if record else name
 
 
 def main() -> int:
@@ -239,9 +262,9 @@ def main() -> int:
             raise AgentError(
                 "not root: log in as root, or let the user run sudo without a password"
             )
-        request = json.loads(sys.stdin.readline())
-        if operation is not facts:
-            request["interface"] = request["interface"] or host.interface_with(request["addresses"])
+        request = json.loads(sys.stdin.readline() or "{}")
+        if operation not in (facts, guard):
+            request["interface"] = interface_of(request)
         answer = {"ok": operation(request)}
     except (AgentError, OSError, KeyError, ValueError) as error:
         text = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"

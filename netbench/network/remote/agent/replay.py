@@ -35,7 +35,7 @@ def replay(request: Request) -> Any:
 
     Stops with an error when the lease has ended or was taken over.
     """
-    with state.locked(request["interface"]):
+    with state.locked():
         state.caller_state(request)
     steps = [(time_s, {"": text}) for time_s, text in request["steps"]]
     check = partial(state.caller_state, request)

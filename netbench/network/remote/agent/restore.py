@@ -3,14 +3,14 @@
 A setting belongs to the network namespace, so several shaped interfaces share it. It keeps the
 largest value that any of them needs, and gets its former value back with the last of them. What
 somebody else has changed since stays as it is, and so does a foreign root qdisc.
+
+Call these functions inside `state.locked`.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import re
+from contextlib import suppress
 from typing import Any
 
 from netbench.network.remote.agent import host, state
@@ -22,11 +22,12 @@ _BUFFERS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem")
 def restore(record: state.State) -> list[str]:
     """Restore everything that can be; return a note about each thing that somebody else changed.
 
-    Raises AgentError with all failures. Then call it again.
+    The kernel is read back: an interface that is still shaped is an error. Raises AgentError with
+    all failures. Then call it again.
     """
     notes: list[str] = []
     failed: list[str] = []
-    for part in (_restore_qdisc, _restore_segments, leave_sysctls):
+    for part in (_restore_qdisc, _restore_segments, restore_sysctls):
         try:
             part(record, notes)
         except (host.AgentError, OSError) as error:
@@ -38,7 +39,7 @@ def restore(record: state.State) -> list[str]:
 
 def _restore_qdisc(record: state.State, notes: list[str]) -> None:
     interface = record["interface"]
-    if host.ifindex(interface) is None:
+    if host.ifindex(interface) != record["ifindex"]:
         notes.append(f"{interface} has gone")
         return
     if host.is_shaped(interface):
@@ -49,9 +50,9 @@ def _restore_qdisc(record: state.State, notes: list[str]) -> None:
             notes.append(
                 f"{interface} now has a root qdisc of somebody else: {host.describe(interface)}"
             )
-    elif record["replaced"] and host.ifindex(interface) == record["ifindex"]:
+    elif record["replaced"]:
         try:
-            host.load_batch(record["replaced"])
+            host.load_batch(re.sub(r"(?<= dev )\S+", interface, record["replaced"]))
         except host.AgentError:
             # A root loaded by half would be taken for somebody else's on the next attempt.
             with suppress(host.AgentError):
@@ -74,44 +75,33 @@ def _restore_segments(record: state.State, notes: list[str]) -> None:
 
 def set_sysctls(record: state.State, wanted: dict[str, str]) -> None:
     """Apply `wanted`; restore settings of an earlier configuration that are not in it."""
-    with _locked():
-        record.pop("leaving", None)
-        known = record["sysctls"]
-        for name in sorted(set(known) - set(wanted)):
-            restore_sysctls({**record, "sysctls": {name: known[name]}}, [])
-            del known[name]
-        for name, value in wanted.items():
-            found = host.read_sysctl(name)
-            if found is not None:
-                others = _of_others(record["interface"], name)
-                ours = [other for other in others if other["set"].split() == found.split()]
-                former = ours[0]["former"] if ours else found
-                former = known[name]["former"] if name in known else former
-                least = max([former, *(other["set"] for other in others)], key=_size)
-                is_larger = name in _BUFFERS and _size(least) >= _size(value)
-                value = " ".join(least.split()) if is_larger else value
-                known[name] = {"former": former, "set": value}
-        state.save(record)
-        for name, values in known.items():
-            if (host.read_sysctl(name) or "").split() != values["set"].split():
-                host.write_sysctl(name, values["set"])
-
-
-def leave_sysctls(record: state.State, notes: list[str]) -> None:
-    """Restore settings; mark the record first, so that nobody who leaves later relies on it."""
-    with _locked():
-        record["leaving"] = True
-        with suppress(host.AgentError):
-            state.save(record)
-        restore_sysctls(record, notes)
+    known = record["sysctls"]
+    for name in sorted(set(known) - set(wanted)):
+        restore_sysctls({**record, "sysctls": {name: known[name]}}, [])
+        del known[name]
+    for name, value in wanted.items():
+        found = host.read_sysctl(name)
+        if found is not None:
+            others = _of_others(record, name)
+            ours = [other for other in others if other["set"].split() == found.split()]
+            former = ours[0]["former"] if ours else found
+            former = known[name]["former"] if name in known else former
+            least = max([former, *(other["set"] for other in others)], key=_size)
+            is_larger = name in _BUFFERS and _size(least) >= _size(value)
+            value = " ".join(least.split()) if is_larger else value
+            known[name] = {"former": former, "set": value}
+    state.save(record)
+    for name, values in known.items():
+        if (host.read_sysctl(name) or "").split() != values["set"].split():
+            host.write_sysctl(name, values["set"])
 
 
 def restore_sysctls(record: state.State, notes: list[str]) -> None:
     """Restore former values, except those that another interface still needs."""
     for name, values in sorted(record["sysctls"].items()):
         found = host.read_sysctl(name)
-        others = _of_others(record["interface"], name)
-        needed = [other["set"] for other in others if not other["leaving"]]
+        others = _of_others(record, name)
+        needed = [other["set"] for other in others]
         wanted = max(needed, key=_size) if needed else values["former"]
         theirs = [other["set"] for other in others if other["set"].split() != values["set"].split()]
         if found is None or found.split() in [value.split() for value in (*theirs, wanted)]:
@@ -127,7 +117,7 @@ def changed_settings(record: state.State) -> list[str]:
     found = []
     for name, values in sorted(record["sysctls"].items()):
         value = host.read_sysctl(name) or ""
-        expected = [values, *_of_others(record["interface"], name)]
+        expected = [values, *_of_others(record, name)]
         if value.split() not in [other["set"].split() for other in expected]:
             found.append(f"{name} is {' '.join(value.split())}, set to {values['set']}")
     if record["segments"] is not None:
@@ -137,30 +127,10 @@ def changed_settings(record: state.State) -> list[str]:
     return found
 
 
-@contextmanager
-def _locked() -> Iterator[None]:
-    """Allow one operation at a time on settings, whatever its interface."""
-    opened = os.open(state.STATE, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)  # never for long: its owner reads and writes a few files
-        yield
-    finally:
-        os.close(opened)
-
-
-def _of_others(interface: str, name: str) -> list[dict[str, Any]]:
-    """Return what other interfaces of this namespace recorded of a setting.
-
-    `leaving` tells whether that interface is being restored.
-    """
-    found = []
-    for path in sorted(state.STATE.glob(f"*@{host.namespace()}.json")):
-        other = path.stem.rpartition("@")[0]
-        with suppress(host.AgentError):  # an unreadable record must not keep others from leaving
-            record = state.load(other) if other != interface else None
-            if record is not None and name in record["sysctls"]:
-                found.append({**record["sysctls"][name], "leaving": "leaving" in record})
-    return found
+def _of_others(record: state.State, name: str) -> list[dict[str, Any]]:
+    """Return what other interfaces of this namespace recorded of a setting."""
+    others = [other for other in state.records() if other["ifindex"] != record["ifindex"]]
+    return [other["sysctls"][name] for other in others if name in other["sysctls"]]
 
 
 def _size(value: str) -> int:

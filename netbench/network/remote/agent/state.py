@@ -1,16 +1,20 @@
 """Record of a shaped interface: who has it, until when, and what it had before.
 
-One file per interface and network namespace, with these keys:
+Two files per interface and network namespace, on two file systems, and the timer's memory. Either
+copy that is whole will do. Keys:
 
-    interface, ifindex, boot_id
+    checksum        CRC-32 of the other keys
+    interface       the name that the interface has now
+    armed_as        the name that it had when it was armed
+    ifindex, boot_id
     owner, held, applied, since_s    as in `messages.Lease`
     lease_end_s     by `host.now_s`; null for a lease without end
-    before          lease_end_s and held of a network that was there when the interface was armed
+    before          owner, held, since_s and lease_end_s of a network that was there when the
+                    interface was armed
     former          qdiscs and gso_max_segs before the first change
     replaced        `tc -batch` text that restores a foreign root qdisc, or ""
     segments        gso_max_segs as set by netbench, or null
     sysctls         name -> {former, set}
-    leaving         present while the sysctls are being restored
     deadman         pid and start time of the timer process
 """
 
@@ -20,7 +24,9 @@ import fcntl
 import json
 import os
 import re
+import stat
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,55 +34,144 @@ from typing import Any
 
 from netbench.network.remote.agent import host
 from netbench.network.remote.agent.host import AgentError
-from netbench.network.remote.agent.messages import Lease, Request
+from netbench.network.remote.agent.messages import STATE_FOLDER, Lease, Request
 
-STATE = Path("/run/netbench")
-"""Folder of the records. It goes with the last of them, and on a reboot, as shaping does."""
+STATE = Path(STATE_FOLDER)
+
+MIRROR = Path("/dev/shm/netbench")
+"""Folder of the second copies."""
 
 LOCK_S = 10.0
-"""Longest wait for another operation on the same interface, seconds."""
+"""Longest wait for another operation on this host, seconds."""
+
+WRITTEN_AGAIN_S = 3.0
+"""Time in which a timer writes a record again that was lost, seconds: it looks once a second."""
 
 State = dict[str, Any]
 
 
-def state_path(interface: str) -> Path:
+def path_of(ifindex: int) -> Path:
     """Return the path of a record. Namespaces that share a file system share the folder."""
-    if not re.fullmatch(r"[^-/\s][^/\s]{0,14}", interface) or interface in (".", ".."):
-        raise AgentError(f"{interface!r} is not the name of an interface")
-    return STATE / f"{interface}@{host.namespace()}.json"
+    return STATE / f"{ifindex}@{host.namespace()}.json"
+
+
+def paths(pattern: str) -> list[Path]:
+    """Return files of both folders. A folder of somebody else does not count."""
+    found: list[Path] = []
+    for folder in (STATE, MIRROR):
+        if _is_own(folder):
+            found += sorted(folder.glob(pattern))
+    return found
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        about = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+
+
+def read(path: Path) -> State | None:
+    """Return the record in a file; None if it is not whole."""
+    try:
+        record: State = json.loads(path.read_text())
+        return record if record.pop("checksum") == _checksum(record) else None
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _checksum(record: State) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+
+
+def records() -> list[State]:
+    """Return the records of this boot and namespace, one per interface."""
+    found: dict[str, State] = {}
+    for path in paths(f"*@{host.namespace()}.json"):
+        record = None if path.name in found else read(path)
+        if record is not None and record["boot_id"] == host.boot_id():
+            record["interface"] = host.ifname(record["ifindex"]) or record["interface"]
+            found[path.name] = record
+    return list(found.values())
+
+
+def find(ifindex: int) -> State | None:
+    return next((record for record in records() if record["ifindex"] == ifindex), None)
 
 
 def load(interface: str) -> State | None:
-    """Return the record of this boot; None for an interface that netbench has not changed."""
-    try:
-        found: State = json.loads(state_path(interface).read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise AgentError(f"{state_path(interface)} cannot be read ({error}); remove it") from None
-    return found if found["boot_id"] == host.boot_id() else None
+    """Return the record of an interface; None for one that netbench has not changed.
+
+    Its index counts, because it may have been renamed. One that has gone is found by its name.
+    """
+    if not re.fullmatch(r"[^-/\s][^/\s]{0,14}", interface) or interface in (".", ".."):
+        raise AgentError(f"{interface!r} is not the name of an interface")
+    index = host.ifindex(interface)
+    found = records()
+    same = [record for record in found if record["ifindex"] == index]
+    gone = [
+        record
+        for record in found
+        if record["armed_as"] == interface
+        and (index is None or host.ifname(record["ifindex"]) is None)
+    ]
+    return next(iter(same + gone), None)
+
+
+def recorded(interface: str) -> State | None:
+    """Return the record like `load`; wait for the timer if that of a shaped interface is lost.
+
+    Do not call this inside `locked`, which the timer needs.
+    """
+    end = time.monotonic() + WRITTEN_AGAIN_S
+    while (record := load(interface)) is None and host.is_shaped(interface):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    return record
+
+
+def is_whole(record: State) -> bool:
+    """Return whether both copies of a record can be read."""
+    return len([path for path in paths(path_of(record["ifindex"]).name) if read(path)]) == 2
 
 
 def save(record: State) -> None:
-    """Replace the record in one step."""
-    path = state_path(record["interface"])
+    """Replace both copies, each in one step. The second one may fail: its file system is full."""
+    path = path_of(record["ifindex"])
+    data = json.dumps({**record, "checksum": _checksum(record)})
+    write(path, data.encode())
+    with suppress(AgentError, OSError):
+        MIRROR.mkdir(mode=0o700, exist_ok=True)
+        if _is_own(MIRROR):
+            write(MIRROR / path.name, data.encode())
+
+
+def write(path: Path, data: bytes) -> None:
     fresh = path.with_suffix(".new")
     try:
-        fresh.write_text(json.dumps(record))
+        fresh.write_bytes(data)
         fresh.replace(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise AgentError(f"cannot write {path}: {error.strerror}") from None
 
 
-def drop(interface: str) -> None:
-    state_path(interface).unlink(missing_ok=True)
+def drop(ifindex: int) -> None:
+    """Remove the record, and the copy of the agent that was armed."""
+    path = path_of(ifindex)
+    for found in paths(f"{path.stem}.*"):
+        found.unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(interface: str) -> Iterator[None]:
-    """Allow one operation at a time per interface. Raises AgentError if another does not end."""
-    lock = state_path(interface).with_suffix(".lock")
+def locked() -> Iterator[None]:
+    """Allow one operation at a time in this namespace. Raises AgentError if another does not end.
+
+    The last one to leave removes the folders, if no record is left.
+    """
+    lock = STATE / f"@{host.namespace()}.lock"
     end = time.monotonic() + LOCK_S
     while True:
         with suppress(FileExistsError):
@@ -90,15 +185,16 @@ def locked(interface: str) -> Iterator[None]:
                     break
             os.close(opened)
         if time.monotonic() > end:
-            raise AgentError(f"another operation has held {interface} for {LOCK_S:g} s")
+            raise AgentError(f"another operation has held this host for {LOCK_S:g} s")
         time.sleep(0.02)
     try:
         yield
     finally:
-        if not state_path(interface).exists():
+        if not paths(f"*@{host.namespace()}.json"):
             lock.unlink(missing_ok=True)
-            with suppress(OSError):  # not empty
-                STATE.rmdir()
+            for folder in (STATE, MIRROR):
+                with suppress(OSError):  # not empty
+                    folder.rmdir()
         os.close(opened)
 
 

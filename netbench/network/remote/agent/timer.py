@@ -1,12 +1,15 @@
-"""The dead-man timer: a process that restores an interface when its lease ends.
+"""Two independent guards that restore an interface when its lease ends.
 
-It needs neither the connection that started it nor the agent's file. It is armed before anything
-is changed, and ends only when the interface is as before.
+The dead-man timer is a process. It needs neither the connection that started it nor any file: it
+remembers the record, and writes lost copies of it again. It is armed before anything is changed,
+and ends only when the interface is as before.
+
+Where systemd runs, a transient unit of it starts the armed copy of the agent every `GUARD_S`
+seconds, which does the same without the process.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -23,6 +26,14 @@ POLL_S = 1.0
 
 RETRY_S = 5.0
 """Pause after an interface could not be restored, seconds."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+GUARD_S = 30
+"""Interval at which systemd starts the second guard, seconds."""
+
+SYSTEMD = Path("/run/systemd/system")
+"""Folder that exists where systemd is the first process (sd_booted(3))."""
 
 
 def start_time(pid: int) -> str:
@@ -63,7 +74,7 @@ def start(record: state.State) -> None:
                 _detach(keep=write_end)
                 os.write(write_end, f"{os.getpid()}\n".encode())
                 os.close(write_end)
-                wait_for_end_of_lease(record["interface"])
+                wait_for_end_of_lease(record)
         finally:
             os._exit(0)  # never back into the caller's code, which continues in the parent
     os.close(write_end)
@@ -73,6 +84,14 @@ def start(record: state.State) -> None:
     if not pid:
         raise host.AgentError("the dead-man timer did not start")
     record["deadman"] = {"pid": int(pid), "start": start_time(int(pid))}
+
+
+def remember(record: state.State) -> None:
+    """Save the record, and have the timer read it at once."""
+    state.save(record)
+    if is_running(record):
+        with suppress(ProcessLookupError):
+            os.kill(record["deadman"]["pid"], signal.SIGUSR1)
 
 
 def stop(record: state.State) -> None:
@@ -86,6 +105,7 @@ def _detach(keep: int) -> None:
     os.chdir("/")
     for name in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(name, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if number != keep:
             with suppress(OSError):
@@ -103,37 +123,89 @@ def _detach(keep: int) -> None:
             Path(file).write_text(text)
 
 
-def wait_for_end_of_lease(interface: str) -> None:
+def wait_for_end_of_lease(record: state.State) -> None:
     """Return when the interface is as before, restored by this process or another.
 
     A lease without end is watched too, because it may be given one. On SIGTERM the interface is
     restored at once: nobody else would do it.
     """
-    own = {"pid": os.getpid()}
-    signals: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    got = 0
     while True:
         try:
-            record = state.load(interface)
-            if record is None or record.get("deadman", own)["pid"] != own["pid"]:
-                return  # nothing to restore, or another timer does
-            if signals or state.expired(record):
-                end_lease(interface, at_once=bool(signals))
-            else:
-                left = state.left_s(record)
-                time.sleep(POLL_S if left is None else min(max(left, 0.0), POLL_S))
+            found = state.find(record["ifindex"])
+            record = found or record
+            if record.get("deadman", {}).get("pid", os.getpid()) != os.getpid():
+                return  # another timer does it
+            is_due = got == signal.SIGTERM or state.expired(record)
+            is_lost = found is None or not state.is_whole(record)
+            if (is_due or is_lost) and end_lease(record, at_once=got == signal.SIGTERM):
+                _remove_agent()
+                return
+            left = state.left_s(record)
+            got = _wait(POLL_S if left is None else min(max(left, 0.0), POLL_S)) or got
         except Exception:  # whatever it is, nobody else will restore the interface
             time.sleep(RETRY_S)
 
 
-def end_lease(interface: str, at_once: bool) -> None:
-    """Restore the interface and remove the agent, if the lease has ended or `at_once`."""
-    with state.locked(interface):
-        record = state.load(interface)
-        if record is not None and (at_once or state.expired(record)):
-            restore(record)
-            state.drop(interface)
-            _remove_agent()
+def _wait(seconds: float) -> int:
+    """Return the signal that came meanwhile, or 0."""
+    found = signal.sigtimedwait(_SIGNALS, seconds)
+    return found.si_signo if found else 0
+
+
+def end_lease(record: state.State, at_once: bool = False) -> bool:
+    """Restore the interface if the lease has ended or `at_once`, else write lost copies again.
+
+    Return whether the interface is as before. Without a record and without netbench's qdisc
+    somebody else has cleared it, perhaps not to the end.
+    """
+    with state.locked():
+        found = state.find(record["ifindex"])
+        record = found or record
+        is_live = found is not None or host.is_shaped(record["interface"])
+        if is_live and not at_once and not state.expired(record):
+            state.save(record)
+            return False
+        restore(record)
+        release(record)
+        return True
+
+
+def arm_guard(record: state.State) -> list[str]:
+    """Keep a copy of the agent, and have systemd start it; return a note if systemd refuses."""
+    copy, sent = state.path_of(record["ifindex"]).with_suffix(".zip"), Path(sys.argv[0])
+    if sent.suffix == ".zip" and sent != copy:
+        state.write(copy, sent.read_bytes())
+    if not _has_systemd():
+        return []
+    every = [f"--on-active={GUARD_S}", f"--on-unit-active={GUARD_S}"]
+    unit = ["--quiet", "--collect", f"--unit={_unit(record)}", "--timer-property=AccuracySec=1s"]
+    python = [sys.executable, "-I", "-S", str(copy), "guard"]
+    status, _, stderr = host.run_tool(["systemd-run", *unit, *every, *python])
+    if status == 0 or "already" in stderr:  # of an earlier lease
+        return []
+    return [f"there is only one guard, the timer process: systemd-run: {' '.join(stderr.split())}"]
+
+
+def _has_systemd() -> bool:
+    """Return whether systemd runs, and in this network namespace: then it can be a guard of it."""
+    try:
+        return SYSTEMD.is_dir() and host.namespace("1") == host.namespace()
+    except OSError:  # a container may not look at the first process
+        return False
+
+
+def _unit(record: state.State) -> str:
+    return f"netbench-guard-{record['ifindex']}"
+
+
+def release(record: state.State) -> None:
+    """Drop the record of a restored interface, and end both guards."""
+    state.drop(record["ifindex"])
+    if _has_systemd():
+        with suppress(host.AgentError):
+            host.run_tool(["systemctl", "stop", f"{_unit(record)}.timer"])
+    stop(record)
 
 
 def _remove_agent() -> None:
@@ -146,23 +218,28 @@ def _remove_agent() -> None:
 
 
 def sweep() -> list[str]:
-    """Drop records of earlier boots; restore interfaces whose timer died. Return their names."""
-    swept = []
-    for path in sorted(state.STATE.glob("*.json")) if state.STATE.is_dir() else []:
-        interface, _, inode = path.stem.rpartition("@")
-        try:
-            recorded = json.loads(path.read_text())["boot_id"]
-        except (OSError, ValueError, KeyError):
-            continue
-        if recorded != host.boot_id():
-            path.unlink(missing_ok=True)
-            path.with_suffix(".lock").unlink(missing_ok=True)
+    """Drop records of earlier boots; restore where a lease has ended. Return the interfaces."""
+    swept = set()
+    for path in state.paths("*.json"):
+        record = state.read(path)
+        if record is not None and record["boot_id"] != host.boot_id():
+            with state.locked():
+                path.unlink(missing_ok=True)
+                path.with_suffix(".zip").unlink(missing_ok=True)
+            swept.add(record["interface"])
+    for record in state.records():
+        with suppress(host.AgentError):  # the others are restored all the same
+            if state.expired(record) and end_lease(record):
+                swept.add(record["interface"])
+    return sorted(swept)
+
+
+def guard() -> list[str]:
+    """Sweep; also delete netbench's qdiscs where no record is left. Return the interfaces."""
+    swept = sweep()
+    for interface in host.shaped_interfaces():
+        if state.recorded(interface) is None:
+            with state.locked():
+                host.delete_root(interface)
             swept.append(interface)
-        elif inode == str(host.namespace()):
-            with state.locked(interface):
-                record = state.load(interface)
-                if record is not None and state.expired(record) and not is_running(record):
-                    restore(record)
-                    path.unlink(missing_ok=True)
-                    swept.append(interface)
     return swept
