@@ -8,6 +8,9 @@ from netbench.units import format_bytes
 MAX_LINE_BYTES = 64 << 20
 """A longer line is an error. The longest seen is the trace of a rank, some MB."""
 
+MAX_OUTPUT_BYTES = 64 << 20
+"""A command run to its end may print this much; more is an error. Of stderr the end is kept."""
+
 
 class LineBuffer:
     """The part of a stream that has been received and not yet taken."""

@@ -1,6 +1,6 @@
 """Runs of `net apply` that have ended: who knows the session of one may clear its network.
 
-    $XDG_STATE_HOME/netbench/runs    a line per run: session, path of the inventory
+$XDG_STATE_HOME/netbench/runs    a line per run: session, path of the inventory
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Completed
 from netbench.plan.serial import network_from_json, network_to_json
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import num_routers
+from netbench.testbed.lines import MAX_OUTPUT_BYTES
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.persistent.channel import FrameChannel, end_status
@@ -53,6 +54,7 @@ from netbench.testbed.persistent.frames import (
     json_frame,
 )
 from netbench.testbed.runs.launch import SessionProcess, start_session
+from netbench.units import format_bytes
 
 START_S = 120.0
 """Longest silence of a session that starts, seconds. Python takes most of a start; 64 nodes take a
@@ -169,6 +171,9 @@ class PersistentNode:
                         out, err = (bytes(streams[k]).decode(errors="replace") for k in streams)
                         return Completed(end_status(payload), out, err)
                     streams[kind] += payload
+                    if len(streams[kind]) > MAX_OUTPUT_BYTES:
+                        limit = format_bytes(MAX_OUTPUT_BYTES)
+                        raise TestbedError(f"more than {limit} of output from: {' '.join(argv)}")
             except TimeoutError:
                 pass
             finally:

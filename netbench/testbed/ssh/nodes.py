@@ -19,15 +19,12 @@ import paramiko
 
 from netbench.errors import TestbedError
 from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Completed
-from netbench.testbed.lines import LineBuffer, last_lines
+from netbench.testbed.lines import MAX_OUTPUT_BYTES, LineBuffer, last_lines
 from netbench.testbed.ssh.host import Host
 from netbench.units import format_bytes
 
 PUT_TIMEOUT_S = 60.0
 """Deadline for sending one file, seconds. The largest is the agent, about 100 KB."""
-
-MAX_OUTPUT_BYTES = 64 << 20
-"""A command run to its end may print this much; more is an error. Of stderr the end is kept."""
 
 KEPT_ERROR_BYTES = 1 << 13
 """Bytes kept of the end of a persistent command's stderr, for messages."""

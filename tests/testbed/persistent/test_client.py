@@ -242,6 +242,16 @@ def test_a_command_that_keeps_printing_is_late_all_the_same(
     assert time.monotonic() - started_s < PATIENCE_S
 
 
+def test_output_without_an_end_is_an_error(
+    open_network: Callable[..., PersistentNetwork], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its limit in the message; nothing is collected beyond it."""
+    monkeypatch.setattr(client, "MAX_OUTPUT_BYTES", 1 << 20)
+    for script in ("cat /dev/zero", "cat /dev/zero >&2"):
+        with pytest.raises(TestbedError, match="more than 1MiB of output from: sh -c cat"):
+            open_network(1).nodes[0].run(["sh", "-c", script])
+
+
 def test_a_network_that_does_not_end_is_told(
     open_network: Callable[..., PersistentNetwork], monkeypatch: pytest.MonkeyPatch
 ) -> None:
