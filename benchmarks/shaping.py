@@ -23,7 +23,7 @@ from netbench.network.shaping.tc import HtbClass, Leaf
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Network
 from netbench.testbed.namespaces import build, namespace_nodes, namespace_path, node_addresses
-from netbench.testbed.runs.shaping import read
+from netbench.testbed.shaping import read
 
 TRIES = 3
 NUM_TIMED_TC = 2

@@ -22,11 +22,10 @@ from netbench.errors import TestbedError
 from netbench.network.nodes import Channel, Node
 from netbench.network.shaping import netlink
 from netbench.scenario.model import Network
-from netbench.testbed import namespaces
+from netbench.testbed import namespaces, shaping
 from netbench.testbed.interface import NodeAddress
 from netbench.testbed.namespaces import SocketChannel, kill_all, namespace_path
 from netbench.testbed.ranks.hangs import Activity, read_activity
-from netbench.testbed.runs import shaping
 
 FORK_SERVER_START_S = 120.0
 """Deadline for importing torch and listening, by the session's clock, seconds."""

@@ -28,7 +28,7 @@ from netbench.testbed.namespaces import (
     node_addresses,
     router_addresses,
 )
-from netbench.testbed.runs.shaping import tune
+from netbench.testbed.shaping import tune
 from tests.networks import two_regions
 
 TOLERANCE = 0.01

@@ -31,7 +31,7 @@ from netbench.testbed.interface import NodeAddress
 from netbench.testbed.namespaces import BRIDGE, build, gateways, namespace_nodes, namespace_path
 from netbench.testbed.persistent.replay import SESSION, request
 from netbench.testbed.persistent.session import network_addresses
-from netbench.testbed.runs.shaping import programs, shape, tune
+from netbench.testbed.shaping import programs, shape, tune
 
 NEAR = Link(one_way_delay_s=0.001, bandwidth_bps=1e9)
 FAR = Link(one_way_delay_s=0.005, bandwidth_bps=40e6)

@@ -27,7 +27,7 @@ from netbench.testbed.namespaces import (
     node_addresses,
     router_addresses,
 )
-from netbench.testbed.runs.shaping import dropped_packets, programs, shape, tune
+from netbench.testbed.shaping import dropped_packets, programs, shape, tune
 
 INSIDE = Link(one_way_delay_s=0.001, bandwidth_bps=1e9)
 EAST, WEST = (

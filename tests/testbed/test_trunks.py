@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from netbench.testbed.namespaces import gateways, node_addresses, router_addresses
-from netbench.testbed.runs.shaping import node_sysctls, programs
+from netbench.testbed.shaping import node_sysctls, programs
 from tests.testbed.inside_trunks import NETWORK, addresses
 
 PAIRWISE = dataclasses.replace(NETWORK, sharing="pair")

@@ -30,7 +30,7 @@ from netbench.testbed.interface import NodeAddress
 from netbench.testbed.persistent.channel import FrameChannel
 from netbench.testbed.persistent.client import PersistentNetwork
 from netbench.testbed.persistent.session import network_addresses
-from netbench.testbed.runs.shaping import programs, read, tune
+from netbench.testbed.shaping import programs, read, tune
 
 POLL_S = 0.2
 """Interval of progress reports, seconds."""

@@ -21,7 +21,7 @@ from netbench.testbed.machine.choose import Choice, choose_persistent, network_d
 from netbench.testbed.namespaces import namespace_path
 from netbench.testbed.persistent.client import PersistentNetwork, find_persistent
 from netbench.testbed.persistent.session import network_addresses
-from netbench.testbed.runs.shaping import programs
+from netbench.testbed.shaping import programs
 
 END_S = 10.0
 """Deadline for the process that reads the counters to end, seconds."""

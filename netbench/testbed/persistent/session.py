@@ -22,7 +22,7 @@ from netbench.testbed import namespaces
 from netbench.testbed.interface import NodeAddress
 from netbench.testbed.persistent.shells import serve_line
 from netbench.testbed.runs.launch import Emit, carry_out, phase
-from netbench.testbed.runs.shaping import shape, tune
+from netbench.testbed.shaping import shape, tune
 
 HOSTS = Path("/run/netbench-hosts")
 
