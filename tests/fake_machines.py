@@ -75,7 +75,6 @@ class FakeKernel:
         shown = {
             "tc -V": "tc utility, iproute2-6.1.0, libbpf 1.1.2\n",
             "tc -j qdisc show dev eth0": json.dumps([self.root]),
-            "tc -j qdisc show": json.dumps([{**self.root, "dev": self.name}]),
             "tc qdisc show dev eth0": f"qdisc {kind} {handle} root refcnt 2\n",
             "tc -s -j -batch -": (GOLDEN / "pair.tables.json").read_text()
             if ours

@@ -282,7 +282,7 @@ def test_hosts_are_as_they_were_only_if_nothing_else_was_found(
         assert clear_hosts(console, fleet) == 0
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "m0: eth0 is shaped by " in said
-    assert "m3: there was no record of what was before" in said
+    assert "m3: there was no record: the former root qdisc" in said
     assert said.endswith("2 of 4 hosts are as they were\n")
     assert [kernel.root for kernel in nodes.kernels[1:]] == [DEFAULT] * 3
 

@@ -197,7 +197,7 @@ def test_a_program_without_a_record_is_cleared_too(node: FakeMachines) -> None:
         kernel.root = {"kind": "htb", "handle": HANDLE, "root": True, "options": {}}
         cleared = clear(scope)
         assert cleared["cleared"]
-        assert "there was no record of what was before" in cleared["notes"][0]
+        assert "there was no record: the former root qdisc" in cleared["notes"][0]
         assert kernel.root == DEFAULT
     kernel.root = foreign = {"kind": "htb", "handle": "1:", "root": True, "options": {}}
     assert not clear("any")["cleared"]

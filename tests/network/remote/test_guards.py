@@ -255,18 +255,6 @@ def test_the_second_guard_restores_without_the_timer(
     assert is_as_before(kernel)
 
 
-@pytest.mark.usefixtures("kernel")
-def test_the_second_guard_knows_netbench_by_its_handle(
-    node: FakeMachines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All records and the timer are gone."""
-    monkeypatch.setattr(state, "WRITTEN_AGAIN_S", 0.0)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    lose_both()
-    assert operations.guard({}) == {"restored": ["eth0"]}
-    assert node.kernels[0].root == DEFAULT
-
-
 def test_a_run_belongs_to_who_has_its_session(kernel: FakeKernel) -> None:
     """Another run of the same person on the same machine does not clear it without --force, and
     is told who has it. While its process runs, it alone does."""

@@ -146,12 +146,6 @@ def is_shaped(interface: str) -> bool:
     return bool(root_of(qdiscs_of(interface))["handle"] == HANDLE)
 
 
-def shaped_interfaces() -> list[str]:
-    """Return the interfaces of this namespace whose root qdisc is netbench's, by its handle."""
-    found = json_of(["tc", "-j", "qdisc", "show"])
-    return [qdisc["dev"] for qdisc in found if qdisc.get("root") and qdisc["handle"] == HANDLE]
-
-
 def is_foreign(qdiscs: list[dict[str, Any]]) -> bool:
     return root_of(qdiscs)["handle"] not in (HANDLE, DEFAULT_HANDLE)
 

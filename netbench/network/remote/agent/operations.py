@@ -21,11 +21,6 @@ from netbench.network.remote.agent.replay import replay
 from netbench.network.remote.agent.restore import changed_settings, restore, set_sysctls
 from netbench.network.shaping.batch import HANDLE
 
-NO_RECORD = (
-    "there was no record of what was before: the root qdisc is the default now, and gso_max_segs "
-    "and TCP settings stay as they are"
-)
-
 
 def arm(request: Request) -> Any:
     """Take {owner, interface, lease_s} for the owner until the lease ends; change nothing.
@@ -209,7 +204,8 @@ def clear(request: Request) -> Any:
             if not host.is_shaped(interface):
                 return nothing
             host.delete_root(interface)
-            return {**nothing, "cleared": True, "notes": [NO_RECORD]}
+            unknown = "the former root qdisc, gso_max_segs and TCP settings are unknown"
+            return {**nothing, "cleared": True, "notes": [f"there was no record: {unknown}"]}
         is_free = scope == "any" or state.expired(record)
         if not is_free and not _is_owned(record, request["owner"], scope):
             if scope == "session":
@@ -228,8 +224,8 @@ def clear(request: Request) -> Any:
 
 
 def guard(request: Request) -> Any:
-    """Restore whatever no lease covers. Its request is empty: systemd calls it."""
-    return {"restored": timer.guard()}
+    """Restore where a lease has ended. The request is empty: systemd calls it."""
+    return {"restored": timer.sweep()}
 
 
 OPERATIONS: dict[str, Callable[[Request], Any]] = {

@@ -32,6 +32,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 GUARD_S = 30
 """Interval at which systemd starts the second guard, seconds."""
 
+GUARD = "netbench-guard"
 SYSTEMD = Path("/run/systemd/system")
 """Folder that exists where systemd is the first process (sd_booted(3))."""
 
@@ -142,15 +143,11 @@ def wait_for_end_of_lease(record: state.State) -> None:
                 _remove_agent()
                 return
             left = state.left_s(record)
-            got = _wait(POLL_S if left is None else min(max(left, 0.0), POLL_S)) or got
+            wait_s = POLL_S if left is None else min(max(left, 0.0), POLL_S)
+            if signalled := signal.sigtimedwait(_SIGNALS, wait_s):
+                got = signalled.si_signo
         except Exception:  # whatever it is, nobody else will restore the interface
             time.sleep(RETRY_S)
-
-
-def _wait(seconds: float) -> int:
-    """Return the signal that came meanwhile, or 0."""
-    found = signal.sigtimedwait(_SIGNALS, seconds)
-    return found.si_signo if found else 0
 
 
 def end_lease(record: state.State, at_once: bool = False) -> bool:
@@ -179,7 +176,12 @@ def arm_guard(record: state.State) -> list[str]:
     if not _has_systemd():
         return []
     every = [f"--on-active={GUARD_S}", f"--on-unit-active={GUARD_S}"]
-    unit = ["--quiet", "--collect", f"--unit={_unit(record)}", "--timer-property=AccuracySec=1s"]
+    unit = [
+        "--quiet",
+        "--collect",
+        f"--unit={GUARD}-{record['ifindex']}",
+        "--timer-property=AccuracySec=1s",
+    ]
     python = [sys.executable, "-I", "-S", str(copy), "guard"]
     status, _, stderr = host.run_tool(["systemd-run", *unit, *every, *python])
     if status == 0 or "already" in stderr:  # of an earlier lease
@@ -195,16 +197,12 @@ def _has_systemd() -> bool:
         return False
 
 
-def _unit(record: state.State) -> str:
-    return f"netbench-guard-{record['ifindex']}"
-
-
 def release(record: state.State) -> None:
     """Drop the record of a restored interface, and end both guards."""
     state.drop(record["ifindex"])
     if _has_systemd():
         with suppress(host.AgentError):
-            host.run_tool(["systemctl", "stop", f"{_unit(record)}.timer"])
+            host.run_tool(["systemctl", "stop", f"{GUARD}-{record['ifindex']}.timer"])
     stop(record)
 
 
@@ -232,14 +230,3 @@ def sweep() -> list[str]:
             if state.expired(record) and end_lease(record):
                 swept.add(record["interface"])
     return sorted(swept)
-
-
-def guard() -> list[str]:
-    """Sweep; also delete netbench's qdiscs where no record is left. Return the interfaces."""
-    swept = sweep()
-    for interface in host.shaped_interfaces():
-        if state.recorded(interface) is None:
-            with state.locked():
-                host.delete_root(interface)
-            swept.append(interface)
-    return swept
