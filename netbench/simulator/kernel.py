@@ -583,7 +583,7 @@ def _gather(
     reached: Integers,
     mark: int,
 ) -> tuple[int, int]:
-    """Mark the resources and flows connected with `first`. Return the number of each."""
+    """Mark the resources and flows connected with `first`. Return how many of each."""
     resources[first].mark, reached[0] = mark, first
     num_reached, num_flows, place = 1, 0, 0
     while place < num_reached:  # the list grows meanwhile
