@@ -108,7 +108,8 @@ class Plan:
     every micro-step (""), or keeps them whole until the last, with the live parameters (`keep`).
     local_steps: diloco's iterations between two outer steps. staleness: hivemind's iterations
     from gradients to their update. compression: dtype that hivemind sends, "" = the gradients'.
-    script: the command that the `command` system starts on every rank.
+    script: the command that the `command` system starts on every rank. iteration_regex: matches the
+    lines in which it reports iterations, "" = those that `testbed.ranks.reports` knows.
     revision: differs if only the trainer has changed, so that no run of the earlier one is resumed.
     device_types: for each device, an index into `type_names` and `type_stages`; the latter has
     `stages` for each type. All three are empty if devices are of one type. Else `stages` are those
@@ -155,6 +156,7 @@ class Plan:
     staleness: int = field(default=0, metadata=LATER)
     compression: str = field(default="", metadata=LATER)
     script: tuple[str, ...] = field(default=(), metadata=LATER)
+    iteration_regex: str = field(default="", metadata=LATER)
     revision: int = field(default=0, metadata=LATER)
     device_types: tuple[int, ...] = field(default=(), metadata=LATER)
     type_stages: tuple[tuple[Stage, ...], ...] = field(default=(), metadata=LATER)

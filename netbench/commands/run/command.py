@@ -87,6 +87,12 @@ IN_RUN = "in the run's folder"
     help="Command to run on every rank, as torchrun would, e.g. 'python train.py'.",
 )
 @click.option(
+    "--iteration-regex",
+    metavar="REGEX",
+    help="Lines of --command's output that report an iteration, with its seconds in a group s (or "
+    "ms), else timed from line to line, and its loss in a group loss.",
+)
+@click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
     help="File of tokens to train on, with --compute.  [default: synthetic tokens]",
@@ -161,7 +167,8 @@ def command(
         raise UsageError(
             "--resume continues the plans of an earlier run; leave out --systems, --layers, "
             "--batch, --micro-batch, --networks, --models, --replicas, --seeds, --all, --scale, "
-            "--placement, --compute, --token-file and --command, or start a new run"
+            "--placement, --compute, --token-file, --command and --iteration-regex, or start a "
+            "new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -213,6 +220,10 @@ def _check_options(
     if selection.script is not None and trace:
         raise UsageError(
             "--trace works with netbench's own trainers only; leave it out with --command"
+        )
+    if selection.iteration_regex is not None and selection.script is None:
+        raise UsageError(
+            "--iteration-regex reads the output of a script; add --command, or leave it out"
         )
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from netbench.plan.model import VIRTUAL, Execution, Plan
 from netbench.scenario import Scenario
 from netbench.systems import examples
 from netbench.systems.script import SCRIPT
+from netbench.testbed.ranks.reports import GROUPS
 
 EVERY = "all"
 ITERATIONS, WARMUP = 2, 1
@@ -38,6 +40,7 @@ class Selection:
     compute: str
     token_file: str | None
     script: str | None
+    iteration_regex: str | None
 
     @property
     def selects(self) -> bool:
@@ -77,7 +80,9 @@ class Selection:
         if self.script is None:
             return build_plans(scenario, choices, execution)
         choices = dataclasses.replace(choices, variants=_names(self.systems) or (SCRIPT,))
-        return build_command_plans(scenario, shlex.split(self.script), choices, execution)
+        plans = build_command_plans(scenario, shlex.split(self.script), choices, execution)
+        regex = check_regex(self.iteration_regex or "")
+        return tuple(dataclasses.replace(plan, iteration_regex=regex) for plan in plans)
 
     def _networks(self, scenario: Scenario) -> tuple[str, ...]:
         if self.networks != EVERY:
@@ -90,6 +95,19 @@ class Selection:
 
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
+
+
+def check_regex(regex: str) -> str:
+    """Return `regex`. Raises UsageError if it is not an expression with groups that are read."""
+    try:
+        unknown = set(re.compile(regex).groupindex) - GROUPS
+    except re.error as error:
+        raise UsageError(f"--iteration-regex {regex!r}: {error}") from error
+    if unknown:
+        raise UsageError(
+            f"--iteration-regex has a group {min(unknown)}; groups are {', '.join(sorted(GROUPS))}"
+        )
+    return regex
 
 
 def check_script(

@@ -6,7 +6,8 @@ A rank reports an iteration in one line of its output, one of
     what Megatron-LM prints every `--log-interval` iterations
     what DeepSpeed prints every `steps_per_print` steps
 
-The kind of the first report of a run is used throughout: Megatron-DeepSpeed prints two kinds.
+The kind of the first report of a run is used throughout: Megatron-DeepSpeed prints two kinds. A
+regular expression of the user's replaces them all.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ PRINTED = {
 }
 """Kind of report -> the line that the library prints."""
 
+GROUPS = frozenset(("iteration", "s", "ms", "samples_per_s", "loss"))
+"""Groups of an expression that are read."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
@@ -61,12 +65,18 @@ class Report:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-def read_line(line: str, batch: int) -> Report | None:
+def read_line(line: str, batch: int, regex: str = "", elapsed_s: float = math.nan) -> Report | None:
     """Return the report in a line of output, if any. batch: planned samples per iteration.
+
+    regex: of lines that are reports, "" = the kinds above. elapsed_s: since the rank's last report,
+    or since it was started; the time of an iteration whose line has none.
 
     Raises TestbedError for a malformed report.
     """
-    report = _read_json(line) or _read_printed(line, batch)
+    if regex:
+        report = _read_printed(line, batch, {"matching": re.compile(regex)}, elapsed_s)
+    else:
+        report = _read_json(line) or _read_printed(line, batch, PRINTED, elapsed_s)
     if report and not (math.isfinite(report.iteration_s) and report.iteration_s > 0):
         raise _bad(line, f"an iteration of {report.iteration_s} s")
     return report
@@ -105,23 +115,28 @@ def _read_json(line: str) -> Report | None:
     )
 
 
-def _read_printed(line: str, batch: int) -> Report | None:
-    for kind, pattern in PRINTED.items():
+def _read_printed(
+    line: str, batch: int, patterns: Mapping[str, re.Pattern[str]], elapsed_s: float
+) -> Report | None:
+    for kind, pattern in patterns.items():
         if found := pattern.search(line):
-            values = {name: float(text) for name, text in found.groupdict().items() if text}
+            try:
+                values = {name: float(text) for name, text in found.groupdict().items() if text}
+            except ValueError as error:
+                raise _bad(line, str(error)) from error
             return Report(
                 kind=kind,
-                iteration=int(found["iteration"]),
-                iteration_s=_seconds(values, batch),
+                iteration=int(values["iteration"]) if "iteration" in values else None,
+                iteration_s=_seconds(values, batch, elapsed_s),
                 loss=values.get("loss"),
             )
     return None
 
 
-def _seconds(values: Mapping[str, float], batch: int) -> float:
-    if "ms" in values:
-        return values["ms"] / 1e3
-    return values["s"] if "s" in values else batch / (values["samples_per_s"] or math.nan)
+def _seconds(values: Mapping[str, float], batch: int, elapsed_s: float) -> float:
+    if "samples_per_s" in values:
+        return batch / (values["samples_per_s"] or math.nan)
+    return values["ms"] / 1e3 if "ms" in values else values.get("s", elapsed_s)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

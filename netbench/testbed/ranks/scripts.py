@@ -97,6 +97,7 @@ class ScriptPool(Ranks):
         self._on_output = on_output
         self._tails: list[deque[str]] = [deque(maxlen=TAIL_LINES) for _ in plan.placement]
         self._found = Iterations(len(plan.placement))
+        self._reported_s = [time.monotonic()] * len(plan.placement)
         self._ended: set[int] = set()
         self._closed: set[int] = set()
 
@@ -146,9 +147,16 @@ class ScriptPool(Ranks):
             self._pids[rank] = message["pid"]
         if message["event"] != "output":
             return []
+        now_s = time.monotonic()
+        elapsed_s = now_s - self._reported_s[rank]
         try:
-            report = read_line(message["text"], self._plan.workload.batch)
-            return self._found.add(rank, report) if report else []
+            report = read_line(
+                message["text"], self._plan.workload.batch, self._plan.iteration_regex, elapsed_s
+            )
+            if not report:
+                return []
+            self._reported_s[rank] = now_s
+            return self._found.add(rank, report)
         except TestbedError as error:
             raise TestbedError(f"{self._name(rank)}: {error}") from None
 

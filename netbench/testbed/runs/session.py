@@ -106,8 +106,8 @@ class _PlanSession:
         if num_reported <= self._last:
             raise TestbedError(
                 f"the scripts of plan {self._hash} ended well after reporting {num_reported} of "
-                f"{self._last + 1} iterations; let them do NETBENCH_ITERATIONS, and report each "
-                "(docs/own-trainer.md)"
+                f"{self._last + 1} iterations; let them do NETBENCH_ITERATIONS, and report each, "
+                "or say with --iteration-regex which lines do (docs/own-trainer.md)"
             )
 
     def _start(self, pool: PeerPool | ScriptPool) -> None:

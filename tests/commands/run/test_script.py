@@ -39,6 +39,9 @@ def test_a_dry_run_shows_the_script_and_its_placements(capsys: CaptureFixture) -
         (["--command", "a", "--all"], "leave out --compute, --token-file and --all"),
         (["--command", "a 'b"], "No closing quotation"),
         (["--command", ""], "the script is empty"),
+        (["--iteration-regex", "x"], "reads the output of a script; add --command"),
+        (["--command", "a", "--iteration-regex", "("], "--iteration-regex '(': missing )"),
+        (["--command", "a", "--iteration-regex", "(?P<took>.*)"], "has a group took; groups are"),
     ],
 )
 def test_an_option_that_excludes_a_script_is_a_usage_error(

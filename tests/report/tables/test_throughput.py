@@ -22,11 +22,11 @@ from netbench.workload.models import MODELS
 from tests.runs import ENVIRONMENT
 
 
-def run_of(tmp_path: Path, scenario: str, iteration_s: float) -> Run:
+def run_of(tmp_path: Path, scenario: str, iteration_s: float, variant: str = "ddp") -> Run:
     """A run of Bert on all devices: a warm-up and two iterations of the given durations."""
     (plan,) = build_plans(
         load_scenario(scenario),
-        Choices(variants=["ddp"], seeds=[1], models=["bert-base"]),
+        Choices(variants=[variant], seeds=[1], models=["bert-base"]),
         Execution(iterations=3, warmup_iterations=1),
     )
     with RunStore.create(
@@ -40,7 +40,7 @@ def run_of(tmp_path: Path, scenario: str, iteration_s: float) -> Run:
                     run_id=store.run_id,
                     plan_hash=plan_hash(plan),
                     scenario=scenario,
-                    variant="ddp",
+                    variant=variant,
                     system="ddp",
                     layers=12,
                     batch=plan.workload.batch,
@@ -65,6 +65,15 @@ def test_a_run_of_models_shows_throughput_beside_the_published_one(tmp_path: Pat
     assert grid.rows == (
         ("bert-base, words/s", "16", "ddp", "26798.02", "32768.0", "2", "+22.3%", "14.44x"),
     )
+
+
+def test_the_published_figure_is_of_one_system(tmp_path: Path) -> None:
+    """Summation is not documented, so all-reduce alone is compared."""
+    run = run_of(tmp_path, "dp-scaling", 0.5, "ddp-central-ps")
+    assert comparison_grid(run).head == (
+        "Model", "Replicas", "System", "emulated", "n", "scalability",
+    )  # fmt: skip
+    assert "published" not in " ".join(caption(run))
 
 
 def test_an_unpublished_number_of_replicas_has_no_published_column(tmp_path: Path) -> None:

@@ -178,3 +178,29 @@ def test_a_loss_that_is_no_number_is_an_error(loss: float) -> None:
         found.add(0, report(1.0, loss=loss))
     with pytest.raises(TestbedError, match="the loss of iteration 700 is"):
         found.add(0, Report(kind="netbench", iteration_s=1.0, iteration=700, loss=loss))
+
+
+@pytest.mark.parametrize(
+    ("regex", "line", "iteration_s", "loss"),
+    [
+        (r"'loss': '?(?P<loss>[-+.0-9einfa]+)", "{'loss': 2.5, 'epoch': 0.1}", 0.75, 2.5),
+        (r"'loss': '?(?P<loss>[-+.0-9einfa]+)", "{'loss': '1e-2', 'epoch': '1'}", 0.75, 0.01),
+        (r"step took (?P<ms>\S+) ms", "12: step took 250 ms", 0.25, None),
+        (r"(?P<samples_per_s>\d+) samples/s", "50 samples/s", 2.0, None),
+    ],
+)
+def test_lines_of_any_log_are_reports(
+    regex: str, line: str, iteration_s: float, loss: float | None
+) -> None:
+    """With a time of their own, or the time since the rank's last report."""
+    report = read_line(line, 100, regex, elapsed_s=0.75)
+    assert report is not None
+    assert (report.iteration_s, report.loss) == (iteration_s, loss)
+    assert read_line("epoch 1 begins", 100, regex, elapsed_s=0.75) is None
+    known = '{"netbench": "iteration", "iteration_s": 1.0}'
+    assert read_line(known, 100, regex, elapsed_s=0.75) is None
+
+
+def test_a_group_that_is_not_a_number_is_an_error() -> None:
+    with pytest.raises(TestbedError, match="could not convert"):
+        read_line("step took long s", 1, r"took (?P<s>\S+)", elapsed_s=1.0)
