@@ -12,7 +12,7 @@ from rich.console import Console
 
 from netbench import units
 from netbench.commands.options import RATE, TIME, QuantityType
-from netbench.commands.output import plain_console, print_verdict, results_option
+from netbench.commands.output import check_results, plain_console, print_verdict, results_option
 from netbench.commands.run.execution import prepare, start_run
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import (
@@ -158,6 +158,7 @@ def command(
         for size in dict.fromkeys(sizes)
         for op in dict.fromkeys(ops)
     ]
+    check_results(results)
     console = plain_console()
     console.print(_describe(plans[0]), soft_wrap=True)
     run = read_run((_simulate if testbed == SIMULATOR else _run)(console, plans, testbed, results))

@@ -95,6 +95,14 @@ def check_writable(*files: Path | None, pictures: Sequence[Path | None] = ()) ->
         check_format(path)
 
 
+def check_results(results: Path) -> None:
+    """Raises UsageError if no run can be started in a folder, which need not exist."""
+    path = results.absolute()
+    found = next(folder for folder in (path, *path.parents) if os.access(folder, os.F_OK))
+    if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
+        raise UsageError(f"--results {results}: {found} is not a folder that this user may write")
+
+
 def write_file(path: Path, text: str, problem: type[NetbenchError] = UsageError) -> None:
     """Write text to a file. Raises `problem` if that fails."""
     try:

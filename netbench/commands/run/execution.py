@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from netbench.commands.output import heading, print_warning
+from netbench.commands.output import check_results, heading, print_warning
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import predictions, simulate_plans
 from netbench.network.shaping.limits import network_warnings
@@ -43,6 +43,8 @@ def execute(
 
     Return the record file.
     """
+    if resumed is None:
+        check_results(results)
     console.print(heading(scenario))
     _warn(console, scenario, plans, emulated=testbed != SIMULATOR)
     finished: dict[str, list[int]] = {}

@@ -11,7 +11,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netbench.errors import TestbedError
+from netbench.testbed.lifetime import Scratch, tied
 from netbench.testbed.machine.capabilities import Capabilities
 
 EVENTS_DEVICE = "/dev/ttyS0"
@@ -44,7 +44,7 @@ BOOTED = "netbench: the guest has booted"
 # TCP may use half of the memory. The default, a tenth, is too little for many flows on long paths:
 # 64 x 100 Mbit/s over 0.6 s got 0.80 of the rate, now 0.9999.
 INIT = """\
-#!/bin/sh
+#!{shell}
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -66,6 +66,9 @@ export {environment}
 
 BOOT_TIMEOUT_S = 30.0
 """Deadline of a test boot, wall seconds. It takes 0.1 s, or 1 s with Debian's kernel."""
+
+CHECK_BYTES = 256 << 20
+"""Memory of a guest that is tested."""
 
 SLEEP_S = 60.0
 """Sleep of a guest that is tested, seconds of virtual time, which cost nothing. None in real time.
@@ -92,15 +95,15 @@ def boot_command(
     virtual_time: bool,
     lines: Sequence[int] = (),
 ) -> list[str]:
-    """Boot `kernel` with `init` as its first program; the kernel dies with its parent.
+    """Boot `kernel` with `init` as its first program; all its processes die with this one.
 
     The console goes to stdout, EVENTS_DEVICE to the descriptor `events`. lines: descriptors of
     sockets that are the further serial lines.
     """
     return [
-        *("setpriv", "--pdeathsig", "KILL"),
-        *(str(kernel), f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rw", f"init={init}"),
-        f"uml_dir={init.parent}",  # else ~/.uml, which a user may lack
+        *(*tied(), "env", "-C", str(init.parent)),
+        *(str(kernel), f"mem={memory_bytes >> 20}M", "rootfstype=hostfs", "rw", f'init="{init}"'),
+        "uml_dir=.",  # else ~/.uml, which a user may lack
         *("con=null", "con0=null,fd:1", "ssl=null", f"ssl0=null,fd:{events}"),
         *(f"ssl{number}=fd:{line}" for number, line in enumerate(lines, start=1)),
         *(("time-travel=inf-cpu",) if virtual_time else ()),
@@ -120,8 +123,12 @@ def write_init(path: Path, command: str) -> None:
         # io_uring is off in the guest kernel; libuv would try it and stall.
         "UV_USE_IO_URING": "0",
     }
+    # In a namespace of the user's own (`tied`), root's programs with the setuid bit, as mount is,
+    # belong to nobody; they must not become nobody.
+    setuid = os.geteuid() == 0
     path.write_text(
         INIT.format(
+            shell="/bin/sh" if setuid else "/usr/bin/env -S setpriv --no-new-privs sh",
             device=EVENTS_DEVICE,
             booted=BOOTED,
             directory=shlex.quote(str(Path.cwd())),
@@ -147,8 +154,8 @@ def run_in_guest(
     """
     if machine.guest_kernel is None or machine.guest_tmpdir is None:
         raise TestbedError("the guest kernel is not built; run: netbench kernel build")
-    with tempfile.TemporaryDirectory(prefix="netbench-") as scratch:
-        init = Path(scratch) / "init"
+    with Scratch() as scratch:
+        init = scratch / "init"
         line = f"{shlex.join(argv)} > {EVENTS_DEVICE} 2>&1"
         write_init(init, f'{line}\necho "exit status $?" > {EVENTS_DEVICE}')
         # Console and events go to one pipe: the console tells why a guest did not start.
@@ -180,19 +187,14 @@ class BootResult:
 
 def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
     """Boot `kernel` with its memory in `tmpdir`, run one program on the host's files, power off."""
-    with tempfile.TemporaryDirectory(prefix="netbench-boot-") as scratch:
-        init = Path(scratch) / "init"
+    with Scratch() as scratch:
+        init = scratch / "init"
         sleep_s = SLEEP_S if virtual_time else 0.0
         init.write_text(CHECK_INIT.format(python=sys.executable, sleep_s=sleep_s, mark=CHECKED))
         init.chmod(0o755)
-        command = [str(kernel), "mem=256M", "rootfstype=hostfs", "ro", f"init={init}"]
-        command += [f"uml_dir={scratch}", "con=null", "con0=null,fd:1", "ssl=null"]
-        command += ["time-travel=inf-cpu"] if virtual_time else []
+        command = boot_command(kernel, init, CHECK_BYTES, events=1, virtual_time=virtual_time)
         start_s = time.monotonic()
-        try:
-            code, console = _run(command, tmpdir, BOOT_TIMEOUT_S)
-        except OSError as error:
-            return BootResult(error=f"{shlex.quote(str(kernel))}: {error.strerror}")
+        code, console = _run(command, tmpdir, BOOT_TIMEOUT_S)
         wall_s = time.monotonic() - start_s
     for line in console.splitlines():
         if line.startswith(CHECKED):

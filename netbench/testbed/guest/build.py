@@ -17,6 +17,7 @@ from typing import TextIO
 
 from netbench.errors import TestbedError
 from netbench.progress import Progress
+from netbench.testbed.lifetime import tied
 from netbench.testbed.machine.packages import (
     FEATURES,
     find_command,
@@ -188,7 +189,8 @@ def _run(
     tail: deque[str] = deque(maxlen=FAILURE_LINES)
     log.write(f"$ {shlex.join(command)}\n")
     process = subprocess.Popen(
-        command,
+        [*tied(), *command],
+        close_fds=False,  # it has the lock of the cache, too, and keeps the build's folder
         cwd=cwd,
         env=_environment(),
         stdin=subprocess.DEVNULL,
@@ -209,6 +211,7 @@ def _run(
         if process.poll() is None:  # interrupted: make and its compilers must not continue
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            process.stdout.read()  # until the last of them has ended
         process.stdout.close()
     if code != 0:
         raise TestbedError(

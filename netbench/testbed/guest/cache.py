@@ -14,11 +14,12 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from netbench.testbed.guest.build import (
     find_source,
     prepare_tools,
 )
+from netbench.testbed.lifetime import Scratch
 from netbench.testbed.machine.packages import find_command
 from netbench.units import format_bytes
 
@@ -56,10 +58,18 @@ class KernelStatus:
 
 
 def cache_dir() -> Path:
-    """Return netbench's directory in the user's cache. Does not create it."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a path that is not absolute is to be ignored.
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "netbench"
+    """Return netbench's directory in the user's cache. Does not create it.
+
+    Raises TestbedError if the user has no home directory and XDG_CACHE_HOME is not set.
+    """
+    homes = [os.environ.get("HOME", "")]
+    with suppress(KeyError):  # a container may run as a user without a name
+        homes.append(pwd.getpwuid(os.geteuid()).pw_dir)
+    bases = [os.environ.get("XDG_CACHE_HOME", ""), *(f"{home}/.cache" for home in homes if home)]
+    for base in bases:
+        if base.startswith("/"):  # the XDG specification: others are to be ignored
+            return Path(base) / "netbench"
+    raise TestbedError("this user has no home directory; set XDG_CACHE_HOME to a directory")
 
 
 def guest_recipe() -> Recipe:
@@ -154,8 +164,12 @@ def _check_place(root: Path) -> None:
 
 @contextmanager
 def _lock(root: Path, progress: Progress) -> Iterator[None]:
-    """Take the lock for building in `root`. The kernel releases it however this process ends."""
+    """Take the lock for building in `root`.
+
+    The kernel releases it when this process and its compilers have ended, however that was.
+    """
     with (root / "lock").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -173,15 +187,13 @@ def _build_and_install(
     for stale in root.glob(f"{_BUILD_PREFIX}*"):
         shutil.rmtree(stale, ignore_errors=True)
     prepare_tools(progress.say)
-    work = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=root))
     try:
-        source = source or find_source(work, progress.say)
-        kernel, manifest = build(recipe, source, work, root / "build.log", progress)
-        _install(kernel, recipe, manifest, work, directory)
+        with Scratch(root, _BUILD_PREFIX) as work:
+            source = source or find_source(work, progress.say)
+            kernel, manifest = build(recipe, source, work, root / "build.log", progress)
+            _install(kernel, recipe, manifest, work, directory)
     except OSError as error:
         raise TestbedError(f"cannot build the guest kernel in {root}: {error}") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _install(kernel: Path, recipe: Recipe, manifest: Manifest, work: Path, directory: Path) -> None:

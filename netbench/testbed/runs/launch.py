@@ -2,9 +2,8 @@
 
 `start_session` writes a job file and reads events; `carry_out` is the other end, in the session.
 
-Either way the kernel kills the session with the controller, its parent (`setpriv --pdeathsig`). Its
-namespaces or its whole kernel vanish with its last process. All it leaves on the host is one
-scratch directory, which is removed here.
+Either way all of the session ends with the controller (`testbed.lifetime`). Its namespaces or its
+whole kernel vanish with its last process, and so does its scratch folder.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from typing import Any, Protocol
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.testbed.guest.boot import BOOTED, EVENTS_DEVICE, LINE_DEVICE, boot_command, write_init
+from netbench.testbed.lifetime import Scratch, tied
 from netbench.testbed.machine.capabilities import Capabilities
 
 SESSION = "netbench.testbed.runs.local_session"
@@ -52,7 +51,14 @@ class Emit(Protocol):
 class SessionProcess:
     """A running session. Its console is an unnamed file, so that nothing can be left behind."""
 
-    def __init__(self, command: Sequence[str], fds: Sequence[int], tmpdir: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        fds: Sequence[int],
+        tmpdir: Path,
+        scratch: Scratch | None = None,
+    ) -> None:
+        self._scratch = scratch
         # Open for reading on its own, so that the tail can be read while the session writes.
         self._console = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
@@ -83,6 +89,8 @@ class SessionProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._console.close()
+        if self._scratch is not None:
+            self._scratch.close()
 
 
 def start_session(
@@ -100,45 +108,45 @@ def start_session(
     devices in a guest. Call this from the main thread: the kernel ends the session when the thread
     that started it ends. Raises TestbedError when the testbed cannot run on `machine`.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="netbench-"))
-    job_file = scratch / "job.json"
+    scratch = Scratch()
+    job_file = scratch.path / "job.json"
     inner: list[int | str] = [*lines]
     if testbed != "native":
         inner = [LINE_DEVICE.format(number=number + 1) for number in range(len(lines))]
     job_file.write_text(json.dumps({**job, "testbed": testbed, "lines": inner}))
     program = [sys.executable, "-m", module, str(job_file)]
     read_end, write_end = os.pipe()
-    if testbed == "native":
-        command = _native_command(program, write_end)
-    else:
-        command = _guest_command(testbed, machine, scratch, program, num_ranks, write_end, lines)
+    inherited = (write_end, scratch.fd, *lines)
     try:
-        session = SessionProcess(command, (write_end, *lines), machine.guest_tmpdir or scratch)
+        if testbed == "native":
+            command = _native_command(program, write_end)
+        else:
+            command = _guest_command(
+                testbed, machine, scratch.path, program, num_ranks, write_end, lines
+            )
+        tmpdir = machine.guest_tmpdir or scratch.path
+        session = SessionProcess(command, inherited, tmpdir, scratch)
     except OSError as error:
-        shutil.rmtree(scratch)
         raise TestbedError(f"cannot start a session with {command[0]}: {error}") from error
     finally:
         os.close(write_end)
-    threading.Thread(target=_forward, args=(read_end, on_event, scratch), daemon=True).start()
+    threading.Thread(target=_forward, args=(read_end, on_event), daemon=True).start()
     return session
 
 
-def _forward(events: int, on_event: Callable[[dict[str, Any] | None], None], scratch: Path) -> None:
+def _forward(events: int, on_event: Callable[[dict[str, Any] | None], None]) -> None:
     """Pass on every event line until the session closes its end, then None."""
     with os.fdopen(events, encoding="utf-8", errors="replace") as stream:
         for line in stream:
-            # The session has read its files, so a killed controller leaves none behind from now on.
-            shutil.rmtree(scratch, ignore_errors=True)
             if line.strip():
                 on_event(_parse(line))
-    shutil.rmtree(scratch, ignore_errors=True)
     on_event(None)
 
 
 def _native_command(program: Sequence[str], events: int) -> list[str]:
     private = ["--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
     return [
-        *("setpriv", "--pdeathsig", "KILL"),
+        *tied(),
         *("unshare", *private, "--", "sh", "-c", 'mount -t tmpfs run /run && exec "$@"', "sh"),
         *(*program, f"/proc/self/fd/{events}"),
     ]

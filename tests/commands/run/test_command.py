@@ -206,6 +206,26 @@ def test_limits_of_netem_are_named_before_a_run(
     assert "a jitter of 1ms does not fit a delay of 2ms" in printed
 
 
+@pytest.mark.parametrize("place", ["", "below/it"])
+def test_a_folder_of_runs_that_cannot_be_one_is_refused_before_anything_is_built(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    """A boot and a warm-up are not spent on an iteration that has no place."""
+
+    def stop() -> None:
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("netbench.commands.run.execution.ensure_kernel", stop)
+    file = tmp_path / "file"
+    file.write_text("text")
+    results = ["--results", str(file / place)]
+    assert run(["run", two_nodes.write(tmp_path), *results]) == 2
+    assert f"{file} is not a folder that this user may write" in capsys.readouterr().err
+    words = ["--nodes", "2", "--bytes", "1MB", "--delay", "1ms", "--rate", "1Gbit", *results]
+    assert run(["collective", "p2p", *words]) == 2
+    assert f"{file} is not a folder that this user may write" in capsys.readouterr().err
+
+
 def test_links_without_impairments_have_no_warning(tmp_path: Path, capsys: CaptureFixture) -> None:
     """Delay and bandwidth are simulated."""
     scenario = two_nodes.write(tmp_path, delay="2ms")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,13 @@ def test_a_kernel_that_says_nothing_is_reported_by_its_exit_status(tmp_path: Pat
 def test_a_file_that_cannot_be_executed_is_an_error_and_no_traceback(tmp_path: Path) -> None:
     """Its name and the system's words."""
     result = boot_check(tmp_path / "absent", tmp_path, virtual_time=True)
-    assert result.error == f"{tmp_path / 'absent'}: No such file or directory"
+    assert str(tmp_path / "absent") in result.error
+    assert result.error.endswith("No such file or directory")
 
 
 def test_a_kernel_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It and what it started; the wait has an end."""
-    monkeypatch.setattr(module, "BOOT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(module, "BOOT_TIMEOUT_S", 0.4)
     result = boot_check(script(tmp_path, "echo hm; sleep 600"), tmp_path, virtual_time=True)
     assert result.error == "no answer in 0 s; last line: hm"
 
@@ -47,13 +49,18 @@ def test_a_kernel_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.guest
 @pytest.mark.parametrize("home", [None, "/proc/none", "relative", "/etc/passwd"])
 def test_a_guest_needs_no_home_and_leaves_nothing_there(
-    home: str | None, monkeypatch: pytest.MonkeyPatch
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """UML makes a folder per guest in ~/.uml by default, and panics where it cannot."""
+    """UML makes a folder per guest in ~/.uml by default, and panics where it cannot, as it does
+    when the path of its first program has a space."""
     machine, left = probe_machine(), set(Path.home().glob(".uml/*"))
+    temporary = tmp_path / "a space"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.delenv("HOME")
     if home is not None:
         monkeypatch.setenv("HOME", home)
     assert module.run_in_guest(machine, ["true"])[0] == 0
     monkeypatch.undo()
     assert set(Path.home().glob(".uml/*")) == left
+    assert list(temporary.iterdir()) == []

@@ -5,7 +5,10 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import pwd
 import queue
+import subprocess
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -34,6 +37,7 @@ linux:
 \t@echo "a.c:1: error: no such thing"; exit 3
 """
 RECIPE = Recipe(config="CONFIG_TOY=y\n")
+PATIENCE_S = 60.0
 
 
 class Recorder:
@@ -149,6 +153,48 @@ def test_an_interrupted_build_leaves_nothing_and_ends_make(cache: Path, tmp_path
     assert sorted(p.name for p in cache.iterdir()) == ["build.log", "lock"]
 
 
+BUILDER = """\
+import sys
+from pathlib import Path
+from netbench.testbed.guest import build, cache
+cache.prepare_tools = lambda say: None
+if sys.argv[1] == "apart":
+    build.tied = lambda: []
+source = build.KernelSource(version="toy 1.0", tarball=Path(sys.argv[2]))
+cache.ensure_kernel(source=source, recipe=build.Recipe(config="CONFIG_TOY=y\\n"))
+"""
+
+
+@pytest.mark.parametrize("make", ["tied", "apart"])
+def test_a_killed_build_leaves_nothing_that_the_next_could_race(
+    make: str, cache: Path, tmp_path: Path
+) -> None:
+    """make ends with netbench. Where it does not, it keeps lock and folder until its end."""
+    started, end = tmp_path / "started", tmp_path / "end"
+    os.mkfifo(started)
+    os.mkfifo(end)
+    rule = f"linux:\n\t@exec 3>{started}; echo >&3; read _ < {end}\n"
+    source = toy_source(tmp_path, rule)
+    with subprocess.Popen(
+        [sys.executable, "-c", BUILDER, make, str(source.tarball)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as builder:
+        with started.open("rb", buffering=0) as alive, (cache / "lock").open() as lock:
+            assert alive.readline() == b"\n"
+            builder.kill()
+            builder.wait()
+            if make == "apart":
+                assert list(cache.glob("building-*"))
+                with pytest.raises(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                end.write_text("")
+            assert alive.read() == b""
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        builder.communicate(timeout=PATIENCE_S)  # its other process has the same stderr
+    assert list(cache.glob("building-*")) == []
+
+
 def test_what_a_killed_build_left_is_removed_by_the_next(
     cache: Path, good_source: KernelSource
 ) -> None:
@@ -245,6 +291,19 @@ def test_a_relative_cache_home_is_ignored(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert kernel.cache_dir() == tmp_path / ".cache" / "netbench"
+
+
+def test_without_a_usable_home_the_cache_is_in_the_directory_of_the_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without that one either, the message says what to set."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for home in ("", "relative"):
+        monkeypatch.setenv("HOME", home)
+        assert kernel.cache_dir() == Path(pwd.getpwuid(os.geteuid()).pw_dir, ".cache", "netbench")
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    with pytest.raises(TestbedError, match="set XDG_CACHE_HOME"):
+        kernel.cache_dir()
 
 
 @pytest.mark.guest

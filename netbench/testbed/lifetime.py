@@ -1,0 +1,82 @@
+"""Processes and folders that end with this process, even if it is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from netbench.errors import TestbedError
+
+# The kernel signals only a parent's later end, so both shells check that theirs has not ended yet:
+# a dead one has no /proc/PID/exe. With the last `exit` the second shell stays, because a command
+# that is the first process of its namespace could not end itself by a signal.
+TIED = """\
+[ "$PPID" = "$1" ] || exit
+shift
+alone='unshare --pid --fork --kill-child=KILL --'
+$alone true 2>/dev/null || exec "$@"
+exec $alone sh -c "[ -e /proc/$$/exe ] || exit; "'"$@"; exit' sh "$@"
+"""
+
+# It comes first: a process that enters a user namespace no longer hears of its parent's end.
+OWN_USERS = """\
+own='unshare --user --map-current-user --keep-caps --'
+$own true 2>/dev/null || own=
+exec $own "$@"
+"""
+
+WARDEN = """\
+trap '' HUP INT TERM PIPE
+folder=$(mktemp -d "$1") || exit
+echo "$folder"
+read -r _
+rm -rf "$folder"
+"""
+
+
+def tied() -> list[str]:
+    """Return the beginning of a command whose processes all end when this thread ends.
+
+    They are in a PID namespace, so they also end with their first process. Where this user may not
+    make one, only the process that is started is sure to end.
+    """
+    own_users = [] if os.geteuid() == 0 else ["sh", "-c", OWN_USERS, "sh"]
+    setpriv = ["setpriv", "--pdeathsig", "KILL", "--"]
+    return [*own_users, *setpriv, "sh", "-c", TIED, "sh", str(os.getpid())]
+
+
+class Scratch:
+    """A new folder that only this user may enter. Another process makes it, and removes it once
+    this process and all that inherit `fd` have ended, or closed it. Raises TestbedError."""
+
+    def __init__(self, parent: Path | None = None, prefix: str = "netbench-") -> None:
+        parent = parent or Path(tempfile.gettempdir())
+        self._warden = subprocess.Popen(
+            ["sh", "-c", WARDEN, "sh", parent / f"{prefix}XXXXXXXX"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._warden.stdin is not None
+        assert self._warden.stdout is not None
+        self.fd = self._warden.stdin.fileno()
+        os.set_inheritable(self.fd, True)
+        with self._warden.stdout as answer:
+            self.path = Path(os.fsdecode(answer.readline().rstrip(b"\n")))
+        if not self.path.name:
+            raise TestbedError(f"cannot make a temporary folder in {parent}; set TMPDIR to another")
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the folder. Waits for the processes that have inherited `fd`."""
+        assert self._warden.stdin is not None
+        self._warden.stdin.close()
+        self._warden.wait()
