@@ -54,6 +54,10 @@ lint: setup
 bench: setup packages guest-kernel ## ratios against peers, as one markdown table
 	$(BIN)/python -m benchmarks
 
+.PHONY: chaos
+chaos: setup packages guest-kernel ssh-packages ## kill netbench at random moments; writes results/faults.md
+	$(BIN)/python -m benchmarks.chaos
+
 .PHONY: fidelity
 fidelity: setup packages guest-kernel ## measure what each local testbed delivers; writes results/fidelity.md
 	$(BIN)/python -m benchmarks.fidelity

@@ -23,7 +23,8 @@ MODULES = """\
 Each module also runs alone, as python -m benchmarks.NAME:
   simulator, objective                  rows of the simulator
   calibrate_transport, calibrate_v100   constants of the profiles, fitted
-  fidelity                              how closely testbeds deliver a network"""
+  fidelity                              how closely testbeds deliver a network
+  chaos                                 what is left after kills at random moments"""
 
 
 def main() -> None:

@@ -28,10 +28,18 @@ $own true 2>/dev/null || own=
 exec $own "$@"
 """
 
+# It locks its folder. One without a lock has lost its warden, and the next start removes it. That
+# may hit one made just now, so another is made then.
 WARDEN = """\
 trap '' HUP INT TERM PIPE
-folder=$(mktemp -d "$1") || exit
-echo "$folder"
+for old in "$1"????????; do
+  [ -O "$old" ] && [ ! -h "$old" ] && flock -n "$old" rm -rf "$old"
+done
+until [ -d "$folder" ]; do
+  folder=$(mktemp -d "$1"XXXXXXXX) || exit
+  command exec 9< "$folder" && flock 9
+done
+echo "$folder" 2>/dev/null
 read -r _
 rm -rf "$folder"
 """
@@ -50,12 +58,13 @@ def tied() -> list[str]:
 
 class Scratch:
     """A new folder that only this user may enter. Another process makes it, and removes it once
-    this process and all that inherit `fd` have ended, or closed it. Raises TestbedError."""
+    this process and all that inherit `fd` have ended, or closed it. If all of them are killed, the
+    next one like it does. Raises TestbedError."""
 
-    def __init__(self, parent: Path | None = None, prefix: str = "netbench-") -> None:
+    def __init__(self, parent: Path | None = None, prefix: str = "netbench-run-") -> None:
         parent = parent or Path(tempfile.gettempdir())
         self._warden = subprocess.Popen(
-            ["sh", "-c", WARDEN, "sh", parent / f"{prefix}XXXXXXXX"],
+            ["sh", "-c", WARDEN, "sh", parent / prefix],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

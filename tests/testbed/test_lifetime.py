@@ -106,6 +106,20 @@ def test_a_folder_goes_with_its_owner(number: signal.Signals, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_next_folder_removes_those_whose_processes_were_all_killed(tmp_path: Path) -> None:
+    """A folder in use stays, and so does what a link points to."""
+    used, lost, target = Scratch(tmp_path), Scratch(tmp_path), tmp_path / "target"
+    target.mkdir()
+    (tmp_path / "netbench-run-12345678").symlink_to(target)
+    lost._warden.kill()
+    lost._warden.wait()
+    Scratch(tmp_path).close()
+    assert sorted(tmp_path.iterdir()) == sorted(
+        [used.path, target, tmp_path / "netbench-run-12345678"]
+    )
+    used.close()
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,9 +183,6 @@ def _build_and_install(
 ) -> None:
     """Build in a directory beside `directory`, then rename the result into its place."""
     root = directory.parent
-    # This process has the lock, so remains of a build belong to one that was killed.
-    for stale in root.glob(f"{_BUILD_PREFIX}*"):
-        shutil.rmtree(stale, ignore_errors=True)
     prepare_tools(progress.say)
     try:
         with Scratch(root, _BUILD_PREFIX) as work:

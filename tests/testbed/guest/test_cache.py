@@ -199,7 +199,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(
     cache: Path, good_source: KernelSource
 ) -> None:
     """After SIGKILL a build directory stays; it is nobody's once the lock is free."""
-    stale = cache / "building-killed"
+    stale = cache / "building-12345678"
     stale.mkdir(parents=True)
     kernel.ensure_kernel(Recorder(), source=good_source, recipe=RECIPE)
     assert not stale.exists()

@@ -1,0 +1,489 @@
+"""`make chaos`: kill netbench at random moments and count what is left.
+
+    python -m benchmarks.chaos [--runs N] [--networks N] [--boots N] [--crashes N] [--timers N]
+                               [--seed N] [--report FILE]
+
+The default counts make the whole campaign. A family with count 0 keeps its row of the report, so
+the campaign can be run in parts. Everything is drawn from the seed except the moment at which a
+process reaches a point of its work. Exit code 1: something was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from netbench.records import find_run, read_run
+from netbench.testbed.guest.boot import run_in_guest
+from netbench.testbed.guest.cache import ensure_kernel
+from netbench.testbed.lifetime import Scratch
+from netbench.testbed.machine.capabilities import Capabilities, probe_machine
+from netbench.testbed.runs.controller import machine_name
+
+REPORT = Path(__file__).parents[1] / "results" / "faults.md"
+NETBENCH = (sys.executable, "-m", "netbench")
+
+GRACE_S = 10.0
+"""Time that the kernel has to end killed processes on a busy machine, seconds."""
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+MAX_KEPT = 10
+"""Finished iterations after which a new run begins: a resumed run repeats them first."""
+
+FAULTS_PER_GUEST = 20
+
+SCENARIO = """\
+name: {name}
+regions: [A, B]
+nodes:
+  - {{region: A, count: 2, device: Box}}
+  - {{region: B, count: 2, device: Box}}
+network:
+  inside: {{one_way_delay: 1ms, bandwidth: 1Gbit}}
+  links: [{{between: [A, B], one_way_delay: 20ms, bandwidth: 200Mbit}}]
+devices: {{Box: {{flops: 10TFLOPS, memory: 16GB, source: made up}}}}
+workload: {{layers: 8, hidden: 512, heads: 8, sequence: 1024, batch: 16}}
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class Row:
+    """Counts of a family. shaped: hosts whose network was not as before after the lease; for tries
+    on one machine, the tries after which the machine's own network had changed."""
+
+    tries: int = 0
+    processes: int = 0
+    folders: int = 0
+    iterations: int = 0
+    shaped: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.processes + self.folders + self.iterations + self.shaped
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder of one family. temporary: TMPDIR of its processes, which must stay empty."""
+
+    folder: Path
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "temporary folder"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "TMPDIR": str(self.temporary)}
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    """Make a folder for a family. The space in TMPDIR is part of the trial."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        found = Place(Path(folder))
+        found.temporary.mkdir()
+        yield found
+
+
+def descendants() -> dict[int, tuple[str, int]]:
+    """Return the live processes beneath this one: number -> name, session."""
+    about: dict[int, tuple[str, int]] = {}
+    beneath: dict[int, list[int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = file.read_text().partition("(")[2].rpartition(")")
+            state, parent, _, session = rest.split()[:4]
+            pid = int(file.parent.name)
+            beneath.setdefault(int(parent), []).append(pid)
+            if state not in "ZX":
+                about[pid] = name, int(session)
+    found, todo = {}, [os.getpid()]
+    while todo:
+        children = beneath.get(todo.pop(), [])
+        todo += children
+        found.update({pid: about[pid] for pid in children if pid in about})
+    return found
+
+
+def left_of_try() -> list[str]:
+    """Return the processes that live GRACE_S after their end was due, and end them.
+
+    Orphans are this process's children (`adopt_orphans`), so none can get away.
+    """
+    end_s = time.monotonic() + GRACE_S
+    while (left := descendants()) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return [f"{pid} {name}" for pid, (name, _) in left.items()]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all orphans beneath this process."""
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1):
+        raise OSError("prctl")
+
+
+def clear_temporary(where: Place) -> list[str]:
+    """Return what is in the temporary folder, and remove it."""
+    left = [path.name for path in where.temporary.iterdir()]
+    for name in left:
+        subprocess.run(["rm", "-rf", where.temporary / name], check=False)
+    return left
+
+
+def host_network() -> str:
+    """Interfaces, qdiscs and named namespaces of this machine."""
+    commands = (["ip", "-o", "link"], ["tc", "qdisc", "show"], ["ip", "netns", "list"])
+    shown = [subprocess.run(words, capture_output=True, text=True).stdout for words in commands]
+    return "".join(shown)
+
+
+def tell(family: str, number: int, count: int, row: Row, notes: Sequence[str]) -> None:
+    print(f"{family} {number}/{count}: {row.left} left or lost so far", flush=True)
+    for note in notes:
+        print(f"  {note}", flush=True)
+
+
+VICTIMS = (("owner",), ("first", "owner"), ("kernel", "owner"), ("all", "owner"))
+
+
+def kill_boots(count: int, rng: random.Random) -> Row:
+    """Boot an empty guest and kill it while it boots, with its owner, so that nobody cleans up.
+
+    A quarter each: the owner alone; the first process of the guest and the owner; the kernel and
+    the owner; all processes. The last leaves a folder, which has to go with the next start.
+    """
+    machine, row = probe_machine(), Row()
+    boot_s = _boot_s(machine)
+    for number in range(1, count + 1):
+        victims = VICTIMS[number % len(VICTIMS)]
+        wait_s = rng.uniform(0.0, 1.1 * boot_s)
+        with place() as where:
+            owner = os.fork()
+            if owner == 0:
+                _own_a_guest(machine, where)
+            time.sleep(wait_s)
+            found = descendants()
+            for victim in victims:
+                for process in _guest_processes(victim, owner, found):
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            os.waitpid(owner, 0)
+            processes = left_of_try()
+            if "all" in victims:
+                Scratch(where.temporary).close()
+            folders = clear_temporary(where)
+        row.tries += 1
+        row.processes += len(processes)
+        row.folders += len(folders)
+        if processes or folders or number % 20 == 0:
+            tell("booting guest", number, count, row, [*processes, *folders])
+    return row
+
+
+def _boot_s(machine: Capabilities) -> float:
+    """Time of an undisturbed boot, seconds."""
+    start_s = time.monotonic()
+    status, output = run_in_guest(machine, ["true"])
+    assert status == 0, output
+    return time.monotonic() - start_s
+
+
+def _own_a_guest(machine: Capabilities, where: Place) -> None:
+    """Boot a guest in a forked process; does not return."""
+    try:
+        tempfile.tempdir = str(where.temporary)
+        run_in_guest(machine, ["true"])
+    finally:
+        os._exit(0)
+
+
+def _guest_processes(victim: str, owner: int, found: dict[int, tuple[str, int]]) -> list[int]:
+    """Return the processes of a victim: the kernel's first process is of a session with "init="."""
+    if victim == "owner":
+        return [owner]
+    if victim == "all":
+        return [*found]
+    chosen = []
+    for process, (_, session) in found.items():
+        with suppress(OSError):
+            folder = Path(f"/proc/{process}")
+            is_first = process == session and b"init=" in (folder / "cmdline").read_bytes()
+            is_kernel = (folder / "exe").readlink().name == "linux"
+            if is_first if victim == "first" else is_kernel:
+                chosen.append(process)
+    return chosen
+
+
+def kill_runs(count: int, rng: random.Random) -> Row:
+    """Kill `netbench run` at random moments and resume it, again and again.
+
+    An iteration is lost if it was printed or on disk before and is not on disk afterwards.
+    """
+    row, horizon_s, before = Row(), 12.0, host_network()
+    with place() as where:
+        scenario = where.folder / "chaos.yaml"
+        scenario.write_text(SCENARIO.format(name="chaos"))
+        kept: set[int] = set()
+        results = where.folder / "results0"
+        for number in range(1, count + 1):
+            resume = ["--resume"] if kept else ["--iterations", "1000", "--systems", "megatron"]
+            words = ["run", str(scenario), "--results", str(results), *resume]
+            kills = [signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
+            output, left = _killed(where, words, rng.uniform(0.0, horizon_s), rng.choice(kills))
+            printed = {int(found) for found in re.findall(r"(?:iteration|warm-up) (\d+):", output)}
+            path = find_run(results, "chaos")
+            recorded = {found.iteration for found in read_run(path).records} if path else set()
+            lost = sorted((kept | printed) - recorded)
+            folders = clear_temporary(where)
+            changed = ["the network of this machine"] if host_network() != before else []
+            row.tries += 1
+            row.processes += len(left)
+            row.folders += len(folders)
+            row.iterations += len(lost)
+            row.shaped += len(changed)
+            notes = [*left, *folders, *changed, *(f"iteration {one}" for one in lost)]
+            if "Traceback" in output:
+                notes.append(output)
+            if notes or number % 10 == 0:
+                tell("run", number, count, row, [*notes, f"{len(recorded)} iterations on disk"])
+            kept = recorded
+            if len(kept) >= MAX_KEPT:
+                kept, results = set(), where.folder / f"results{number}"
+    return row
+
+
+def _killed(
+    where: Place, words: Sequence[str], wait_s: float, number: signal.Signals
+) -> tuple[str, list[str]]:
+    """Start netbench, send the signal after `wait_s`; return its output and what lives on."""
+    with subprocess.Popen(
+        [*NETBENCH, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**where.environment, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        time.sleep(wait_s)
+        process.send_signal(number)
+        output, _ = process.communicate()
+    return output, left_of_try()
+
+
+def kill_networks(count: int, rng: random.Random) -> Row:
+    """Kill `net apply --testbed local` while it starts, or while a command runs in a node."""
+    row, before = Row(), host_network()
+    testbeds = ["local:guest-real"]
+    if probe_machine().has_netem and os.geteuid() == 0:
+        testbeds.append("local:native")
+    for number in range(1, count + 1):
+        testbed = testbeds[number % len(testbeds)]
+        with place() as where:
+            name = f"chaos-{os.getpid()}-{number}"
+            scenario = where.folder / f"{name}.yaml"
+            scenario.write_text(SCENARIO.format(name=name))
+            client = subprocess.Popen(
+                ["sh", "-c", CLIENT, "sh", *NETBENCH, "net", "shell", "--network", name, "node0"],
+                env=where.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            words = ["net", "apply", str(scenario), "--testbed", testbed]
+            left = _killed_network(where, words, client, rng.uniform(0.0, 8.0))
+            if f"/{name}" in Path("/proc/net/unix").read_text():
+                left.append("its socket")
+            folders = clear_temporary(where)
+        changed = ["the network of this machine"] if host_network() != before else []
+        row.tries += 1
+        row.processes += len(left)
+        row.folders += len(folders)
+        row.shaped += len(changed)
+        if left or folders or changed or number % 10 == 0:
+            tell("held network", number, count, row, [*left, *folders, *changed])
+    return row
+
+
+CLIENT = 'while :; do "$@" sleep 600; sleep 0.2; done'
+"""Be in the network whenever it is there."""
+
+
+def _killed_network(
+    where: Place, words: Sequence[str], client: subprocess.Popen[bytes], wait_s: float
+) -> list[str]:
+    """End the client's loop after the daemon; what it started in the network must end itself."""
+    with subprocess.Popen(
+        [*NETBENCH, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=where.environment,
+    ) as process:
+        time.sleep(wait_s)
+        client.kill()
+        client.wait()
+        process.kill()
+    return left_of_try()
+
+
+def crash_points(count: int, rng: random.Random) -> Row:
+    """Crash the agent at its calls of tc: every one, then random ones again."""
+    counted = [{"kind": "count", "phase": phase} for phase in ("apply", "clear")]
+    points = [
+        {"kind": "crash", "phase": found["fault"]["phase"], "node": node, "call": call, "how": how}
+        for found in play(counted)
+        for node, calls in enumerate(found["found"]["calls"])
+        for call in range(1, calls + 1)
+        for how in ("before", "after", "sessions")
+    ]
+    print(f"crash points: {len(points)}", flush=True)
+    rng.shuffle(points)
+    return played("crash point", (points * (count // len(points) + 1))[:count])
+
+
+def kill_timers(count: int, rng: random.Random) -> Row:
+    """Kill the timers of one or both hosts, and the controller, at a random moment of a hold."""
+    faults = [
+        {
+            "kind": "timer",
+            "after_s": round(rng.uniform(0.0, 20.0), 3),
+            "nodes": rng.choice([[0], [1], [0, 1]]),
+        }
+        for _ in range(count)
+    ]
+    return played("timer and controller", faults)
+
+
+def played(family: str, faults: Sequence[dict[str, Any]]) -> Row:
+    """Play faults of a fleet, some in a guest."""
+    row = Row()
+    for first in range(0, len(faults), FAULTS_PER_GUEST):
+        notes = []
+        for line in play(faults[first : first + FAULTS_PER_GUEST]):
+            found = line["found"]
+            row.tries += 1
+            row.processes += len(found.get("processes", ()))
+            row.folders += len(found.get("files", ()))
+            row.shaped += len(found.get("shaped", ())) or len(found.get("error", "")[:1])
+            if any(found.get(key) for key in ("error", "processes", "files", "shaped")):
+                notes.append(json.dumps(line))
+        tell(family, row.tries, len(faults), row, notes)
+    return row
+
+
+def play(faults: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Play faults in one guest. Exits if not all were played."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        specs = Path(folder) / "faults.json"
+        specs.write_text(json.dumps(faults))
+        argv = [sys.executable, "-m", "tests.testbed.chaos_in_guest", str(specs)]
+        status, output = run_in_guest(probe_machine(), argv)
+    found = [json.loads(line) for line in output.splitlines() if line.startswith('{"fault"')]
+    if status or len(found) != len(faults):
+        sys.exit(f"{len(found)} of {len(faults)} faults were played:\n{output[-3000:]}")
+    return found
+
+
+FAMILIES: dict[str, tuple[str, int, Callable[[int, random.Random], Row]]] = {
+    "runs": ("`run`: its controller", 100, kill_runs),
+    "networks": ("persistent network: its daemon", 50, kill_networks),
+    "boots": ("guest that boots, and its owner", 400, kill_boots),
+    "crashes": ("fleet: the agent, at every call of `tc` in apply and clear", 115, crash_points),
+    "timers": ("fleet: timers and controller together", 40, kill_timers),
+}
+"""Option -> what is killed, tries of the whole campaign, and how."""
+
+HEAD = """\
+# What is left after a kill
+
+`make chaos` kills processes of netbench at random moments and counts what is left.
+
+"""
+COLUMNS = (
+    "killed", "tries", "processes left", "folders left", "iterations lost", "hosts still shaped",
+    "date", "options", "machine",
+)  # fmt: skip
+
+FOOT = """
+- *Options* are those of `python -m benchmarks.chaos` that repeat a row; the other counts are 0.
+- *Processes left* are alive {grace:g} s after the kill. *Folders left* are those in `TMPDIR`
+  and, for a fleet, all files of the agent and its state. *Iterations lost* were printed or
+  recorded before a kill and are not recorded afterwards.
+- *Hosts still shaped* differ from before in a qdisc, a filter, a TCP setting or the segment size
+  after the lease. For the first rows, the host is this machine.
+- Half of the tries kill `run` with SIGKILL, the others with SIGINT or SIGTERM. Each try resumes
+  the run of the one before.
+- A guest that boots loses its owner, its first process and its owner, its kernel and its owner, or
+  all processes at once. After the last of these, the next start has to remove the folder.
+- A fleet is two hosts in a guest. Each has an sshd, and a stand-in for the transient timers of
+  systemd. The agent ends before a call of `tc`, after it, or with all processes of its logins.
+  Nobody comes back before the lease has ended.
+"""
+
+
+def write_report(path: Path, rows: dict[str, Row], options: Sequence[str]) -> None:
+    """Write the table. Families without a new row keep their old one."""
+    old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = []
+    for family, (title, _, _) in FAMILIES.items():
+        if family in rows:
+            counts = [str(getattr(rows[family], field.name)) for field in fields(Row)]
+            about = [date.today().isoformat(), f"`{shlex.join(options)}`", machine_name()]
+            lines.append(f"| {' | '.join([title, *counts, *about])} |")
+        else:
+            lines += [line for line in old if line.startswith(f"| {title} |")]
+    table = [f"| {' | '.join(COLUMNS)} |", f"|---|{'--:|' * len(fields(Row))}---|---|---|", *lines]
+    text = HEAD + "\n".join(table) + "\n" + FOOT.format(grace=GRACE_S)
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    """Run the campaign; return 1 if anything was left."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos", description="Kill netbench and count what is left."
+    )
+    for family, (title, count, _) in FAMILIES.items():
+        parser.add_argument(f"--{family}", type=int, metavar="N", default=count, help=title)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--report", type=Path, default=REPORT)
+    arguments = parser.parse_args()
+    ensure_kernel()
+    adopt_orphans()
+    rows = {}
+    for family, (_, _, kill) in FAMILIES.items():
+        count = getattr(arguments, family)
+        if count:
+            rows[family] = kill(count, random.Random(f"{arguments.seed} {family}"))
+            options = [f"--{family}", str(count), "--seed", str(arguments.seed)]
+            write_report(arguments.report, {family: rows[family]}, options)
+    return 1 if any(row.left for row in rows.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
