@@ -238,12 +238,16 @@ def _guest_processes(victim: str, owner: int, found: dict[int, tuple[str, int]])
     return chosen
 
 
+RUN_LINES = 24
+"""Largest number of lines after which a run is killed. Half of them report iterations."""
+
+
 def kill_runs(count: int, rng: random.Random) -> Row:
     """Kill `netbench run` at random moments and resume it, again and again.
 
     An iteration is lost if it was printed or on disk before and is not on disk afterwards.
     """
-    row, horizon_s, before = Row(), 12.0, host_network()
+    row, before = Row(), host_network()
     with place() as where:
         scenario = where.folder / "chaos.yaml"
         scenario.write_text(SCENARIO.format(name="chaos"))
@@ -253,7 +257,8 @@ def kill_runs(count: int, rng: random.Random) -> Row:
             resume = ["--resume"] if kept else ["--iterations", "1000", "--systems", "megatron"]
             words = ["run", str(scenario), "--results", str(results), *resume]
             kills = [signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
-            output, left = _killed(where, words, rng.uniform(0.0, horizon_s), rng.choice(kills))
+            moment = rng.randint(0, RUN_LINES), rng.uniform(0.0, 1.0)
+            output, left = _killed(where, words, *moment, rng.choice(kills))
             printed = {int(found) for found in re.findall(r"(?:iteration|warm-up) (\d+):", output)}
             path = find_run(results, "chaos")
             recorded = {found.iteration for found in read_run(path).records} if path else set()
@@ -277,9 +282,12 @@ def kill_runs(count: int, rng: random.Random) -> Row:
 
 
 def _killed(
-    where: Place, words: Sequence[str], wait_s: float, number: signal.Signals
+    where: Place, words: Sequence[str], num_lines: int, wait_s: float, number: signal.Signals
 ) -> tuple[str, list[str]]:
-    """Start netbench, send the signal after `wait_s`; return its output and what lives on."""
+    """Start netbench and send the signal `wait_s` after it has printed some lines.
+
+    Return its output and what lives on.
+    """
     with subprocess.Popen(
         [*NETBENCH, *words],
         stdin=subprocess.DEVNULL,
@@ -289,9 +297,11 @@ def _killed(
         start_new_session=True,
         env={**where.environment, "PYTHONUNBUFFERED": "1"},
     ) as process:
+        assert process.stdout is not None
+        output = "".join(line for _, line in zip(range(num_lines), process.stdout, strict=False))
         time.sleep(wait_s)
         process.send_signal(number)
-        output, _ = process.communicate()
+        output += process.stdout.read()
     return output, left_of_try()
 
 

@@ -42,19 +42,24 @@ while case $1 in --*) true ;; *) false ;; esac; do
   shift
 done
 pid=/run/units/$(stat -Lc %i /proc/self/ns/net)-$unit
+[ ! -e "$pid" ] || { echo "$unit was already loaded" >&2; exit 1; }
 setsid systemd-unit "$pid" "$every" "$@" < /dev/null > /dev/null 2>&1 &
 while [ ! -e "$pid" ]; do sleep 0.01; done
 """,
     "systemd-unit": """\
 pid=$1 every=$2
 shift 2
-echo $$ > "$pid"
-while sleep "$every" || true; do "$@" || true; done
+while true; do
+  sleep "$every" &
+  echo $$ $! > "$pid"
+  wait $!
+  echo $$ > "$pid"
+  "$@"
+done
 """,
     "systemctl": """\
 pid=/run/units/$(stat -Lc %i /proc/self/ns/net)-${2%.timer}
-[ ! -e "$pid" ] || kill -9 -- -$(cat "$pid")
-rm -f "$pid"
+running=$(cat "$pid") && rm "$pid" && kill -9 $running
 """,
 }
 """Transient timers of systemd, in the few words in which a guard uses them: the guest has none."""
