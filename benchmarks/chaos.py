@@ -335,7 +335,7 @@ def kill_networks(count: int, rng: random.Random) -> Row:
         row.folders += len(folders)
         row.shaped += len(changed)
         if left or folders or changed or number % 10 == 0:
-            tell("held network", number, count, row, [*left, *folders, *changed])
+            tell("persistent network", number, count, row, [*left, *folders, *changed])
     return row
 
 

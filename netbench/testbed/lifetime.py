@@ -28,9 +28,10 @@ $own true 2>/dev/null || own=
 exec $own "$@"
 """
 
-# It locks its folder. One without a lock has lost its warden, and the next start removes it. That
-# may hit one made just now, so another is made then.
-WARDEN = """\
+# The cleanup process locks its folder. A folder without a lock has lost that process, and the next
+# start removes it. If that hits a folder made just now, its process makes another.
+CLEANUP = """\
+folder=
 trap '' HUP INT TERM PIPE
 for old in "$1"????????; do
   [ -O "$old" ] && [ ! -h "$old" ] && flock -n "$old" rm -rf "$old"
@@ -63,17 +64,17 @@ class Scratch:
 
     def __init__(self, parent: Path | None = None, prefix: str = "netbench-run-") -> None:
         parent = parent or Path(tempfile.gettempdir())
-        self._warden = subprocess.Popen(
-            ["sh", "-c", WARDEN, "sh", parent / prefix],
+        self._cleanup = subprocess.Popen(
+            ["sh", "-c", CLEANUP, "sh", parent / prefix],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._warden.stdin is not None
-        assert self._warden.stdout is not None
-        self.fd = self._warden.stdin.fileno()
+        assert self._cleanup.stdin is not None
+        assert self._cleanup.stdout is not None
+        self.fd = self._cleanup.stdin.fileno()
         os.set_inheritable(self.fd, True)
-        with self._warden.stdout as answer:
+        with self._cleanup.stdout as answer:
             self.path = Path(os.fsdecode(answer.readline().rstrip(b"\n")))
         if not self.path.name:
             raise TestbedError(f"cannot make a temporary folder in {parent}; set TMPDIR to another")
@@ -86,6 +87,6 @@ class Scratch:
 
     def close(self) -> None:
         """Remove the folder. Waits for the processes that have inherited `fd`."""
-        assert self._warden.stdin is not None
-        self._warden.stdin.close()
-        self._warden.wait()
+        assert self._cleanup.stdin is not None
+        self._cleanup.stdin.close()
+        self._cleanup.wait()

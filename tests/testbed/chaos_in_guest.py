@@ -26,7 +26,8 @@ from typing import Any
 
 from netbench.network.remote.deployer import FOLDERS
 from netbench.network.remote.fleet import ARM_LEASE_S
-from tests.testbed.safety_in_guest import NAMES, SCRATCH, SLACK_S, STATE, TIMER, TWO, Lab, is_sshd
+from tests.testbed.safety_in_guest import SCRATCH, SLACK_S, TWO, Lab
+from tests.testbed.safety_machines import NAMES, STATE, TIMER, is_sshd
 
 MIRROR = "/dev/shm/netbench"
 """Second folder of state of some versions."""
@@ -133,7 +134,7 @@ def crash(lab: Lab, fault: dict[str, Any]) -> dict[str, Any]:
 
 
 def kill_timers(lab: Lab, fault: dict[str, Any]) -> dict[str, Any]:
-    """Timers and the controller of a held network end at once; nobody comes back."""
+    """Timers and the controller of a network end at once; nobody comes back."""
     controller = lab.hold()
     time.sleep(fault["after_s"])
     for node in fault["nodes"]:

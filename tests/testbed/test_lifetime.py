@@ -64,8 +64,14 @@ def test_status_and_signals_of_the_command_are_reported() -> None:
         assert done.returncode == status
 
 
-def test_a_folder_goes_when_all_that_use_it_have_ended(tmp_path: Path) -> None:
-    """It is private, and stays as long as a process that inherited it."""
+def test_a_folder_goes_when_all_that_use_it_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is private, and stays as long as a process that inherited it. Variables of the user that
+    have the names of the shell's do not matter."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    monkeypatch.setenv("folder", str(mine))
     scratch = Scratch(tmp_path)
     assert scratch.path.parent == tmp_path
     assert scratch.path.stat().st_mode & 0o777 == 0o700
@@ -78,11 +84,10 @@ def test_a_folder_goes_when_all_that_use_it_have_ended(tmp_path: Path) -> None:
         text=True,
         pass_fds=[scratch.fd],
     ) as user:
-        os.close(os.dup(scratch.fd))
-        assert scratch._warden.poll() is None
+        assert scratch._cleanup.poll() is None
         assert user.communicate("\n", timeout=PATIENCE_S)[0] == "file\n"
     scratch.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -111,8 +116,8 @@ def test_the_next_folder_removes_those_whose_processes_were_all_killed(tmp_path:
     used, lost, target = Scratch(tmp_path), Scratch(tmp_path), tmp_path / "target"
     target.mkdir()
     (tmp_path / "netbench-run-12345678").symlink_to(target)
-    lost._warden.kill()
-    lost._warden.wait()
+    lost._cleanup.kill()
+    lost._cleanup.wait()
     Scratch(tmp_path).close()
     assert sorted(tmp_path.iterdir()) == sorted(
         [used.path, target, tmp_path / "netbench-run-12345678"]
