@@ -1,8 +1,9 @@
 """Search the fastest plan for a workload over systems, layouts and schedules.
 
 Candidates are dtfm and megatron in all depths, tensor-parallel degrees, schedules and kinds of data
-parallelism, and zero3 and ddp. hivemind and diloco are excluded: stale gradients and local steps
-change what is trained, so their times are not comparable.
+parallelism, and zero3 and ddp. Each has all devices, or as many as a region, a node, a kind of
+device or one pipeline has. hivemind and diloco are excluded: stale gradients and local steps change
+what is trained, so their times are not comparable.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Degrees:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A plan that fits the devices. plan: rank r on device r. at_least_s: see `at_least_s`."""
+    """A plan that fits the devices. plan: on `nearest_devices`. at_least_s: see `at_least_s`."""
 
     request: Request
     plan: Plan
@@ -69,8 +70,8 @@ class Candidate:
 class PlacedCandidate:
     """A candidate on the best placement found.
 
-    iteration_s, unplaced_s: simulated on that placement and on the identity. fits: whether the
-    stages fit their devices' memory, which the identity need not.
+    iteration_s, unplaced_s: simulated on that placement and on `nearest_devices`. fits: whether the
+    stages fit their devices' memory, which they need not there.
     """
 
     candidate: Candidate
@@ -97,7 +98,10 @@ class LayoutSearch:
 
 
 def parse_layout(text: str) -> Degrees:
-    """Parse `auto`, or degrees such as p8, p4t2, p8d8. Raises PlanError for anything else."""
+    """Parse `auto`, or degrees such as p8, p4t2, p8d8. Raises PlanError for anything else.
+
+    Without t, a layout with p is not tensor parallel, as in the text of a layout.
+    """
     match = re.fullmatch(r"(?=.)(p([1-9]\d*))?(t([1-9]\d*))?(d([1-9]\d*))?", text, re.ASCII)
     if text == "auto":
         return Degrees()
@@ -106,7 +110,7 @@ def parse_layout(text: str) -> Degrees:
             f'layout "{text}" is invalid; expected auto, or degrees, e.g. p8, p4t2, p8d8'
         )
     pp, tp, dp = (int(digits) if digits else None for digits in match.group(2, 4, 6))
-    return Degrees(pp=pp, tp=tp, dp=dp)
+    return Degrees(pp=pp, tp=1 if pp and tp is None else tp, dp=dp)
 
 
 def search_layouts(
@@ -184,19 +188,20 @@ def find_candidates(
 
     Raises PlanError where there is none, with the error of the plan that needs least memory.
     """
+    degrees = degrees or Degrees()
     candidates: list[Candidate] = []
     refusals: list[tuple[float, PlanError]] = []
-    for variant, num_ranks in _names(scenario, setting):
+    for variant, num_ranks in _names(scenario, setting, degrees):
         request = Request(scenario=scenario, variant=variant, setting=setting, num_ranks=num_ranks)
         need_bytes = math.inf
         try:
-            plan = _plan(request)
-            if degrees and not degrees.admit(plan.layout):
+            plan = _on_nearest(_plan(request))
+            if not degrees.admit(plan.layout):
                 continue
             need_bytes = max(part.total_bytes for part in plan_memory(plan))
             check_memory(plan, scenario)
         except PlanError as error:
-            if degrees is None or degrees.may_admit(find_variant(variant)):
+            if degrees.may_admit(find_variant(variant)):
                 refusals.append((need_bytes, error))
             continue
         candidates.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
@@ -267,7 +272,7 @@ def best_listed(scenario: Scenario, setting: Setting) -> PlacedCandidate | None:
 def _simulate_best(
     candidates: Sequence[Candidate], num: int, budget: Budget
 ) -> tuple[list[PlacedCandidate], int]:
-    """Return the best `num` on identity placements, and how many were simulated to find them.
+    """Return the best `num` where they are listed, and how many were simulated to find them.
 
     Candidates whose bound is above the worst of the best are skipped. Fewer than `num` are returned
     if the budget is interrupted.
@@ -298,7 +303,7 @@ class _Placing:
 
     def __init__(self, scheduler: Scheduler, name: str, seed: int) -> None:
         self._scheduler, self._name, self._seed = scheduler, name, seed
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[tuple[str, int | None], Problem] = {}
         self.num_evaluated = 0
 
     def place(self, placed: PlacedCandidate, budget: Budget) -> PlacedCandidate:
@@ -306,10 +311,11 @@ class _Placing:
         request = placed.candidate.request
         if not placed.plan.has_pipelines:
             return placed
-        if request.variant not in self._problems:
-            self._problems[request.variant] = request.problem()
+        key = request.variant, request.num_ranks
+        if key not in self._problems:
+            self._problems[key] = request.problem()
         try:
-            answer = self._scheduler(self._problems[request.variant], self._seed, budget)
+            answer = self._scheduler(self._problems[key], self._seed, budget)
         except PlanError:  # no placement fits
             return placed
         self.num_evaluated += answer.num_evaluated
@@ -341,24 +347,75 @@ def _plan(request: Request, seed: int = 0) -> Plan:
     )
 
 
-def _names(scenario: Scenario, setting: Setting) -> Iterator[tuple[str, int | None]]:
+def _on_nearest(plan: Plan) -> Plan:
+    """Return `plan` on `nearest_devices`, in the order in which they are listed."""
+    return dataclasses.replace(plan, placement=nearest_devices(plan))
+
+
+def nearest_devices(plan: Plan) -> tuple[int, ...]:
+    """Return as many devices as `plan` has ranks: around one region, the fast and near ones.
+
+    Near and fast is, from a region's first device, the time of a layer's micro-batch plus that of a
+    message between stages. The region whose devices take least in all is chosen; of regions that
+    are alike, the first.
+    """
+    count, nodes = plan.layout.num_ranks, np.asarray(plan.device_nodes)
+    if count == len(nodes):
+        return tuple(range(count))
+    network, kinds = plan.network, plan.type_stages or (plan.stages,)
+    compute_s = np.array([(k[0].forward_s + k[0].backward_s) / k[0].num_layers for k in kinds])
+    kind = np.asarray(plan.device_types or [0] * len(nodes))
+    regions = np.asarray(network.node_regions)[nodes]
+    _, firsts = np.unique(regions, return_index=True)
+    pairs = np.ix_(nodes[firsts], nodes)
+    message_s = plan.activation_bytes * 8 / network.bandwidth_bps()[pairs]
+    cost_s = compute_s[kind] + network.one_way_delay_s()[pairs] + message_s
+    chosen = np.argsort(cost_s, axis=1, kind="stable")[:, :count]
+    best = np.argmin(np.take_along_axis(cost_s, chosen, axis=1).sum(axis=1))
+    return tuple(sorted(chosen[best].tolist()))
+
+
+def _names(
+    scenario: Scenario, setting: Setting, degrees: Degrees
+) -> Iterator[tuple[str, int | None]]:
     """Yield the names of candidates, each with its number of ranks; None = all devices."""
     devices, workload = scenario.num_devices, scenario.workload
     # Tensor parallelism splits heads and columns evenly, and no named model.
     splittable = 1 if workload.model else math.gcd(workload.heads, workload.hidden)
-    sequences = setting.batch // (setting.micro_batch or workload.micro_batch)
-    for pp in _divisors(setting.layers):
-        for tp in _divisors(splittable):
-            pipelines = range(devices // (pp * tp), 0, -1)
-            dp = next((dp for dp in pipelines if sequences % dp == 0), 0)
-            layout = Layout(pp=pp, tp=tp, dp=dp)
-            for system in SYSTEMS.values() if dp else ():
-                for name in system.pipeline_layouts(layout, setting.layers):
-                    yield name, None if layout.num_ranks == devices else layout.num_ranks
-    for system in SYSTEMS.values():
-        for name in system.whole_layouts():
-            yield name, None
+    sequences = max(1, setting.batch // (setting.micro_batch or workload.micro_batch))
+    sizes = _sizes(scenario)
+    for pp in [degrees.pp] if degrees.pp else _depths(setting.layers, devices):
+        for tp in _divisors(splittable, devices // pp):
+            most = {size // (pp * tp) for size in (*sizes, pp * tp * (degrees.dp or 1))}
+            for dp in {max(_divisors(sequences, one)) for one in most if one}:
+                layout = Layout(pp=pp, tp=tp, dp=dp)
+                for system in SYSTEMS.values():
+                    for name in system.pipeline_layouts(layout, setting.layers):
+                        yield name, None if layout.num_ranks == devices else layout.num_ranks
+    for num_ranks in sizes - {1}:
+        for system in SYSTEMS.values():
+            for name in system.whole_layouts():
+                yield name, None if num_ranks == devices else num_ranks
 
 
-def _divisors(number: int) -> list[int]:
-    return [value for value in range(1, number + 1) if number % value == 0]
+def _sizes(scenario: Scenario) -> set[int]:
+    """Return how many devices a plan may have: all, or those of a region, a node or a kind."""
+    groups = [Counter[object](), Counter[object](), Counter[object]()]
+    for index, node in enumerate(scenario.nodes):
+        for group, key in zip(groups, (index, node.region, node.device), strict=True):
+            group[key] += node.num_devices
+    return {size for group in groups for size in group.values()} | {scenario.num_devices}
+
+
+def _depths(layers: int, most: int) -> list[int]:
+    """Return the depths of a pipeline that shorten its longest stage, up to `most`."""
+    return [
+        depth
+        for depth in range(1, min(layers, most) + 1)
+        if depth == 1 or -(-layers // depth) < -(-layers // (depth - 1))
+    ]
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    """Return the divisors of `number` up to `most`."""
+    return [value for value in range(1, min(number, most) + 1) if number % value == 0]

@@ -439,9 +439,15 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
 
 
 def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, ...]:
-    """Layers of each stage if the variant leaves the depth to the scenario; () = evenly."""
-    stages = scenario.sweep.pipeline_layers
-    if not stages or find_variant(variant).pipeline:
+    """Layers of each stage: the scenario's if the variant leaves the depth to it; () = evenly.
+
+    If a variant's own depth does not divide the layers, its first stages have one more.
+    """
+    stages, chosen = scenario.sweep.pipeline_layers, find_variant(variant)
+    if chosen.pipeline and chosen.num_chunks == 1:
+        each, more = divmod(layers, chosen.pipeline)
+        return tuple(each + (stage < more) for stage in range(chosen.pipeline)) if more else ()
+    if not stages or chosen.pipeline:
         return ()
     if sum(stages) != layers:
         found = counted(sum(stages), "layer")

@@ -13,9 +13,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from numba.core import event
 
+from netbench.simulator import kernel
 from netbench.simulator.collectives import simulate_collective
 from netbench.simulator.iteration import Part, Simulation, simulate
 from netbench.transport.profile import TransportProfile, load_transport
@@ -33,7 +35,8 @@ __all__ = [
 class FirstCompilation(event.Listener):
     """Logs when numba begins to compile, once: half a minute of silence looks like a hang.
 
-    Compiled code is kept beside the modules or in the user's cache.
+    Compiled code is kept beside the modules or in the user's cache. A later command that compiles
+    what the first ones did not need says nothing.
     """
 
     told = False
@@ -41,11 +44,19 @@ class FirstCompilation(event.Listener):
     def on_start(self, _: event.Event) -> None:
         if not self.told:
             self.told = True
-            log = logging.getLogger(__name__)
-            log.warning("compiling, once per installation: this may take half a minute")
+            if not compiled_before():
+                log = logging.getLogger(__name__)
+                log.warning("compiling, once per installation: this may take half a minute")
 
     def on_end(self, _: event.Event) -> None:
         """Nothing: others may follow."""
+
+
+def compiled_before() -> bool:
+    """Return whether the cache has code of this version of the kernel."""
+    source, cache = Path(kernel.__file__), Path(kernel._run.stats.cache_path)
+    written_s = source.stat().st_mtime
+    return any(one.stat().st_mtime > written_s for one in cache.glob(f"{source.stem}.*.nbi"))
 
 
 event.register("numba:compile", FirstCompilation())  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from rich.console import Console
 from netbench.commands.output import heading
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.schedule.request import DEFAULT_SYSTEM, Limits
-from netbench.commands.schedule.search import count_text, find_scheduler
+from netbench.commands.schedule.search import count_text, find_scheduler, warm_up
 from netbench.errors import UsageError
 from netbench.plan.memory import plan_memory
 from netbench.progress import open_progress
@@ -52,6 +52,7 @@ def find_layout(
         raise UsageError(f"--layout chooses the system; leave out --system {request.variant}")
     degrees = parse_layout(layout)
     placing = find_scheduler(scheduler)
+    warm_up(scheduler)
     with _watching(console, limits) as on_best:
         candidates = find_candidates(request.scenario, request.setting, degrees)
         warn_of_impairments(console, [candidates[0].plan.network])

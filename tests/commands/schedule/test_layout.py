@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from netbench.cli import run
+from netbench.placement import layouts
 from netbench.placement.file import read_placed
+from netbench.placement.problem import Answer, Budget, Problem
+from netbench.placement.schedulers import SCHEDULERS
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
 
@@ -41,8 +45,8 @@ def test_the_best_plan_is_saved_with_its_time(tmp_path: Path, capsys: CaptureFix
 
 
 def test_degrees_restrict_the_layouts(capsys: CaptureFixture) -> None:
-    """With two stages the table has no other layout, except that of the listed system."""
-    assert run([*SEARCH, "p2t1"]) == 0
+    """With two stages, twice, the table has no other layout, except that of the listed system."""
+    assert run([*SEARCH, "p2d2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     table = next(index for index, line in enumerate(lines) if line.startswith("Plan "))
     shown = [line.split(": ")[1:] for line in lines[:table] if ": best " in line]
@@ -55,7 +59,7 @@ def test_degrees_restrict_the_layouts(capsys: CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("p3",), "no layout trains 8 layers with batch 16 on the 4 devices of scenario"),
+        (("p5",), "no layout trains 8 layers with batch 16 on the 4 devices of scenario"),
         (("square",), 'layout "square" is invalid; expected auto, or degrees, e.g. p8, p4t2, p8d8'),
         (("auto", "--system", "megatron"), "--layout chooses the system; leave out --system"),
         (("auto", "--batch", "3", "--layers", "7"), ""),
@@ -74,3 +78,32 @@ def test_an_impossible_layout_is_one_message(
     assert code == (2 if message else 0)
     assert message in " ".join(printed.err.split())
     assert bool(printed.out) != bool(message)
+
+
+def test_compilation_does_not_count_against_the_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    """A scheduler that takes 100 s at its first call, by a clock that only it moves, still places
+    the eight, four, two and one plans of a search of 20 s."""
+    now_s = [0.0]
+    calls: list[float] = []
+
+    def compiled_at_first(problem: Problem, seed: int, budget: Budget) -> Answer:
+        if not calls:
+            now_s[0] += 100.0
+        calls.append(budget.seconds)
+        return Answer(grid=problem.ranks, stage_layers=problem.stage_layers)
+
+    monkeypatch.setitem(SCHEDULERS, "identity", compiled_at_first)
+    monkeypatch.setattr(layouts, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    search = ("schedule", "example-two-labs", "--layout", "p2d2", "--budget", "20s")
+    assert run([*search, "--scheduler", "identity"]) == 0
+    assert len(calls) == 1 + 8 + 4 + 2 + 1
+    assert all(0 < seconds <= 20 for seconds in calls[1:])
+
+
+def test_a_layout_without_t_is_not_tensor_parallel(capsys: CaptureFixture) -> None:
+    """p2d1 is two devices, as the table writes it, and none of its plans has t."""
+    assert run([*SEARCH, "p2d1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["found"]
+    assert {one["layout"] for one in found} == {"p2d1"}
