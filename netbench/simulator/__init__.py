@@ -54,7 +54,7 @@ class FirstCompilation(event.Listener):
 
 def compiled_before() -> bool:
     """Return whether the cache has code of this version of the kernel."""
-    source, cache = Path(kernel.__file__), Path(kernel._run.stats.cache_path)
+    source, cache = Path(kernel.__file__), Path(str(kernel._run.stats.cache_path))
     written_s = source.stat().st_mtime
     return any(one.stat().st_mtime > written_s for one in cache.glob(f"{source.stem}.*.nbi"))
 

@@ -44,7 +44,7 @@ print(netbench.simulator.kernel._run.stats.cache_path)
 
 
 def first_compilation(cache: Path) -> tuple[list[str], Path]:
-    """What a process says that compiles, and where it keeps the simulator's code."""
+    """Return what a process that compiles says, and where it keeps the simulator's code."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST],
         capture_output=True,
