@@ -15,13 +15,15 @@ from netbench import units
 from netbench.commands.explore.base import WHERE, Base, base_options
 from netbench.commands.explore.vary import write_factor
 from netbench.commands.options import QuantityType
-from netbench.commands.output import heading, wide_console
+from netbench.commands.output import heading, print_warning, wide_console
 from netbench.commands.run.simulation import warn_of_impairments
+from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
 from netbench.progress import track
 from netbench.report.numbers import pflops_text, seconds_text
 from netbench.report.tables.grid import Grid, rich_table
+from netbench.report.tables.sweep import TOO_BIG
 from netbench.scenario.model import Network
 from netbench.workload.costs import pflop_per_iteration
 
@@ -64,13 +66,15 @@ class SearchedQuantity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirement:
-    """Limits of one system. ideal_s, now_s: seconds on the ideal and on the present network."""
+    """Limits of one system. ideal_s, now_s: seconds on the ideal and on the present network.
+    memory: the warning if the plan does not fit."""
 
     system: str
     pflop: float
     ideal_s: float
     now_s: float
     limits: tuple[Limit, ...]
+    memory: str = ""
 
     @property
     def fraction(self) -> float:
@@ -127,6 +131,9 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
         "rounded to the safe side.",
         style="dim",
     )
+    for requirement in requirements:
+        if requirement.memory:
+            print_warning(console, f"{TOO_BIG} memory", requirement.memory)
     for line in _remarks(requirements, quantities, efficiency):
         console.print(line, soft_wrap=True)
 
@@ -202,6 +209,7 @@ def _requirements(
                 ideal_s=ideal_s,
                 now_s=now_s,
                 limits=tuple(limits),
+                memory="".join(memory_warnings(plan, base.scenario)),
             )
         )
     return found
@@ -210,7 +218,7 @@ def _requirements(
 def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, ...]) -> Grid:
     rows = [
         (
-            requirement.system,
+            requirement.system + TOO_BIG * bool(requirement.memory),
             seconds_text(requirement.ideal_s),
             pflops_text(requirement.pflop / requirement.ideal_s),
             seconds_text(requirement.now_s),

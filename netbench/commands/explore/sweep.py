@@ -14,15 +14,23 @@ from rich.console import Console
 from netbench.commands.explore.base import Base, base_options
 from netbench.commands.explore.vary import NETWORK_VARIABLES, Variable, parse_vary
 from netbench.commands.options import FILE, QuantityType, picture_option
-from netbench.commands.output import check_writable, heading, wide_console, write_file
+from netbench.commands.output import (
+    check_writable,
+    heading,
+    print_warning,
+    wide_console,
+    write_file,
+)
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.errors import PlanError, UsageError
+from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, with_bandwidth, with_delay
 from netbench.progress import track
 from netbench.report.pictures.style import save_picture
 from netbench.report.tables.grid import csv_text, rich_table
 from netbench.report.tables.sweep import (
+    TOO_BIG,
     SweepPoint,
     SweepResult,
     check_lines,
@@ -79,6 +87,8 @@ def command(
         "the iteration.",
         style="dim",
     )
+    for warning in dict.fromkeys(point.memory for point in sweep.points if point.memory):
+        print_warning(console, f"{TOO_BIG} memory", warning)
     for problem in _problems(sweep):
         console.print(f"- {problem}", style="yellow", soft_wrap=True)
     if csv is not None:
@@ -140,7 +150,7 @@ def _cells(base: Base, variables: Sequence[Variable]) -> Iterator[tuple[SweepPoi
 
     Systems vary fastest, then the last variable.
     """
-    plans: dict[tuple[str, tuple[tuple[str, int], ...]], Plan | PlanError] = {}
+    plans: dict[tuple[str, tuple[tuple[str, int], ...]], tuple[Plan | PlanError, str]] = {}
     for at in itertools.product(*(range(len(variable.values)) for variable in variables)):
         chosen = {
             v.name: Amount(value=v.values[i], relative=v.relative)
@@ -154,19 +164,21 @@ def _cells(base: Base, variables: Sequence[Variable]) -> Iterator[tuple[SweepPoi
         for system in base.systems:
             if (system, sizes) not in plans:
                 plans[system, sizes] = _plan(base, system, dict(sizes))
-            plan = plans[system, sizes]
+            plan, memory = plans[system, sizes]
             if isinstance(plan, PlanError):
                 yield SweepPoint(at=at, system=system, problem=str(plan)), None
             else:
-                yield SweepPoint(at=at, system=system), _on(plan, chosen, base.links)
+                point = SweepPoint(at=at, system=system, memory=memory)
+                yield point, _on(plan, chosen, base.links)
 
 
-def _plan(base: Base, system: str, sizes: Mapping[str, int]) -> Plan | PlanError:
-    """Plan of a point, or the error for sizes that fit no layout."""
+def _plan(base: Base, system: str, sizes: Mapping[str, int]) -> tuple[Plan | PlanError, str]:
+    """Plan of a point, or the error for sizes that fit no layout, and the warning on memory."""
     try:
-        return base.plan(system, **sizes)
+        plan = base.plan(system, **sizes)
     except PlanError as error:
-        return error
+        return error, ""
+    return plan, "".join(memory_warnings(plan, base.scenario))
 
 
 def _on(plan: Plan, chosen: Mapping[str, Amount], links: str) -> Plan:

@@ -34,6 +34,9 @@ COLORS = (
 MAX_TICKS = 8
 """Maximum ticks on the horizontal axis of a picture."""
 
+TOO_BIG = "*"
+"""Marks figures of plans that exceed the devices' memory."""
+
 LABEL_GAP = 0.045
 """Minimum distance of the labels at the ends of lines, as a fraction of the panel's height."""
 
@@ -55,7 +58,7 @@ class SweepPoint:
     """A system at a point of the grid. at: index into each axis' values.
 
     iteration_s, bound_s: seconds; bound_s with free communication. pflop: work of an iteration.
-    problem: the reason if there are no times (NaN).
+    problem: the reason if there are no times (NaN). memory: the warning if the plan does not fit.
     """
 
     at: tuple[int, ...]
@@ -64,6 +67,7 @@ class SweepPoint:
     bound_s: float = math.nan
     pflop: float = math.nan
     problem: str = ""
+    memory: str = ""
 
     @property
     def pflops(self) -> float:
@@ -120,13 +124,14 @@ def sweep_grids(sweep: SweepResult) -> list[tuple[str, Grid]]:
 
 def sweep_csv_grid(sweep: SweepResult) -> Grid:
     """A row per point, unrounded, in SI units."""
-    head = ("iteration_s", "bound_s", "pflops", "efficiency", "problem")
+    head = ("iteration_s", "bound_s", "pflops", "efficiency", "problem", "memory")
     rows = [
         (
             *(repr(axis.values[i]) for axis, i in zip(sweep.axes, point.at, strict=True)),
             point.system,
-            *("" if point.problem else repr(getattr(point, name)) for name in head[:-1]),
+            *("" if point.problem else repr(getattr(point, name)) for name in head[:-2]),
             point.problem,
+            point.memory,
         )
         for point in sweep.points
     ]
@@ -186,12 +191,12 @@ def _row_texts(at: Sequence[int], axes: Sequence[Axis]) -> list[str]:
 
 
 def _cell(point: SweepPoint, show: Callable[[SweepPoint], str]) -> str:
-    return "-" if point.problem else show(point)
+    return "-" if point.problem else show(point) + TOO_BIG * bool(point.memory)
 
 
 def _lines(sweep: SweepResult) -> dict[str, list[SweepPoint]]:
     """Points with times from left to right, by the name of their line. Values without a unit are
-    preceded by the name of their variable."""
+    preceded by the name of their variable; names of plans that do not fit memory are marked."""
     lines: dict[str, list[SweepPoint]] = {}
     for point in sweep.points:
         others = [
@@ -202,7 +207,8 @@ def _lines(sweep: SweepResult) -> dict[str, list[SweepPoint]]:
         ]
         system = [point.system] if len(sweep.systems) > 1 or not others else []
         if not point.problem and math.isfinite(sweep.axes[0].values[point.at[0]]):
-            lines.setdefault(" ".join([*system, *others]), []).append(point)
+            name = " ".join([*system, *others]) + TOO_BIG * bool(point.memory)
+            lines.setdefault(name, []).append(point)
     return {
         name: sorted(points, key=lambda point: sweep.axes[0].values[point.at[0]])
         for name, points in lines.items()

@@ -10,7 +10,7 @@ import pytest
 from netbench.cli import run
 from netbench.simulator import load_transport
 from netbench.units import parse_bandwidth
-from tests.commands import two_nodes
+from tests.commands import too_big, two_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -85,3 +85,15 @@ def test_a_size_of_zero_is_an_error(size: str, capsys: CaptureFixture) -> None:
     """Zero must not be taken for an option that was left out."""
     assert run(["require", "case3", "--efficiency", "0.8", size, "0"]) == 2
     assert "is 0; expected a positive whole number" in capsys.readouterr().err
+
+
+def test_a_plan_that_exceeds_memory_is_marked_and_warned_about(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """GPipe has an asterisk and a warning, 1F1B has neither."""
+    scenario = too_big.write(tmp_path)
+    assert run(["require", scenario, *too_big.SYSTEMS, "--efficiency", "0.5"]) == 0
+    printed = capsys.readouterr().out
+    names = [line.split()[0] for line in printed.splitlines() if re.match(r"dtfm\S+ +\d", line)]
+    assert names == ["dtfm-scheduled*", "dtfm-scheduled-1f1b"]
+    assert printed.count("* memory: dtfm-scheduled L12") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
-from tests.commands import two_nodes
+from tests.commands import too_big, two_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -122,3 +122,17 @@ def test_a_wrong_request_is_a_usage_error(
     """The exit code is 2."""
     assert run(["sweep", two_nodes.write(tmp_path), *options]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_plan_that_exceeds_memory_is_marked_and_warned_about(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The figures of GPipe have an asterisk, those of 1F1B have none, and the CSV says the same."""
+    scenario = too_big.write(tmp_path)
+    points = swept(tmp_path, scenario, *too_big.SYSTEMS, "--vary", "delay=1ms,10ms")
+    assert [bool(point["memory"]) for point in points] == [True, False] * 2
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines() if line.startswith("1ms ")]
+    assert [[text.endswith("*") for text in row[1:]] for row in rows] == [[True, False]] * 3
+    assert printed.count("* memory: dtfm-scheduled L12") == 1
+    assert "V100 has 16GB" in printed
