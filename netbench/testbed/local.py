@@ -79,6 +79,7 @@ class LocalTestbed(ABC):
         self._shaped: tuple[Network, float] | None = None
         SCRATCH.mkdir(mode=0o700)
         namespaces.build(self._with_routers, network.mtu_bytes, namespaces.gateways(network))
+        namespaces.write_hosts(self._with_routers, network.num_nodes)
         self._start()
 
     @abstractmethod
@@ -155,7 +156,8 @@ class NamespaceTestbed(LocalTestbed):
 
     def start_rank(self, node: int, rank: int) -> Channel:
         if self._server is None:
-            return self._namespaces[node].open(self._ranks.command)
+            command = namespaces.named_command(self.nodes[node], self._ranks.command)
+            return self._namespaces[node].open(command)
         return self._server.fork(rank, node)
 
     def close(self) -> None:

@@ -44,6 +44,16 @@ KILL_TIMEOUT_S = 10.0
 """Deadline for killed processes to end, seconds."""
 
 NETNS_DIRECTORY = Path("/run/netns")
+HOSTS = Path("/run/netbench-hosts")
+
+HOSTS_HEAD = """\
+127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+"""
+
+SET_HOST_NAME = 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
+"""Runs in its own UTS namespace, so that the node's name is its host name."""
+
 NO_GATEWAYS: Mapping[tuple[int, int], int] = {}
 
 
@@ -108,6 +118,28 @@ def build(
         root.addr("add", index=bridge, address=CONTROLLER_ADDRESS, prefixlen=SUBNET.prefixlen)
     for node in nodes:
         _configure_inside(node, nodes, gateways)
+
+
+def hosts_text(nodes: Sequence[NodeAddress], num_nodes: int) -> str:
+    """Return /etc/hosts: nodes by name and as node0, node1, ...; routers as router0, ..."""
+    lines = []
+    for node in nodes[:num_nodes]:
+        names = dict.fromkeys((node.name, f"node{node.index}"))
+        lines.append(f"{node.address}\t{' '.join(names)}\n")
+    for router in nodes[num_nodes:]:
+        lines.append(f"{router.address}\trouter{router.index - num_nodes}\n")
+    return HOSTS_HEAD + "".join(lines)
+
+
+def write_hosts(nodes: Sequence[NodeAddress], num_nodes: int) -> None:
+    """Mount a file over /etc/hosts, inside the session's private mount namespace."""
+    HOSTS.write_text(hosts_text(nodes, num_nodes))
+    checked(["mount", "--bind", str(HOSTS), "/etc/hosts"])
+
+
+def named_command(node: NodeAddress, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `argv` with the node's name as host name."""
+    return ["unshare", "--uts", "--", "sh", "-c", SET_HOST_NAME, node.name, *argv]
 
 
 def _fill_bridge(nodes: Sequence[NodeAddress]) -> None:

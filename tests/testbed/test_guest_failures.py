@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from netbench.records import Run, find_run, read_run
+from netbench.scenario import load_scenario
 from netbench.testbed.guest.boot import BOOTED, HANG_S, run_in_guest
 from netbench.testbed.machine.capabilities import probe_machine
+from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.ranks.hangs import QUIET_S, WATCH_S
 from tests.testbed.processes import processes
 
@@ -82,13 +85,23 @@ def logs(found: Run) -> dict[str, str]:
     return {path.name[13:]: path.read_text() for path in folder.iterdir()}
 
 
+NAMED = """
+import runpy, socket
+name = socket.gethostname()
+print(name, socket.gethostbyname(name), flush=True)
+runpy.run_path({example!r}, run_name="__main__")
+"""
+"""Prints the node's host name and its address, then trains."""
+
+
 @pytest.mark.parametrize("options", [(), pytest.param(("--ssh",), marks=pytest.mark.ssh)])
 def test_a_script_trains_over_the_shaped_links(options: tuple[str, ...], tmp_path: Path) -> None:
     """Measured, slower than the link's delay allows at best, with losses and every rank's output.
 
     Gradients of 1 MiB cross from the Garage, at 50 Mbit/s: a ring sends 3/4 of them twice, 0.25 s.
+    Every node has its own host name, which resolves to its address.
     """
-    script = f"{sys.executable} {EXAMPLE}"
+    script = shlex.join([sys.executable, "-c", NAMED.format(example=str(EXAMPLE))])
     status, output, found = run(tmp_path, script, "--iterations", "3", *options)
     # 3: finished, but two cores may not keep up with real time.
     assert status in (0, 3), output
@@ -101,6 +114,9 @@ def test_a_script_trains_over_the_shaped_links(options: tuple[str, ...], tmp_pat
     assert sorted(logs(found)) == [f"rank-{rank}.log" for rank in range(4)]
     assert all('"netbench": "iteration"' in text for text in logs(found).values())
     assert "command" in output
+    nodes = node_addresses([node.name for node in load_scenario("example-two-labs").nodes])
+    for node in nodes:
+        assert logs(found)[f"rank-{node.index}.log"].startswith(f"{node.name} {node.address}\n")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ def test_a_process_that_does_not_end_keeps_no_other_one(
     """Everything else of the testbed is killed and waited for; then the error names the first."""
     monkeypatch.setattr(local, "SCRATCH", tmp_path / "scratch")
     monkeypatch.setattr(namespaces, "build", lambda *_: None)
+    monkeypatch.setattr(namespaces, "write_hosts", lambda *_: None)
+    monkeypatch.setattr(namespaces, "named_command", lambda node, argv: argv)
     sleep = RankSetup(environment={}, scripts=True)
     monkeypatch.setattr(RankSetup, "command", ["sleep", "600"])
     monkeypatch.setattr(subprocess, "Popen", Recorded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shlex
 from dataclasses import dataclass
@@ -138,6 +139,25 @@ def check_script(
             "--token-file and --all"
         )
     try:
-        shlex.split(script)
+        words = shlex.split(script)
     except ValueError as error:
         raise UsageError(f"--command {script!r} cannot be split into words: {error}") from error
+    plain = " ".join(itertools.dropwhile(lambda word: word in WRAPPERS or "=" in word, words))
+    if launcher := LAUNCHERS.match(plain):
+        given = re.search(r"\S+\.py\b.*", plain)
+        raise UsageError(
+            f"--command starts {launcher[0]}, which starts ranks itself; netbench starts one on "
+            "every device, with the variables that torchrun sets; give the script alone: "
+            f"--command 'python {given[0] if given else 'train.py'}'"
+        )
+
+
+WRAPPERS = ("env", "exec", "sh", "bash", "-c")
+"""Words that may precede a command, besides assignments."""
+
+LAUNCHERS = re.compile(
+    r"(\S*/)?(torchrun|accelerate(-| )launch|deepspeed|mpirun|mpiexec(\.\w+)?|horovodrun|srun"
+    r"|python[\d.]*( -(?!m)\S+)* -m (torch\.distributed\.(run|launch)|accelerate\.commands\.launch"
+    r"|deepspeed(\.launcher\.\w+)?))(?!\S)"
+)
+"""Matches the words of a command that starts ranks itself."""

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from netbench.testbed.interface import NodeAddress
-from netbench.testbed.namespaces import namespace_path
+from netbench.testbed.namespaces import named_command, namespace_path
 from netbench.testbed.persistent.frames import (
     CHUNK_BYTES,
     COUNT,
@@ -44,9 +44,6 @@ through a terminal; but a process left in the background keeps it open for ever.
 
 KEPT_VARIABLES = ("UV_USE_IO_URING",)
 """Variables of the session that its kernel needs: they win over those of a request."""
-
-IN_NODE = 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
-"""Runs in its own UTS namespace, so that a prompt shows the name of the node."""
 
 
 def serve_line(line: int, nodes: Sequence[NodeAddress]) -> None:
@@ -84,8 +81,7 @@ def _carry_out(
 
 def node_command(node: NodeAddress, argv: Sequence[str]) -> list[str]:
     """Return the command that runs `argv` in a node; each of its parts executes the next."""
-    inside = ["nsenter", f"--net={namespace_path(node.index)}", "--", "unshare", "--uts", "--"]
-    return [*inside, "sh", "-c", IN_NODE, node.name, *argv]
+    return ["nsenter", f"--net={namespace_path(node.index)}", "--", *named_command(node, argv)]
 
 
 class Command:

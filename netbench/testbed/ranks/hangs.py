@@ -100,6 +100,7 @@ class Watch:
 
     pids: process of every rank; if it leads a session, its processes count too; 0 = not known yet.
     name: of a rank, with its node. allowed_s: how long ranks may sleep, as virtual devices do.
+    blamed: the ranks that the last reason names.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Watch:
     ) -> None:
         self._pids, self._name, self._allowed_s, self._read = tuple(pids), name, allowed_s, read
         self._sent = self._busy = self._previous = read()
+        self.blamed: Sequence[int] = ()
 
     def check(self, missing: Sequence[int]) -> str:
         """Return why the `missing` ranks will never answer, or "" while they may."""
@@ -131,12 +133,12 @@ class Watch:
     def _blame(self, missing: Sequence[int], now: Activity) -> str:
         """Name the ranks that the others wait for, as far as the kernel knows."""
         stopped = [r for r in missing if any(p.state in STOPPED for p in self._of(r, now))]
-        if stopped:
-            return f"stopped, by a signal or a debugger: {name_ranks(stopped, self._name)}"
         busy = [r for r in missing if self._core_fraction(r, self._sent, now) > COMPUTING]
-        if busy:
-            return f"computing all the time: {name_ranks(busy, self._name)}"
-        return f"all awaited ranks are waiting themselves: {name_ranks(missing, self._name)}"
+        what = "all awaited ranks are waiting themselves"
+        if stopped or busy:
+            what = "stopped, by a signal or a debugger" if stopped else "computing all the time"
+        self.blamed = stopped or busy or missing
+        return f"{what}: {name_ranks(self.blamed, self._name)}"
 
     def _core_fraction(self, rank: int, start: Activity, end: Activity) -> float:
         used_s = sum(p.cpu_s for p in self._of(rank, end))

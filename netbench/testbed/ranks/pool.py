@@ -140,7 +140,8 @@ class Ranks:
     def _failure(self, rank: int, message: Message | None) -> Failure | None:
         return failure_of(rank, message)
 
-    def _details(self, rank: int) -> str:
+    def _last_words(self, rank: int) -> str:
+        """Return what a rank printed last, after its name or "it", if that is known."""
         return ""
 
     def _hear(
@@ -151,13 +152,17 @@ class Ranks:
                 return self._inbox.get(timeout=WATCH_S)
             except queue.Empty:
                 if why := watch().check(missing):
-                    raise TestbedError(f"{why}, in {doing}") from None
+                    silent = watch().blamed[0]
+                    words = self._last_words(silent)
+                    after = f"; {self._name(silent)} {words}" if words else ""
+                    raise TestbedError(f"{why}, in {doing}{after}") from None
 
     def _explain(self, first: Failure, doing: str) -> str:
         failures = [first, *self._further_failures(self._present - {first.rank})]
         num_oom_kills = self._testbed.activity().num_oom_kills - self._oom_kills
         text, cause = explain(failures, self._name, doing, num_oom_kills)
-        return text + self._details(cause)
+        words = self._last_words(cause)
+        return f"{text}; it {words}" if words else text
 
     def _further_failures(self, running: set[int]) -> Iterable[Failure]:
         """Yield failures until all `running` ranks have failed or `SETTLE_S` has passed."""

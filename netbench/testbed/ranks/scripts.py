@@ -185,6 +185,6 @@ class ScriptPool(Ranks):
             return dataclasses.replace(failure, is_secondary=True)
         return failure
 
-    def _details(self, rank: int) -> str:
+    def _last_words(self, rank: int) -> str:
         lines = "".join(f"\n  | {line}" for line in self._tails[rank])
-        return f"; it printed last:{lines}" if lines else "; it printed nothing"
+        return f"printed last:{lines}" if lines else "printed nothing"

@@ -21,7 +21,7 @@ from netbench.network.nodes import Channel, Node
 from netbench.testbed.interface import NodeAddress
 from netbench.testbed.local import SCRATCH, LocalTestbed
 from netbench.testbed.machine.packages import find_command
-from netbench.testbed.namespaces import checked, kill_all, namespace_path
+from netbench.testbed.namespaces import checked, kill_all, named_command, namespace_path
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.machines import Hosts
 from netbench.testbed.ssh.nodes import SshChannel
@@ -110,9 +110,10 @@ class SshServers:
 
     def _start(self, sshd: str, node: NodeAddress) -> subprocess.Popen[bytes]:
         listen = ["-o", f"ListenAddress={node.address}"]
+        command = [sshd, "-D", "-e", "-f", str(self._scratch / "sshd_config"), *listen]
         inside = ["nsenter", f"--net={namespace_path(node.index)}", "--"]
         return subprocess.Popen(
-            [*inside, sshd, "-D", "-e", "-f", str(self._scratch / "sshd_config"), *listen],
+            [*inside, *named_command(node, command)],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -59,3 +59,36 @@ def test_scripts_run_in_real_time() -> None:
     assert choose("local", LAPTOP, 4, "script").testbed == "guest-real"
     with pytest.raises(UsageError, match="virtual time"):
         choose("local:guest", LAPTOP, 4, "script")
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher", "instead"),
+    [
+        ("torchrun --nproc-per-node 2 t.py --lr 1", "torchrun", "python t.py --lr 1"),
+        ("env A=1 /opt/bin/accelerate launch t.py", "/opt/bin/accelerate launch", "python t.py"),
+        ("python3.12 -u -m torch.distributed.run t.py", "python3.12 -u -m torch", "python t.py"),
+        ("deepspeed t.py --deepspeed", "deepspeed", "python t.py --deepspeed"),
+        ("mpirun -np 4 python t.py", "mpirun", "python t.py"),
+        ("sh -c 'torchrun -m mine'", "torchrun", "python train.py"),
+    ],
+)
+def test_a_launcher_is_refused_with_the_command_to_give_instead(
+    command: str, launcher: str, instead: str, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The exit code is 2, before anything is started or written."""
+    assert run(["run", "example-two-labs", "--command", command, "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"--command starts {launcher}" in said
+    assert f"give the script alone: --command '{instead}'" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", ["python train.py --launcher torchrun", "python -m mine torchrun", "./torchrun.py"]
+)
+def test_a_script_that_only_mentions_a_launcher_is_accepted(
+    command: str, capsys: CaptureFixture
+) -> None:
+    """Its plan is printed."""
+    assert run(["run", "example-two-labs", "--command", command, "--dry-run"]) == 0
+    assert command in capsys.readouterr().out

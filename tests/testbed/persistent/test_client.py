@@ -21,7 +21,7 @@ import pytest
 from netbench.errors import TestbedError, UsageError
 from netbench.network.nodes import at_once
 from netbench.plan.serial import network_from_json, network_to_json
-from netbench.testbed.namespaces import node_addresses
+from netbench.testbed.namespaces import hosts_text, node_addresses
 from netbench.testbed.persistent import client, daemon, shells
 from netbench.testbed.persistent.channel import end_status
 from netbench.testbed.persistent.client import (
@@ -43,7 +43,6 @@ from netbench.testbed.persistent.frames import (
     frame,
     json_frame,
 )
-from netbench.testbed.persistent.session import hosts_text
 from tests.testbed.inside_trunks import NETWORK, addresses
 
 PATIENCE_S = 120.0

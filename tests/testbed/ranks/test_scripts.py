@@ -284,7 +284,7 @@ def test_a_script_that_lost_its_peer_is_not_the_cause(start: Callable[..., Run])
 def test_a_script_that_is_stopped_is_named(
     start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here after 2 s without a line or a byte, counted once rank 2 is stopped."""
+    """With its last lines, here after 2 s without a line or a byte, counted once it is stopped."""
     monkeypatch.setattr(ranks, "WATCH_S", 0.5)
     run = start(*python(FAILING % "os.kill(os.getpid(), signal.SIGSTOP)"))
 
@@ -297,9 +297,10 @@ def test_a_script_that_is_stopped_is_named(
     watcher = threading.Thread(target=expect_less_patience, daemon=True)
     watcher.start()
     with pytest.raises(
-        TestbedError, match=r"stopped, by a signal or a debugger: rank 2 on \S+, in"
-    ):
+        TestbedError, match=r"stopped, by a signal or a debugger: (rank 2 on \S+), in"
+    ) as caught:
         list(run.pool.iterations())
+    assert re.search(r"; rank 2 on \S+ printed last:\n  \| \d+\n  \| {", str(caught.value))
     watcher.join()
     run.pool.stop()
     assert not any(alive_in_session(pid) for pid in run.pids())
