@@ -12,6 +12,9 @@ COVERAGE_PERCENT := 90
 MAX_WORKERS := 4
 SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
 
+# CPU time of `tests/test_fuzz.py` in `make test`, seconds. `make fuzz` runs it for an hour.
+FUZZ_SECONDS := 20
+
 .DEFAULT_GOAL := help
 .PHONY: help setup packages guest-kernel run test check bench simulate reproduce-table clean coverage
 
@@ -25,7 +28,7 @@ run: setup packages guest-kernel compiled ## train GPT-XL on 64 virtual V100s in
 
 test: setup packages ssh-packages ## everything CI runs: lint, types, layers, all tests
 	@$(MAKE) --no-print-directory -j3 lint guest-kernel compiled
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	NETBENCH_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 coverage: setup ## the tests that boot no guest, three times as slow, with the lines they do not reach
 	$(BIN)/python -m pytest -m "not guest" $(SIDE_BY_SIDE) \
@@ -43,6 +46,12 @@ $(VENV)/.compiled: $(STAMP) $(shell grep -rl '^@njit' netbench --include='*.py')
 check: setup ## the quick ones: lint, types, layers, tests that need no guest kernel
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -q -m "not guest and not ssh"
+
+.PHONY: fuzz
+fuzz: FUZZ_SECONDS := 3600
+fuzz: setup ## run commands on random wrong input for an hour; FUZZ_SECONDS=600 for ten minutes
+	NETBENCH_FUZZ_SECONDS=$(FUZZ_SECONDS) NETBENCH_FUZZ_SEED=$$(date +%s)000 \
+	  $(BIN)/python -m pytest -q -s -p no:cacheprovider tests/test_fuzz.py
 
 .PHONY: lint
 lint: setup

@@ -6,10 +6,12 @@ A command returns its exit code, or None for 0.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +20,7 @@ import click
 from netbench import __version__
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.errors import EXIT_INTERRUPTED, NetbenchError
+from netbench.files import begin_command
 
 LAZY: Commands = {
     "run": ("netbench.commands.run.command", "Run a scenario and print its table."),
@@ -36,6 +39,8 @@ LAZY: Commands = {
     "doctor": ("netbench.commands.doctor", "Show what this machine can run."),
 }
 
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+
 EXIT_BROKEN_PIPE = 141
 EXIT_TERMINATED = 143
 """128 + the signal, as a shell reports a process ended by SIGPIPE or SIGTERM."""
@@ -45,6 +50,7 @@ class Netbench(LazyGroup):
     """Root of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        begin_command()
         # click would turn a closed pipe (`netbench table | head`) into exit code 1.
         try:
             result = super().invoke(ctx)
@@ -67,6 +73,7 @@ def netbench() -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` by default); return the exit code. Prints every error."""
     try:
+        _check_process()
         result: Any = netbench.main(args, prog_name="netbench", standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -83,7 +90,35 @@ def run(args: Sequence[str] | None = None) -> int:
     except NetbenchError as error:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
+    except OSError as error:
+        where = "standard output: " if error.errno in NOT_WRITTEN and not error.filename else ""
+        click.echo(f"error: {where}{error}", err=True)
+        return 1
+    except MemoryError:
+        click.echo("error: out of memory; choose a smaller scenario or fewer values", err=True)
+        return 1
     return result if isinstance(result, int) else 0
+
+
+def _check_process() -> None:
+    """Raises NetbenchError if there is no standard output or no working directory."""
+    if sys.stdout is None:
+        raise NetbenchError("standard output is closed; redirect it, e.g. to /dev/null")
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise NetbenchError(f"the working directory: {error.strerror}; change to another") from None
+
+
+def _flush() -> bool:
+    """Flush standard output. Return false, and close it, if it is full."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _silence_stdout()
+        return False
+    return True
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -106,7 +141,8 @@ def _silence_stdout() -> None:
 def main() -> None:
     """Run the command line of this process and exit."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(run())
+    code = run()
+    sys.exit(code if _flush() else code or 1)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -36,6 +36,7 @@ from typing import Any, Self
 
 from netbench import __version__
 from netbench.errors import RecordError
+from netbench.files import MAX_RECORD_BYTES, read_input
 from netbench.units import counted
 
 SCHEMA_VERSION = 3
@@ -429,7 +430,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_input(path, MAX_RECORD_BYTES)
     except OSError as error:
         raise RecordError(
             f"{path}: cannot be read: {error.strerror}; expected a run's folder or its {FILE_NAME}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 UNLIMITED = ("inf", "unlimited")
@@ -20,14 +20,17 @@ _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)", re.D
 class Quantity:
     """Kind of value: its units (name -> factor, ascending) and the values it accepts.
 
-    aliases: other spellings of a unit. zero: accept 0. unlimited: accept `inf`. bare: accept a
-    number without a unit. families: number of largest fitting units that formatting tries, to take
-    the shortest text (bytes have units of 1000 and of 1024; 65 s is not 1.08333 min).
+    least, most: limits in the base unit. aliases: other spellings of a unit. zero: accept 0.
+    unlimited: accept `inf`. bare: accept a number without a unit. families: number of largest
+    fitting units that formatting tries, to take the shortest text (bytes have units of 1000 and of
+    1024; 65 s is not 1.08333 min).
     """
 
     name: str
     example: str
     units: Mapping[str, Decimal]
+    most: float
+    least: float = 0.0
     aliases: Mapping[str, str] = field(default_factory=dict)
     zero: bool = True
     unlimited: bool = False
@@ -79,10 +82,12 @@ class Quantity:
             raise ValueError(f'"{text}" is negative; {hint}')
         if number == 0 and not self.zero:
             raise ValueError(f'"{text}" is zero; a {self.name} must be positive, {hint}')
-        value = number * self.units[unit]
-        if float(value) == float("inf"):
-            raise ValueError(f'"{text}" is too large; {hint}')
-        return value
+        factor = self.units[unit]  # a product could overflow
+        if number > Decimal(self.most) / factor:
+            raise ValueError(f'"{text}" is too large; at most {self.format(self.most)}')
+        if 0 < number < Decimal(repr(self.least)) / factor:
+            raise ValueError(f'"{text}" is too small; at least {self.format(self.least)}')
+        return number * factor
 
 
 def _decimal(suffix: str, prefixes: str) -> dict[str, Decimal]:
@@ -96,6 +101,8 @@ BANDWIDTH = Quantity(
     name="bandwidth",
     example="1.12Gbit",
     units=_decimal("bit", "KMGT"),
+    least=1e3,
+    most=1e15,
     aliases={"kbit": "Kbit", "bit/s": "bit"} | {f"{p}bit/s": f"{p}bit" for p in "KMGT"},
     zero=False,
     unlimited=True,
@@ -111,9 +118,12 @@ TIME = Quantity(
         "min": Decimal(60),
         "h": Decimal(3600),
     },
+    least=1e-15,
+    most=366 * 24 * 3600.0,
     aliases={"µs": "us"},
     families=2,
 )
+DELAY = replace(TIME, most=60.0)
 BYTES = Quantity(
     name="size",
     example="8MiB",
@@ -126,6 +136,7 @@ BYTES = Quantity(
             (f"{prefix}iB", Decimal(1024) ** power),
         )
     },
+    most=1e15,
     aliases={"kB": "KB"},
     families=2,
 )
@@ -133,6 +144,8 @@ FLOPS = Quantity(
     name="speed",
     example="55TFLOPS",
     units=_decimal("FLOPS", "KMGTP"),
+    least=1e6,
+    most=1e18,
     aliases={"FLOP/s": "FLOPS"} | {f"{p}FLOP/s": f"{p}FLOPS" for p in "KMGTP"},
     zero=False,
 )
@@ -140,10 +153,13 @@ COUNT = Quantity(
     name="count",
     example="24",
     units=_decimal("", "KMGT"),
+    most=1e15,
     aliases={"k": "K", "B": "G"},
     bare=True,
 )
-PERCENT = Quantity(name="percentage", example="0.1%", units={"%": Decimal("0.01")})
+PERCENT = Quantity(
+    name="percentage", example="0.1%", units={"%": Decimal("0.01")}, least=1e-12, most=1.0
+)
 
 
 parse_bandwidth, format_bandwidth = BANDWIDTH.parse, BANDWIDTH.format
@@ -151,6 +167,9 @@ parse_bandwidth, format_bandwidth = BANDWIDTH.parse, BANDWIDTH.format
 
 parse_time, format_time = TIME.parse, TIME.format
 """Seconds, e.g. 11ms."""
+
+parse_delay = DELAY.parse
+"""Seconds, of a link."""
 
 parse_bytes, format_bytes = BYTES.parse_whole, BYTES.format
 """Bytes, e.g. 8MiB; formatted in the shorter of units of 1000 and of 1024."""
@@ -161,16 +180,8 @@ parse_count, format_count = COUNT.parse_whole, COUNT.format
 parse_flops, format_flops = FLOPS.parse, FLOPS.format
 """FLOP/s, e.g. 55TFLOPS."""
 
-format_percent = PERCENT.format
-"""A fraction as a percentage, e.g. 0.1% for 0.001."""
-
-
-def parse_percent(text: str) -> float:
-    """Parse a percentage as a fraction from 0 to 1."""
-    value = PERCENT.parse(text)
-    if value > 1:
-        raise ValueError(f'"{text}" is more than 100%')
-    return value
+parse_percent, format_percent = PERCENT.parse, PERCENT.format
+"""A fraction from 0 to 1 as a percentage, e.g. 0.1% for 0.001."""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -170,6 +171,30 @@ def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     )
     os.close(write_end)
     assert (process.returncode, process.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "message"),
+    [
+        ("{} scenario list > /dev/full", "error: standard output: [Errno 28] No space left"),
+        ("{} scenario list >&-", "error: standard output is closed; redirect it"),
+        ("mkdir d; cd d; rmdir ../d; {} scenario list", "error: the working directory: No such"),
+    ],
+)
+def test_a_broken_environment_is_one_message(shell: str, message: str, tmp_path: Path) -> None:
+    """A full disk behind standard output, none at all, a folder that was deleted."""
+    netbench = f"{sys.executable} -c 'from netbench.cli import main; main()'"
+    ended = subprocess.run(
+        ["bash", "-c", shell.format(netbench)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith(message)
 
 
 def test_the_package_is_a_program() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from netbench import units
 
-positive = st.floats(min_value=1e-3, max_value=1e18, allow_nan=False)
+speeds = st.floats(min_value=1e6, max_value=1e15)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,16 @@ def test_a_value_with_its_unit_is_read_exactly(
         (units.parse_bandwidth, "1Gbps", 'unknown unit "Gbps"; expected one of bit, Kbit'),
         (units.parse_bytes, "1.5B", '"1.5B" is not a whole number'),
         (units.parse_count, "8.5", '"8.5" is not a whole number; write e.g. "24"'),
-        (units.parse_percent, "101%", '"101%" is more than 100%'),
-        (units.parse_bandwidth, "1e400Gbit", '"1e400Gbit" is too large'),
+        (units.parse_percent, "101%", '"101%" is too large; at most 100%'),
+        (units.parse_bandwidth, "1e400Gbit", '"1e400Gbit" is too large; at most 1000Tbit'),
+        (units.parse_bandwidth, "1e999999999999bit", "is too large; at most 1000Tbit"),
+        (units.parse_bandwidth, "1e-999999999bit", "is too small; at least 1Kbit"),
+        (units.parse_bandwidth, "1bit", '"1bit" is too small; at least 1Kbit'),
+        (units.parse_time, "1e308ms", "is too large; at most 8784h"),
+        (units.parse_time, "1e-400ms", "is too small; at least 0.000001ns"),
+        (units.parse_delay, "99999999h", '"99999999h" is too large; at most 60s'),
+        (units.parse_count, "1e30", '"1e30" is too large; at most 1000T'),
+        (units.parse_percent, "1e-999999999%", "is too small; at least 0.0000000001%"),
     ],
 )
 def test_a_bad_value_is_refused_with_an_example(
@@ -113,32 +121,32 @@ def test_one_thing_is_singular(number: int, text: str) -> None:
     )
 
 
-@given(positive)
+@given(speeds)
 def test_every_bandwidth_survives_being_written(bandwidth_bps: float) -> None:
     """Parsing inverts formatting exactly."""
     assert units.parse_bandwidth(units.format_bandwidth(bandwidth_bps)) == bandwidth_bps
 
 
-@given(st.floats(min_value=0.0, max_value=1e9, allow_nan=False))
+@given(st.just(0.0) | st.floats(min_value=1e-15, max_value=3e7))
 def test_every_time_survives_being_written(seconds: float) -> None:
-    """The range includes zero and denormal values."""
+    """The range goes from zero and femtoseconds to almost a year."""
     assert units.parse_time(units.format_time(seconds)) == seconds
 
 
-@given(st.integers(min_value=0, max_value=2**63))
+@given(st.integers(min_value=0, max_value=10**15))
 def test_every_size_and_count_survives_being_written(number: int) -> None:
     """The range includes powers of 1024."""
     assert units.parse_bytes(units.format_bytes(number)) == number
     assert units.parse_count(units.format_count(number)) == number
 
 
-@given(positive)
+@given(speeds)
 def test_every_speed_survives_being_written(flops: float) -> None:
-    """The range goes from fractions of a FLOP/s to exa."""
+    """The range goes from mega to peta."""
     assert units.parse_flops(units.format_flops(flops)) == flops
 
 
-@given(st.floats(min_value=0.0, max_value=1.0))
+@given(st.just(0.0) | st.floats(min_value=1e-12, max_value=1.0))
 def test_every_percentage_survives_being_written(fraction: float) -> None:
     """The range includes 0 and 1."""
     assert units.parse_percent(units.format_percent(fraction)) == fraction

@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from netbench import __version__
-from netbench.commands.options import NUMBERS, QuantityType
-from netbench.commands.output import check_writable, wide_console
+from netbench.commands.options import NUMBERS, QuantityType, split_names
+from netbench.commands.output import check_writable, wide_console, write_file
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, TestbedError, UsageError
+from netbench.limits import MAX_HIDDEN
 from netbench.plan.model import Layout, Plan, emulated_transport
 from netbench.plan.serial import plan_to_json
 from netbench.progress import track
@@ -93,11 +94,19 @@ OPTIMIZERS = {"dtfm": "sgd", "default": "adam"}
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
     """Parse comma-separated data types."""
-    dtypes = tuple(text.split(","))
+    dtypes = split_names(text)
     for dtype in dtypes:
         if dtype not in DTYPE_BYTES:
             raise ValueError(f"{dtype!r} is not one of {', '.join(DTYPE_BYTES)}")
     return dtypes
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds, from 1 to a day's."""
+    seconds = float(text)
+    if not 1 <= seconds <= 86_400:
+        raise ValueError(f"{text!r} is not a number of seconds from 1 to 86400")
+    return seconds
 
 
 @click.command()
@@ -121,7 +130,7 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1024),
     default=1,
     show_default=True,
     help="Number of CPU threads per rank; netbench run uses 1.",
@@ -129,7 +138,7 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
 @click.option(
     "--time",
     "budget_s",
-    type=click.FloatRange(min=1),
+    type=QuantityType("SECONDS", parse_seconds),
     help="Time limit of the measurement, seconds.  [default: 120]",
 )
 @click.option("--quick", is_flag=True, help=f"Measure for {QUICK_S:g} s only, less precisely.")
@@ -165,8 +174,8 @@ def command(
         sequence or usual.sequence[:few],
         micro_batch or usual.micro_batch[:few],
     )
-    if min(map(min, sizes)) < 1:
-        raise UsageError(f"a layer size is {min(map(min, sizes))}; expected whole numbers above 0")
+    if min(map(min, sizes)) < 1 or max(map(max, sizes)) > MAX_HIDDEN:
+        raise UsageError(f"layer sizes are {sizes}; expected whole numbers from 1 to {MAX_HIDDEN}")
     points = grid(*sizes, dtypes or usual.dtypes)
     total_s = budget_s or (QUICK_S if quick else BUDGET_S)
     console = wide_console()
@@ -179,13 +188,13 @@ def command(
             raise TestbedError("nothing was measured; give a longer --time or smaller sizes")
         optimizer = _updates(bench, points[0].dtype, usual.parameters, total_s * OPTIMIZER_FRACTION)
         calibration = _calibrate(bench, where, measured, optimizer)
-        output.write_text(profile_yaml(calibration), encoding="utf-8")
+        write_file(output, profile_yaml(calibration))
         profile = read_device_profile(output.stem, output)
         checked = _check(bench, profile, measured, total_s * CHECK_FRACTION)
     calibration = dataclasses.replace(
         calibration, provenance=(*calibration.provenance, checked.text)
     )
-    output.write_text(profile_yaml(calibration), encoding="utf-8")
+    write_file(output, profile_yaml(calibration))
     return _report(console, calibration, optimizer, checked, output)
 
 

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.options import RATE, TIME, QuantityType
+from netbench.commands.options import DELAY, RATE, QuantityType
 from netbench.commands.output import check_results, plain_console, print_verdict, results_option
 from netbench.commands.run.execution import prepare, start_run
 from netbench.commands.run.observer import observe
@@ -21,6 +21,7 @@ from netbench.commands.run.simulation import (
     warn_of_impairments,
 )
 from netbench.errors import PlanError, UsageError
+from netbench.limits import MAX_ITERATIONS
 from netbench.plan.benchmark import (
     BACKENDS,
     OPS,
@@ -64,11 +65,16 @@ SIZES = QuantityType("SIZE,...", parse_sizes)
 
 @click.command()
 @click.argument("ops", metavar="OP...", nargs=-1, required=True, type=click.Choice(OPS))
-@click.option("--nodes", required=True, type=int, help="Number of nodes, with one rank each.")
+@click.option(
+    "--nodes",
+    required=True,
+    type=click.IntRange(2, MAX_NODES),
+    help="Number of nodes, with one rank each.",
+)
 @click.option("--bytes", "sizes", required=True, type=SIZES, help="Payload sizes, e.g. 1MiB,64MiB.")
 @click.option(
     "--delay",
-    type=TIME,
+    type=DELAY,
     help="One-way delay between any two nodes, e.g. 10ms. A round trip takes twice as long.",
 )
 @click.option(
@@ -92,14 +98,14 @@ SIZES = QuantityType("SIZE,...", parse_sizes)
     "--iterations",
     default=5,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_ITERATIONS),
     help="Number of measured iterations.",
 )
 @click.option(
     "--warmup",
     default=2,
     show_default=True,
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_ITERATIONS),
     help="Number of warm-up iterations, recorded separately.",
 )
 @click.option(
@@ -182,8 +188,6 @@ def _network(
     mtu_bytes: int | None,
 ) -> tuple[str, Network]:
     """Name and network: the uniform one of the options, or the scenario's."""
-    if nodes > MAX_NODES:
-        raise UsageError(f"{nodes} nodes; expected at most {MAX_NODES}")
     if scenario is not None:
         if (delay_s, rate_bps, sharing, mtu_bytes) != (None,) * 4:
             raise UsageError(

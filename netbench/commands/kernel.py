@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from netbench.errors import UsageError
 from netbench.testbed.guest.build import KernelSource
 from netbench.testbed.guest.cache import (
     GOOD,
@@ -34,6 +35,8 @@ def build(rebuild: bool, source: Path | None) -> None:
     It takes a few minutes. As root on Debian, missing packages are installed; otherwise they are
     listed.
     """
+    if source and not source.is_file():
+        raise UsageError(f"{source}: not a regular file")
     given = KernelSource(version=source.name, tarball=source.resolve()) if source else None
     path = ensure_kernel(rebuild=rebuild, source=given)
     ensure_shim()

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from netbench import units
+from netbench.errors import UsageError
+from netbench.limits import MAX_BATCH, MAX_LAYERS
 
 
 class QuantityType(click.ParamType[Any]):
@@ -30,9 +32,20 @@ class QuantityType(click.ParamType[Any]):
 def parse_numbers(text: str) -> tuple[int, ...]:
     """Parse comma-separated whole numbers."""
     try:
-        return tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"{text!r} is not a list of whole numbers; write e.g. 24,32") from None
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{text!r} has a number twice")
+    return numbers
+
+
+def split_names(text: str | None) -> tuple[str, ...]:
+    """Split comma-separated names. Raises UsageError for a repeated one."""
+    names = () if text is None else tuple(text.split(","))
+    if again := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UsageError(f'"{again[0]}" is given twice; keep one of the two')
+    return names
 
 
 class AliasedOption(click.Option):
@@ -54,16 +67,23 @@ def aliased_option(name: str, alias: str, **settings: Any) -> Callable[[Any], An
 
 NUMBERS = QuantityType("N,N,...", parse_numbers)
 TIME = QuantityType("TIME", units.parse_time)
+DELAY = QuantityType("TIME", units.parse_delay)
 RATE = QuantityType("RATE", units.parse_bandwidth)
 PERCENT = QuantityType("PERCENT", units.parse_percent)
 FILE = click.Path(path_type=Path)
 
 FIRST = "[default: the scenario's first]"
 
-layers_option = click.option("--layers", type=int, help=f"Number of layers.  {FIRST}")
-batch_option = click.option("--batch", type=int, help=f"Global batch size, in sequences.  {FIRST}")
+layers_option = click.option(
+    "--layers", type=click.IntRange(1, MAX_LAYERS), help=f"Number of layers.  {FIRST}"
+)
+batch_option = click.option(
+    "--batch", type=click.IntRange(1, MAX_BATCH), help=f"Global batch size, in sequences.  {FIRST}"
+)
 micro_batch_option = click.option(
-    "--micro-batch", type=int, help=f"Micro-batch size, in sequences.  {FIRST}"
+    "--micro-batch",
+    type=click.IntRange(1, MAX_BATCH),
+    help=f"Micro-batch size, in sequences.  {FIRST}",
 )
 network_option = aliased_option(
     "--network",

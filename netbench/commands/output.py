@@ -15,6 +15,7 @@ from rich.text import Text
 
 from netbench.commands.options import FILE
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, NetbenchError, UsageError
+from netbench.files import check_no_input, note_written
 
 if TYPE_CHECKING:
     from netbench.records import Run
@@ -76,7 +77,8 @@ results_option = click.option(
 
 
 def check_writable(*files: Path | None, pictures: Sequence[Path | None] = ()) -> None:
-    """Raises UsageError if a path cannot be written or is given twice, or a format is unknown."""
+    """Raises UsageError if a path cannot be written, is given twice or is an input of the command,
+    or a format is unknown."""
     wanted = [path for path in (*files, *pictures) if path is not None]
     for path, count in Counter(path.absolute() for path in wanted).items():
         if count > 1:
@@ -89,6 +91,7 @@ def check_writable(*files: Path | None, pictures: Sequence[Path | None] = ()) ->
             raise UsageError(f"{path}: is a folder; name a file in it")
         if not os.access(path if path.exists() else folder, os.W_OK):
             raise UsageError(f"{path}: this user may not write it; choose another path")
+        check_no_input(path)
     for path in filter(None, pictures):
         from netbench.report.pictures.style import check_format  # matplotlib
 
@@ -104,11 +107,13 @@ def check_results(results: Path) -> None:
 
 
 def write_file(path: Path, text: str, problem: type[NetbenchError] = UsageError) -> None:
-    """Write text to a file. Raises `problem` if that fails."""
+    """Write text to a file. Raises `problem` if that fails, and like `check_no_input`."""
+    check_no_input(path)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise problem(f"{path}: cannot be written: {error.strerror}") from error
+    note_written(path)
 
 
 def write_text(output: Path | None, text: str, what: str) -> None:

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from netbench.commands.options import FILE, picture_option
 from netbench.commands.output import plain_table, wide_console, write_text
+from netbench.limits import MAX_DEVICES
 from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution
 from netbench.report.pictures.style import save_picture
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import DeviceProfile, Link, Sweep
-from netbench.scenario.schema import MAX_NODES
 from netbench.scenario.sharing import SHARING
 from netbench.units import (
     counted,
@@ -103,7 +103,7 @@ def validate(files: tuple[str, ...]) -> None:
     "--devices",
     default=1024,
     show_default=True,
-    type=click.IntRange(1, MAX_NODES),
+    type=click.IntRange(1, MAX_DEVICES),
     help="Total number of devices.",
 )
 @click.option(

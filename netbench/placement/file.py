@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -28,7 +27,7 @@ from netbench.records import content_hash
 from netbench.scenario import list_scenarios, load_scenario
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.model import Scenario, Setting
-from netbench.scenario.schema import Section, shown
+from netbench.scenario.schema import Batch, Devices, Layers, Section, shown
 from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.systems import examples, find_variant
@@ -135,15 +134,12 @@ def placed_text(placed: Placed) -> str:
     return "\n".join(["{", *lines, '  "pipelines": [', pipelines, "  ]", "}"]) + "\n"
 
 
-Whole = Annotated[int, Field(gt=0)]
-
-
 class LayoutForm(Section):
     """Degrees of parallelism."""
 
-    tp: Whole = 1
-    pp: Whole = 1
-    dp: Whole = 1
+    tp: Devices = 1
+    pp: Devices = 1
+    dp: Devices = 1
 
 
 class PlacementForm(Section):
@@ -155,9 +151,9 @@ class PlacementForm(Section):
     scenario_hash: str
     network: str = ""
     system: str = Field(examples=['"dtfm-scheduled"'])
-    layers: Whole = Field(examples=["24"])
-    batch: Whole = Field(examples=["1024"])
-    micro_batch: Whole | None = None
+    layers: Layers = Field(examples=["24"])
+    batch: Batch = Field(examples=["1024"])
+    micro_batch: Batch | None = None
     layout: LayoutForm = Field(examples=['{"tp": 1, "pp": 8, "dp": 8}'])
     scheduler: str = Field(min_length=1, examples=['"by hand"'])
     seed: int = 0
@@ -167,7 +163,7 @@ class PlacementForm(Section):
     search_s: float = 0.0
     simulated_s: float | None = None
     bound_s: float | None = None
-    stage_layers: list[Whole] = Field(min_length=1, examples=["[3, 3, 3, 3]"])
+    stage_layers: list[Layers] = Field(min_length=1, examples=["[3, 3, 3, 3]"])
     pipelines: list[list[str]] = Field(min_length=1, examples=['[["node0", "node1"]]'])
 
 
@@ -187,6 +183,10 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
         raise source.error(
             ("system",), f"is {shown(form.system)}, an unknown system; {hint}"
         ) from None
+    if (num_ranks := form.layout.tp * form.layout.pp * form.layout.dp) > scenario.num_devices:
+        raise source.error(
+            ("layout",), f"has {num_ranks} ranks, more than the {scenario.num_devices} devices"
+        )
     request = Request(
         scenario=scenario,
         variant=form.system,
@@ -196,7 +196,7 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
             micro_batch=form.micro_batch,
             network=form.network,
         ),
-        num_ranks=form.layout.tp * form.layout.pp * form.layout.dp,
+        num_ranks=num_ranks,
     )
     try:
         expected = request.listed().layout

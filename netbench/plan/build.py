@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from netbench.errors import PlanError, nearest
+from netbench.limits import MAX_PLANS
 from netbench.plan.checks import (
     check_chunks,
     check_compute,
@@ -183,6 +184,13 @@ def settings(
         parts = replicated(scenario, choices.models, choices.replicas)
         sizes = [(part, part.workload.layers, part.workload.batch) for part in parts]
         micro_batches = [None]
+    networks = choices.networks or [""]
+    counts = (networks, micro_batches, sizes, choices.variants, choices.seeds)
+    if (num_plans := math.prod(map(len, counts))) > MAX_PLANS:
+        raise PlanError(
+            f"{num_plans} plans; expected at most {MAX_PLANS}; choose fewer layers, batches, "
+            "micro-batches, networks, systems or seeds"
+        )
     return [
         (
             part,
@@ -191,7 +199,7 @@ def settings(
                 layers=layers, batch=batch, micro_batch=micro_batch, network=network, seed=seed
             ),
         )
-        for network in choices.networks or [""]
+        for network in networks
         for micro_batch in micro_batches
         for part, layers, batch in sizes
         for variant in choices.variants

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbench.errors import PlanError, nearest
+from netbench.limits import MAX_BATCH, MAX_ITERATIONS, MAX_LAYERS, MAX_SCALE
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.model import COMPUTE, VIRTUAL, Execution, Plan
 from netbench.scenario.model import Setting, Workload
@@ -19,14 +20,14 @@ from netbench.workload.tokens import check_token_file, vocabulary_size
 def check_numbers(setting: Setting, execution: Execution) -> None:
     """Raise PlanError for numbers that are out of range, whatever the scenario and variant."""
     sizes = {
-        "layers": setting.layers,
-        "batch": setting.batch,
-        "micro_batch": setting.micro_batch,
-        "iterations": execution.iterations,
+        "layers": (setting.layers, MAX_LAYERS),
+        "batch": (setting.batch, MAX_BATCH),
+        "micro_batch": (setting.micro_batch, MAX_BATCH),
+        "iterations": (execution.iterations, 2 * MAX_ITERATIONS),
     }
-    for name, value in sizes.items():
-        if value is not None and value <= 0:
-            raise PlanError(f"{name} is {value}; expected a positive whole number")
+    for name, (value, most) in sizes.items():
+        if value is not None and not 0 < value <= most:
+            raise PlanError(f"{name} is {value}; expected a whole number from 1 to {most}")
     if not 0 <= execution.warmup_iterations < execution.iterations:
         raise PlanError(
             f"{execution.warmup_iterations} of {execution.iterations} iterations are warm-up; "
@@ -45,11 +46,6 @@ def check_compute(chosen: Variant, workload: Workload, execution: Execution) -> 
         raise PlanError(f'layers cannot compute on "{compute}"; {nearest(compute, COMPUTE)}')
     if compute == "cuda" and (reason := SYSTEMS[chosen.system].no_cuda):
         raise PlanError(f"{chosen.system} cannot compute on cuda: {reason}; choose cpu")
-    if compute != VIRTUAL and workload.heads and workload.hidden % workload.heads:
-        raise PlanError(
-            f"hidden is {workload.hidden}, which does not divide among {workload.heads} heads, so "
-            "layers cannot compute; choose a multiple, or leave out --compute"
-        )
     if compute != VIRTUAL and not workload.model:
         vocabulary_size(workload)
     if compute != VIRTUAL and scale not in (None, 1.0):
@@ -63,8 +59,8 @@ def check_compute(chosen: Variant, workload: Workload, execution: Execution) -> 
         raise PlanError(
             f"{workload.model} is trained on synthetic data; leave out the token file {token_file}"
         )
-    if scale is not None and not 0 < scale < math.inf:
-        raise PlanError(f"scale is {scale:g}; expected a positive number, e.g. 1000")
+    if scale is not None and not 1 <= scale <= MAX_SCALE:
+        raise PlanError(f"scale is {scale:g}; expected a number from 1 to {MAX_SCALE:.0f}")
 
 
 def check_data(plan: Plan) -> None:

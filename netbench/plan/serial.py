@@ -13,9 +13,15 @@ import typing
 from typing import Any
 
 from netbench.errors import PlanError
+from netbench.plan.collectives import DATA_PARALLEL
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+from netbench.plan.schedules import SCHEDULES
 from netbench.records import canonical_text, content_hash
 from netbench.scenario.model import LATER, Network
+from netbench.scenario.sharing import SHARING
+
+MOST = 1e30
+"""Largest number in a plan, far above all sums of sizes and times."""
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -27,7 +33,35 @@ def plan_from_json(text: str) -> Plan:
     """Read a plan that `plan_to_json` wrote. Raises PlanError that names the wrong field."""
     plan = decode_version(Plan, read_json(text), "plan", PLAN_SCHEMA_VERSION)
     assert isinstance(plan, Plan)
+    _check_parts(plan)
     return plan
+
+
+def _check_parts(plan: Plan) -> None:
+    """Raise PlanError unless the parts of a plan fit each other."""
+    network, layout = plan.network, plan.layout
+    num_regions, num_nodes = len(network.regions), network.num_nodes
+    num_devices, stages = len(plan.device_nodes), len(plan.stages)
+    fits = {
+        "network.links": {len(network.links), *map(len, network.links)} == {num_regions},
+        "network.node_regions": max(network.node_regions, default=0) < num_regions,
+        "network.nic_bps": len(network.nic_bps) == len(plan.node_names) == num_nodes,
+        "network.sharing": network.sharing in SHARING,
+        "device_nodes": max(plan.device_nodes, default=0) < num_nodes,
+        "placement": max(plan.placement, default=0) < num_devices
+        and len(plan.placement) == len(set(plan.placement)) == layout.num_ranks > 0,
+        "stages": stages == layout.pp or bool(plan.script),
+        "type_stages": len(plan.type_stages) == len(plan.type_names)
+        and {stages, *map(len, plan.type_stages)} == {stages},
+        "device_types": len(plan.device_types) in ((num_devices,) if plan.type_names else (0,))
+        and max(plan.device_types, default=-1) < len(plan.type_names),
+        "num_micro_batches": min(plan.num_micro_batches, plan.num_rounds, plan.num_chunks) > 0,
+        "data_parallel": not plan.has_pipelines
+        or plan.data_parallel in (*DATA_PARALLEL, "reduce-broadcast"),
+        "schedule": plan.schedule in (*SCHEDULES, "none"),
+    }
+    if wrong := [name for name, fit in fits.items() if not fit]:
+        raise PlanError(f"plan.{wrong[0]}: does not fit the other parts; was the plan edited?")
 
 
 def read_json(text: str) -> Any:
@@ -94,12 +128,12 @@ def decode(kind: Any, data: Any, where: str) -> Any:
             raise _mismatch(where, data, "a list")
         item = typing.get_args(kind)[0]
         return tuple(decode(item, value, f"{where}[{i}]") for i, value in enumerate(data))
-    if kind is float and data in ("inf", "-inf", "nan"):
-        return float(data)
-    if kind is float and type(data) is int:
-        return float(data)
+    if kind is float and (data == "inf" or type(data) is int):
+        data = float(data)
     if type(data) is not kind:
         raise _mismatch(where, data, kind.__name__)
+    if kind in (int, float) and not 0 <= data <= (MOST if data != math.inf else data):
+        raise _mismatch(where, data, f"a number from 0 to {MOST:g}")
     return data
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from netbench.errors import RecordError, UsageError
+from netbench.files import MAX_RECORD_BYTES, check_no_input, read_input
 from netbench.plan.model import Plan
 from netbench.systems import position_of
 
@@ -201,6 +202,7 @@ def write_events(path: Path, about: object, events: Iterable[Event]) -> None:
 
     Raises UsageError if the file cannot be written.
     """
+    check_no_input(path)
     try:
         with _open(path) as file:
             file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
@@ -229,8 +231,7 @@ def write_timeline(path: Path, plan: Plan, timeline: Timeline) -> None:
 def read_timeline(path: Path) -> Timeline:
     """Read a file that `write_timeline` wrote. Raises RecordError if it is missing or damaged."""
     try:
-        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        trace = json.loads(text)
+        trace = json.loads(read_input(path, MAX_RECORD_BYTES))
         about = trace["otherData"]
         slices = [_slice(event) for event in trace["traceEvents"] if event["ph"] == "X"]
         return Timeline(
@@ -239,7 +240,7 @@ def read_timeline(path: Path) -> Timeline:
             iteration_s=about["iteration_s"],
             slices=tuple(sorted(slices, key=lambda piece: (piece.rank, piece.start_s))),
         )
-    except (OSError, EOFError) as error:
+    except OSError as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordError(f"{path}: the trace cannot be read: {reason}") from None
     except (ValueError, KeyError, TypeError) as error:

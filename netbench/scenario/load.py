@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from netbench.errors import ScenarioError, nearest
+from netbench.limits import MAX_DEVICES
 from netbench.scenario.devices import (
     device_profile,
     list_device_profiles,
@@ -112,7 +113,14 @@ def build_scenario(source: SourceFile, form: ScenarioForm) -> Scenario:
 def _nodes(source: SourceFile, form: ScenarioForm) -> tuple[Node, ...]:
     """Return nodes in file order, numbered from 0: node0, node1, ..."""
     nodes: list[Node] = []
+    num_devices = 0
     for i, group in enumerate(form.nodes):
+        num_devices += group.count * group.devices
+        if num_devices > MAX_DEVICES:
+            raise source.error(
+                ("nodes", i),
+                f"makes {num_devices} devices in all; expected at most {MAX_DEVICES}",
+            )
         region_index(source, form.regions, group.region, ("nodes", i, "region"))
         sharing = form.network.sharing
         if SHARING[sharing].has_nics and group.nic == float("inf"):

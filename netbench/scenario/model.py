@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from netbench.errors import PlanError
+
 LATER = {"omit_default": True}
 """Metadata of a field that was added after plans were recorded. It is written only if it differs
 from its default, so that those plans keep their hash."""
@@ -192,6 +194,11 @@ class Workload:
     recomputation: bool = True
     embedding_parameters: int = 0
     model: str = field(default="", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        sizes = (self.layers, self.hidden, self.heads, self.sequence)
+        if not self.model and min(sizes) < 1:
+            raise PlanError(f"layers, hidden, heads and sequence are {sizes}; expected at least 1")
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from netbench.errors import ScenarioError
 from netbench.scenario.matrices import Matrix, Pair, Reading
-from netbench.units import counted, parse_bandwidth, parse_percent, parse_time
+from netbench.units import counted, parse_bandwidth, parse_bytes, parse_delay, parse_percent
 
 FRAME_OVERHEAD_BYTES = 66
 SEGMENT_BYTES = 1448
@@ -77,15 +77,17 @@ def _read_iperf3(name: str, text: str, reader: Reader) -> Matrix:
     try:
         start, end = data["start"], data["end"]
         test, connected = start["test_start"], start["connected"][0]
-        ends = reader.pair or (connected["local_host"], connected["remote_host"])
+        ends = reader.pair or (str(connected["local_host"]), str(connected["remote_host"]))
         pair = (ends[1], ends[0]) if test.get("reverse") else (ends[0], ends[1])
         udp = test["protocol"] == "UDP"
         reading = _udp_reading(end) if udp else _tcp_reading(start, end)
-    except (KeyError, IndexError, TypeError) as error:
+        bidir = test.get("bidir")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        missing = " is missing" if isinstance(error, KeyError) else ""
         raise ScenarioError(
-            f"{name}: not a finished run of `iperf3 -J`: {error} is missing"
+            f"{name}: not a finished run of `iperf3 -J`: {error}{missing}"
         ) from None
-    if test.get("bidir"):
+    if bidir:
         raise ScenarioError(f"{name}: --bidir loads both directions at once; measure them in turn")
     parsed = Reading(**reading, source=f"iperf3, {name}")
     notes = [WIRE] if parsed.bandwidth_bps is not None else []
@@ -95,18 +97,18 @@ def _read_iperf3(name: str, text: str, reader: Reader) -> Matrix:
 
 def _tcp_reading(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rate of the received payload, and the smallest round trip of any stream."""
-    segment = start.get("tcp_mss_default") or SEGMENT_BYTES
-    payload_bps = float(end["sum_received"]["bits_per_second"])
-    rtts_us = [
-        rtt_us
+    segment = parse_bytes(f"{start.get('tcp_mss_default') or SEGMENT_BYTES}B")
+    payload_bps = parse_bandwidth(f"{end['sum_received']['bits_per_second']}bit")
+    rtts_s = [
+        parse_delay(f"{rtt_us}us")
         for stream in end["streams"]
         if (rtt_us := stream["sender"].get("min_rtt") or stream["sender"].get("mean_rtt"))
     ]
     reading: dict[str, Any] = {
         "bandwidth_bps": _rounded(payload_bps * (segment + FRAME_OVERHEAD_BYTES) / segment)
     }
-    if rtts_us:
-        half_s = _rounded(min(rtts_us) / 2e6)
+    if rtts_s:
+        half_s = _rounded(min(rtts_s) / 2)
         reading |= {"one_way_delay_s": half_s, "halved": True, "loaded": True}
     return reading
 
@@ -115,8 +117,8 @@ def _udp_reading(end: Mapping[str, Any]) -> dict[str, Any]:
     """Return jitter and loss; the rate of UDP is only what the sender was told to send."""
     total = end["sum"]
     return {
-        "jitter_s": _rounded(total["jitter_ms"] / 1e3),
-        "loss": _rounded(total["lost_percent"] / 1e2),
+        "jitter_s": _rounded(parse_delay(f"{total['jitter_ms']}ms")),
+        "loss": _rounded(parse_percent(f"{total['lost_percent']}%")),
     }
 
 
@@ -142,11 +144,15 @@ def _read_ping(name: str, text: str, reader: Reader) -> Matrix:
     times, lost = PING_TIMES.search(text), PING_LOST.search(text)
     if times is None or lost is None:
         raise ScenarioError(f"{name}: ping's summary has no times: no packet was answered")
-    lost_fraction = float(lost[1]) / 100
+    try:
+        lost_fraction = parse_percent(f"{lost[1]}%")
+        rtt_s, deviation_s = (parse_delay(f"{times[key] or 0}ms") for key in ("min", "dev"))
+    except ValueError as error:
+        raise ScenarioError(f"{name}: ping's summary: {error}") from None
     reading = Reading(
-        one_way_delay_s=_rounded(float(times["min"]) / 2e3, 6),
+        one_way_delay_s=_rounded(rtt_s / 2, 6),
         halved=True,
-        jitter_s=None if times["dev"] is None else _rounded(float(times["dev"]) / 1e3 / 2**0.5),
+        jitter_s=None if times["dev"] is None else _rounded(deviation_s / 2**0.5),
         loss=_rounded(1 - math.sqrt(1 - lost_fraction)),
         source=f"ping, {name}",
     )
@@ -343,9 +349,9 @@ def _column_from_units(cells: Sequence[str]) -> Column | None:
 
 
 PARSERS: Mapping[str, tuple[str, Callable[[str], float]]] = {
-    "delay": ("one_way_delay_s", parse_time),
-    "rtt": ("one_way_delay_s", parse_time),
-    "jitter": ("jitter_s", parse_time),
+    "delay": ("one_way_delay_s", parse_delay),
+    "rtt": ("one_way_delay_s", parse_delay),
+    "jitter": ("jitter_s", parse_delay),
     "loss": ("loss", parse_percent),
     "bandwidth": ("bandwidth_bps", parse_bandwidth),
 }

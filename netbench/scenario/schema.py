@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
-from netbench import units
+from netbench import limits, units
 from netbench.errors import nearest
 from netbench.scenario.sharing import SHARING
 
@@ -50,6 +50,7 @@ def _fraction(example: str, *, zero: str = "", whole: str = "") -> tuple[Any, ..
 
 Bandwidth = Annotated[float, *_quantity(units.parse_bandwidth, "1.12Gbit")]
 Seconds = Annotated[float, *_quantity(units.parse_time, "11ms")]
+Delay = Annotated[float, *_quantity(units.parse_delay, "11ms")]
 Bytes = Annotated[int, *_quantity(units.parse_bytes, "16GB")]
 Flops = Annotated[float, *_quantity(units.parse_flops, "55TFLOPS")]
 Fraction = Annotated[float, *_fraction("1%")]
@@ -61,14 +62,16 @@ Reordering = Annotated[float, *_fraction("1%", whole="lets every packet go ahead
 Correlation = Annotated[float, *_fraction("25%", whole="gives every packet the delay of the first")]
 ToBad = Annotated[float, *_fraction("1%", zero="never leaves the good state")]
 ToGood = Annotated[float, *_fraction("30%", zero="never leaves the bad state")]
-Count = Annotated[int, *_quantity(units.parse_count, "64M")]
-Positive = Annotated[int, *_quantity(units.parse_count, "24"), Field(gt=0)]
+_whole = _quantity(units.parse_count, "24")
+Positive = Annotated[int, *_whole, Field(gt=0)]
+Parameters = Annotated[int, *_whole, Field(le=limits.MAX_PARAMETERS)]
+Devices = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_DEVICES)]
+Layers = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_LAYERS)]
+Batch = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_BATCH)]
+Width = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_HIDDEN)]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Pattern of names of scenarios and networks, which become folder names and arguments."""
-
-MAX_NODES = 10_000
-"""Largest number of nodes in a group, so that a typing error does not fill the memory."""
 
 
 def shown(value: object) -> str:
@@ -110,7 +113,7 @@ def _problem(message: str, key: str | None = None) -> PydanticCustomError:
 class JitterForm(Section):
     """Variation of a link's delay from packet to packet."""
 
-    deviation: Seconds = Field(examples=["2ms"])
+    deviation: Delay = Field(examples=["2ms"])
     distribution: Literal["normal", "uniform", "pareto", "paretonormal"] = "normal"
     correlation: Correlation = 0.0
     reorders: bool = False
@@ -141,7 +144,7 @@ def _in_detail(value: Any) -> str:
 
 
 Jitter = Annotated[
-    Annotated[Seconds, Tag("form:plain")] | Annotated[JitterForm, Tag("form:detailed")],
+    Annotated[Delay, Tag("form:plain")] | Annotated[JitterForm, Tag("form:detailed")],
     Discriminator(_in_detail),
 ]
 Losses = Annotated[
@@ -153,14 +156,16 @@ Losses = Annotated[
 class LinkForm(Section):
     """Delay, rate and impairments of a link."""
 
-    one_way_delay: Seconds = Field(examples=["11ms"])
+    one_way_delay: Delay = Field(examples=["11ms"])
     bandwidth: Bandwidth = Field(default=math.inf, examples=["1.12Gbit"])
     jitter: Jitter = Field(default=0.0, examples=["1ms"])
     loss: Losses = Field(default=0.0, examples=["0.1%"])
     duplication: Fraction = Field(default=0.0, examples=["1%"])
     corruption: Corruption = Field(default=0.0, examples=["0.1%"])
     reordering: Reordering = Field(default=0.0, examples=["1%"])
-    queue: Positive | None = Field(default=None, examples=["1000"])
+    queue: Annotated[int, *_whole] | None = Field(
+        default=None, gt=0, le=limits.MAX_QUEUE, examples=["1000"]
+    )
 
 
 class PairForm(LinkForm):
@@ -181,9 +186,9 @@ class PairForm(LinkForm):
 class MatrixForm(Section):
     """Values by region: a row per source, a column per destination; the diagonal is inside."""
 
-    one_way_delay: list[list[Seconds]] = Field(examples=["[[1ms, 11ms], [11ms, 1ms]]"])
+    one_way_delay: list[list[Delay]] = Field(examples=["[[1ms, 11ms], [11ms, 1ms]]"])
     bandwidth: list[list[Bandwidth]] = Field(examples=["[[5Gbit, 1Gbit], [1Gbit, 5Gbit]]"])
-    jitter: list[list[Seconds]] | None = None
+    jitter: list[list[Delay]] | None = None
     loss: list[list[Loss]] | None = None
 
 
@@ -219,9 +224,9 @@ class NodesForm(Section):
     """A group of equal nodes in one region."""
 
     region: str = Field(examples=["Ohio"])
-    count: Positive = Field(default=1, le=MAX_NODES, examples=["32"])
+    count: Devices = Field(default=1, examples=["32"])
     device: str = Field(examples=["V100"])
-    devices: Positive = Field(default=1, examples=["8"])
+    devices: Devices = Field(default=1, examples=["8"])
     nic: Bandwidth = Field(default=math.inf, examples=["25Gbit"])
 
 
@@ -247,8 +252,8 @@ class DeviceForm(Section):
     optimizer_per_parameter: SecondsForm | None = Field(default=None, examples=["0.5ns"])
     collective: SecondsForm | None = Field(default=None, examples=["20ms"])
     layer: SecondsForm | None = Field(default=None, examples=["0.2ms"])
-    memory: Bytes | None = Field(default=None, examples=["16GB"])
-    throughput: dict[ModelName, Annotated[float, Field(gt=0)]] = Field(
+    memory: Bytes | None = Field(default=None, gt=0, examples=["16GB"])
+    throughput: dict[ModelName, Annotated[float, Field(gt=0, le=1e12)]] = Field(
         default_factory=dict, examples=["{resnet18: 90.2}"]
     )
     source: str = ""
@@ -281,16 +286,25 @@ DeviceChoice = Annotated[
 class WorkloadForm(Section):
     """A GPT-style model and its batch."""
 
-    layers: Positive = Field(examples=["24"])
-    hidden: Positive = Field(examples=["2048"])
-    heads: Positive = Field(examples=["16"])
-    sequence: Positive = Field(examples=["2048"])
+    layers: Layers = Field(examples=["24"])
+    hidden: Width = Field(examples=["2048"])
+    heads: Width = Field(examples=["16"])
+    sequence: Annotated[int, *_whole] = Field(gt=0, le=limits.MAX_SEQUENCE, examples=["2048"])
     dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp16"
     recomputation: bool = True
-    micro_batch: Positive = Field(default=1, examples=["1"])
-    batch: Positive = Field(examples=["1024"])
-    embedding_parameters: Count = Field(default=0, examples=["64M"])
+    micro_batch: Batch = Field(default=1, examples=["1"])
+    batch: Batch = Field(examples=["1024"])
+    embedding_parameters: Parameters = Field(default=0, examples=["64M"])
     backend: Literal["nccl", "gloo"] = "nccl"
+
+    @model_validator(mode="after")
+    def has_heads_of_one_width(self) -> Self:
+        if self.hidden % self.heads:
+            raise _problem(
+                f"is {self.heads}, which does not divide hidden {self.hidden}; choose a divisor",
+                "heads",
+            )
+        return self
 
 
 GPT_SIZES = (
@@ -303,8 +317,8 @@ class NamedModelForm(Section):
     """A model by name; every replica has a copy."""
 
     model: ModelName = Field(examples=["resnet18"])
-    batch_per_replica: Positive = Field(examples=["128"])
-    micro_batch: Positive | None = Field(default=None, examples=["32"])
+    batch_per_replica: Batch = Field(examples=["128"])
+    micro_batch: Batch | None = Field(default=None, examples=["32"])
     dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp32"
 
     @model_validator(mode="before")
@@ -339,12 +353,20 @@ WorkloadChoice = Annotated[
 class SliceForm(Section):
     """Values to sweep over; each key has a default."""
 
-    layers: list[Positive] | None = Field(default=None, min_length=1)
-    batch: list[Positive] | None = Field(default=None, min_length=1)
+    layers: list[Layers] | None = Field(default=None, min_length=1)
+    batch: list[Batch] | None = Field(default=None, min_length=1)
     variants: list[str] | None = Field(default=None, min_length=1)
     seeds: list[int] | None = Field(default=None, min_length=1)
-    micro_batch: list[Positive] | None = Field(default=None, min_length=1)
-    replicas: list[Positive] | None = Field(default=None, min_length=1)
+    micro_batch: list[Batch] | None = Field(default=None, min_length=1)
+    replicas: list[Devices] | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def has_no_value_twice(self) -> Self:
+        for name in SliceForm.model_fields:
+            values = getattr(self, name) or []
+            if again := [value for i, value in enumerate(values) if value in values[:i]]:
+                raise _problem(f"has {shown(again[0])} twice; keep one of the two", name)
+        return self
 
 
 class DefaultForm(SliceForm):
@@ -363,8 +385,8 @@ class SweepNetworkForm(LinkForm):
 class SweepForm(SliceForm):
     """All values of a scenario's sweep, and the default slice."""
 
-    pipeline: Positive | None = Field(default=None, examples=["8"])
-    pipeline_layers: list[Positive] | None = Field(
+    pipeline: Devices | None = Field(default=None, examples=["8"])
+    pipeline_layers: list[Layers] | None = Field(
         default=None, min_length=1, examples=["[4, 3, 3, 2]"]
     )
     networks: list[SweepNetworkForm] | None = Field(default=None, min_length=1)
@@ -378,7 +400,9 @@ class ScenarioForm(Section):
     name: str | None = Field(default=None, pattern=NAME)
     title: str = ""
     notes: str = ""
-    regions: list[str] = Field(min_length=1, examples=["[Ohio, Virginia]"])
+    regions: list[str] = Field(
+        min_length=1, max_length=limits.MAX_REGIONS, examples=["[Ohio, Virginia]"]
+    )
     nodes: list[NodesForm] = Field(
         min_length=1, examples=["[{region: Ohio, count: 4, device: V100}]"]
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,12 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from netbench.errors import ScenarioError
+from netbench.files import read_text
+
+MAX_VALUES = 1_000_000
+"""Values in a file."""
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 KeyPath = Sequence[str | int]
 """Keys and indices from the top of the file to a value, e.g. ("network", "links", 2)."""
@@ -74,7 +83,13 @@ def read_source(path: Path) -> SourceFile:
     text = _read_text(path)
     yaml = YAML(typ="safe", pure=True)
     try:
-        root, data = yaml.compose(text), yaml.load(text)
+        root = yaml.compose(text)
+        if _num_values(root, {}) > MAX_VALUES:
+            raise ScenarioError(
+                f"{shown_path(path)}: more than {MAX_VALUES} values, aliases counted as often as "
+                "they are used; write fewer"
+            )
+        data = yaml.constructor.construct_document(root) if root else None
     except DuplicateKeyError as error:
         key = str(error.problem).split('"')[1]
         raise _yaml_error(path, error, f'"{key}" is given twice; keep one of the two') from None
@@ -88,9 +103,20 @@ def read_source(path: Path) -> SourceFile:
     return SourceFile(path=path, data=data, root=root)
 
 
+def _num_values(node: Any, known: dict[int, float]) -> float:
+    """Return the number of values in a node, inf if it contains itself. known: by id of a node."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        children = node.value if isinstance(node, SequenceNode) else ()
+        if isinstance(node, MappingNode):
+            children = itertools.chain.from_iterable(node.value)
+        known[id(node)] = 1 + sum(_num_values(child, known) for child in children)
+    return known[id(node)]
+
+
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        text = read_text(path)
     except FileNotFoundError:
         raise ScenarioError(
             f"{shown_path(path)}: no such file; give a scenario's name (`netbench scenario list`) "
@@ -104,6 +130,12 @@ def _read_text(path: Path) -> str:
             f"{shown_path(path)}:{line}: byte 0x{error.object[error.start]:02x} is not UTF-8; "
             "save the file with UTF-8 encoding"
         ) from None
+    if found := _SURROGATE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ScenarioError(
+            f"{shown_path(path)}:{line}: {found[0]} is half of a character; write the character"
+        )
+    return text
 
 
 def _yaml_error(path: Path, error: Exception, message: str) -> ScenarioError:

@@ -222,6 +222,7 @@ def _nccl_ring(graph: Graph, members: Ids, size: Floats, gate: Ids, ring: Ring) 
 def _exchange(graph: Graph, members: Ids, size: Floats, gate: Ids, *, rendezvous: bool) -> Ids:
     """Add an exchange: every member sends size / n to each other, all at once."""
     n = members.shape[1]
+    graph.reserve(len(members) * n * (n - 1))
     a, b = np.nonzero(~np.eye(n, dtype=np.bool_))
     source, target = members[:, a], members[:, b]
     sent = graph.flow(TaskKind.COLLECTIVE, source, target, (size / n)[:, None])

@@ -40,7 +40,7 @@ class Fabric:
         self._burst_bytes = burst_bytes
         self._network = network
         self._node = np.asarray(node_of_rank, dtype=np.int64)
-        self._num_ranks = len(self._node)
+        self.num_ranks = len(self._node)
         mtu = network.mtu_bytes
         self._goodput = (mtu - transport.header_bytes) / (mtu + transport.ethernet_bytes)
         self.queues = Queues(network)
@@ -90,13 +90,13 @@ class Fabric:
         channels: number of parallel connections that make up a path.
         """
         if channels not in self._index:
-            self._index[channels] = np.full(self._num_ranks**2, kernel.NONE, np.int32)
+            self._index[channels] = np.full(self.num_ranks**2, kernel.NONE, np.int32)
         known = self._index[channels]
-        keys = source * self._num_ranks + target
+        keys = source * self.num_ranks + target
         index = known[keys]
         if (index == kernel.NONE).any():
             new = np.unique(keys[index == kernel.NONE])
-            known[new] = self._make(*np.divmod(new, self._num_ranks), channels)
+            known[new] = self._make(*np.divmod(new, self.num_ranks), channels)
             index = known[keys]
         paths: NDArray[np.int64] = index.astype(np.int64)
         return paths

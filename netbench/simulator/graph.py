@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from netbench.limits import check_memory
 from netbench.simulator import kernel
 from netbench.simulator.fabric import Fabric
 
@@ -62,6 +63,12 @@ _COLUMNS: dict[str, type] = {
 }
 """Columns of a task."""
 
+TASK_BYTES = 300
+"""Memory of a task with its edges, while it is simulated (measured)."""
+
+PAIR_BYTES = 8
+"""Memory of the index of paths, per pair of ranks."""
+
 
 class Graph:
     """A graph under construction; `run` times its tasks on a fabric."""
@@ -69,8 +76,15 @@ class Graph:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self._num_tasks = 0
+        self.reserve(0)
         self._tasks: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
         self._edges: list[tuple[Ids, Ids, NDArray[np.float64]]] = []
+
+    def reserve(self, num_tasks: int) -> None:
+        """Raise PlanError if `num_tasks` further tasks exceed the memory limit."""
+        needed_bytes = TASK_BYTES * (self._num_tasks + num_tasks)
+        needed_bytes += PAIR_BYTES * self.fabric.num_ranks**2
+        check_memory(needed_bytes, f"simulated tasks of {self.fabric.num_ranks} ranks")
 
     def work(
         self, kind: ArrayLike, rank: ArrayLike, seconds: ArrayLike = 0.0, label: ArrayLike = -1
@@ -91,6 +105,7 @@ class Graph:
         A task ends when its last byte leaves. A task that needs the bytes waits a one-way delay
         longer (`delay_s`).
         """
+        self.reserve(math.prod(_common_shape(source, target, size, label)))
         channels = self.fabric.transport.channels if kind == TaskKind.COLLECTIVE else 1
         path = self.fabric.paths(np.asarray(source), np.asarray(target), channels)
         return self._add(kind, source, target, label, size, path)
@@ -157,6 +172,7 @@ class Graph:
     ) -> Ids:
         columns = (kind, rank, peer, label, amount, path)
         shape = _common_shape(*columns)
+        self.reserve(math.prod(shape))
         for (name, parts), column in zip(self._tasks.items(), columns, strict=True):
             parts.append(_filled(column, shape, _COLUMNS[name]))
         size = math.prod(shape)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import PlanError
+from netbench.limits import check_memory
 from netbench.plan.model import Plan
 from netbench.plan.schedules import build_programs
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
@@ -33,6 +34,9 @@ Result = TypeVar("Result")
 STEADY = (2, 3, 4)
 """A pipeline is simulated with 4 units of micro-batches. Its steady state, from the end of the 2nd
 to the end of the 3rd, is repeated. A unit is the least multiple of the stages of 8 or more."""
+
+STEP_BYTES = 4000
+"""Memory of a micro-batch on a stage of a schedule, in both directions (measured)."""
 
 MAX_KEPT_RANKS = 512
 """Largest plan, in ranks, whose parts are kept for the next batch; larger ones take gigabytes."""
@@ -220,6 +224,8 @@ def wired(
     schedule: str, depth: int, count: int, num_chunks: int = 1, blocking: bool = False
 ) -> tuple[Wiring, ...]:
     """Return a schedule's phases. They depend on no network: all plans of a shape share them."""
+    steps = depth * count * num_chunks
+    check_memory(STEP_BYTES * steps, f"{depth} stages with {count} micro-batches each")
     phases = build_programs(schedule, depth, count, num_chunks)
     return tuple(wire(programs, blocking=blocking) for programs in phases)
 

@@ -17,6 +17,7 @@ import numba
 import numpy as np
 
 from netbench.errors import TestbedError
+from netbench.limits import share_memory
 from netbench.plan.model import Plan
 from netbench.simulator.iteration import simulate
 
@@ -78,7 +79,7 @@ def in_workers(
     """
     cores = len(os.sched_getaffinity(0)) if num_workers is None else num_workers
     num_workers = max(1, min(cores, len(items)))
-    pool = ProcessPoolExecutor(num_workers, get_context("fork"), initializer=_start_worker)
+    pool = ProcessPoolExecutor(num_workers, get_context("fork"), _start_worker, (num_workers,))
     try:
         chunk = max(1, len(items) // (num_workers * CHUNKS_PER_WORKER))
         yield from pool.map(function, items, chunksize=chunk)
@@ -91,7 +92,8 @@ def in_workers(
         pool.shutdown(cancel_futures=True)
 
 
-def _start_worker() -> None:
+def _start_worker(num_workers: int) -> None:
     """Ignore interruptions, which the parent handles; do not inherit its handler of SIGTERM."""
+    share_memory(num_workers)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,12 @@ import pytest
 from netbench.cli import run
 from netbench.explain.timeline import unfold
 from netbench.plan.build import build_plan
-from netbench.plan.model import Execution, Plan
-from netbench.plan.serial import plan_hash, plan_to_json
-from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
-from netbench.records import Environment, RunStore
+from netbench.plan.model import Execution
+from netbench.plan.timeline import Slice
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import simulate
+from tests.traced_run import run_of
 
 STRETCH = 1.1
 
@@ -40,28 +38,6 @@ def traced(tmp_path: Path) -> Path:
     )
     iteration_s = simulated.iteration_s * STRETCH
     return run_of(tmp_path, plan, iteration_s, tuple(slices))
-
-
-def run_of(folder: Path, plan: Plan, iteration_s: float, slices: tuple[Slice, ...]) -> Path:
-    """Write a run with this trace and return its folder."""
-    environment = Environment(
-        kernel="6.1", mode="guest-virtual", scale=plan.scale, versions={}, machine="test"
-    )
-    with RunStore.create(
-        folder / "results",
-        scenario=plan.scenario,
-        created=datetime(2026, 1, 2),
-        command=["netbench"],
-        environment=environment,
-    ) as store:
-        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
-    found = store.path.parent
-    trace_path(found, plan_hash(plan)).parent.mkdir()
-    timeline = Timeline(
-        plan=plan_hash(plan), source="emulated", iteration_s=iteration_s, slices=slices
-    )
-    write_timeline(trace_path(found, plan_hash(plan)), plan, timeline)
-    return found
 
 
 def test_emulation_and_simulation_are_compared(

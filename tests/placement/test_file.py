@@ -162,7 +162,7 @@ def rows(*, first: list[str]) -> list[list[str]]:
         ({"layout": {"tp": 1, "pp": 2, "dp": 3}}, "layout is tp 1, pp 2, dp 3, but batch "),
         ({"stage_layers": [4, 3]}, "2 stages and 7 layers in all; expected 2 stages and 8 layers"),
         ({"stage_layers": [8]}, "has 1 stage and 8 layers"),
-        ({"layers": "many"}, "layers is \"many\"; expected a whole number"),
+        ({"layers": "many"}, "layers \"many\" is not a count"),
         ({"system": "dtfm-schduled"}, 'system is "dtfm-schduled", an unknown system; did you'),
         ({"scheduler": ""}, "scheduler"),
         ({"sheduler": "x"}, "sheduler is an unknown key; did you mean scheduler"),

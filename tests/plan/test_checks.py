@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from netbench.errors import PlanError
@@ -19,8 +17,8 @@ EXAMPLE = load_scenario("example-two-labs")
 @pytest.mark.parametrize(
     ("variant", "layers", "batch", "message"),
     [
-        ("dtfm-random", 0, 1024, "layers is 0; expected a positive whole number"),
-        ("dtfm-random", 24, -1, "batch is -1; expected a positive whole number"),
+        ("dtfm-random", 0, 1024, "layers is 0; expected a whole number from 1 to 10000"),
+        ("dtfm-random", 24, -1, "batch is -1; expected a whole number from 1 to 1000000"),
         ("megatron-t3", 24, 1024, "heads is 16, which does not divide among 3 tensor-parallel"),
         ("megatron-t32", 24, 1024, "heads is 16, which does not divide among 32 tensor-parallel"),
         (
@@ -53,8 +51,7 @@ def test_sizes_that_do_not_suit_the_variant_are_refused(
 
 
 def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None:
-    """zero3's on a GPU; those whose heads are of unequal size (virtual ones may be); named models
-    on a GPT's tokens."""
+    """zero3's on a GPU; named models on a GPT's tokens."""
     with pytest.raises(PlanError, match=r"zero3 cannot compute on cuda.* choose cpu"):
         build_plan(
             CASE3,
@@ -62,21 +59,6 @@ def test_layers_that_cannot_compute_are_refused_before_any_rank_starts() -> None
             Setting(layers=24, batch=1024),
             Execution(iterations=2, warmup_iterations=1, compute="cuda"),
         )
-    workload = dataclasses.replace(CASE3.workload, heads=3)
-    odd = dataclasses.replace(CASE3, workload=workload)
-    with pytest.raises(PlanError, match="hidden is 2048, which does not divide among 3 heads"):
-        build_plan(
-            odd,
-            "ddp",
-            Setting(layers=24, batch=1024),
-            Execution(iterations=2, warmup_iterations=1, compute="cpu"),
-        )
-    assert (
-        build_plan(
-            odd, "ddp", Setting(layers=24, batch=1024), Execution(iterations=2, warmup_iterations=1)
-        ).workload.heads
-        == 3
-    )
     named = load_scenario("dp-scaling")
     batch = named.workload.batch
     with pytest.raises(PlanError, match="resnet18 is trained on synthetic data; leave out the tok"):
@@ -100,10 +82,10 @@ def test_at_least_one_iteration_must_count(iterations: int, warmup: int) -> None
         )
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_scale_must_be_positive(scale: float) -> None:
+@pytest.mark.parametrize("scale", [0.0, -1.0, 0.001, 1e308, float("nan"), float("inf")])
+def test_a_scale_divides_by_one_to_a_million(scale: float) -> None:
     """It divides bytes and rates."""
-    with pytest.raises(PlanError, match="expected a positive number"):
+    with pytest.raises(PlanError, match="expected a number from 1 to 1000000"):
         build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution(scale=scale))
 
 
@@ -119,7 +101,9 @@ def test_a_seed_must_be_one(variant: str, seed: int) -> None:
 
 def test_a_micro_batch_must_be_positive() -> None:
     """Like layers and batch."""
-    with pytest.raises(PlanError, match="micro_batch is 0; expected a positive whole number"):
+    with pytest.raises(
+        PlanError, match="micro_batch is 0; expected a whole number from 1 to 1000000"
+    ):
         build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16, micro_batch=0), Execution())
 
 

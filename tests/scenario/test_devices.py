@@ -10,7 +10,11 @@ import pytest
 
 from netbench.errors import ScenarioError
 from netbench.scenario import load_scenario
-from netbench.scenario.devices import list_device_profiles, load_device_profile
+from netbench.scenario.devices import (
+    list_device_profiles,
+    load_device_profile,
+    read_device_profile,
+)
 
 Bend = Callable[..., str]
 
@@ -138,3 +142,12 @@ def test_a_wrong_file_is_named(bend: Bend, tmp_path: Path, text: str | None, mes
     with pytest.raises(ScenarioError) as caught:
         load_scenario(bend(more="devices: {V100: mine2.yaml}\n"))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("memory", ["0B", "0GB"])
+def test_a_device_without_memory_is_refused(memory: str, tmp_path: Path) -> None:
+    """A warning compares with it by division."""
+    path = tmp_path / "none.yaml"
+    path.write_text(f"flops: 1TFLOPS\nmemory: {memory}\n")
+    with pytest.raises(ScenarioError, match=rf'memory is "{memory}"; expected more than 0'):
+        read_device_profile("none", path)

@@ -239,7 +239,7 @@ def test_loss_in_bursts_has_its_mean(bend: Bend) -> None:
     [
         ("jitter: {distribution: normal}", '.jitter.deviation is missing; write e.g. "deviation: '),
         ("jitter: {deviation: 2ms, distribution: gauss}", '.jitter.distribution is "gauss"; expec'),
-        ("jitter: {deviation: 2ms, correlation: 150%}", '.jitter.correlation "150%" is more than'),
+        ("jitter: {deviation: 2ms, correlation: 150%}", '.jitter.correlation "150%" is too large'),
         ("jitter: {deviation: 2ms, correlation: 100%}", '.jitter.correlation "100%" gives every'),
         ("jitter: {deviation: 2ms, correlation: 0.5}", '.jitter.correlation "0.5" has no unit'),
         ("jitter: {deviation: 2ms, reorders: 3}", ".jitter.reorders is 3; expected"),
@@ -250,7 +250,7 @@ def test_loss_in_bursts_has_its_mean(bend: Bend) -> None:
         ("loss: {to_bad: 1%, to_good: 0%}", '.loss.to_good "0%" never leaves the bad state; write'),
         ("loss: {to_bad: 1%, to_good: 9%, in_good: 100%}", '.loss.in_good "100%" loses every pac'),
         ("loss: {to_bad: 1%, to_good: 9%, in_bad: 0%}", ".loss has in_bad no larger than in_good"),
-        ("duplication: 101%", '.duplication "101%" is more than 100%'),
+        ("duplication: 101%", '.duplication "101%" is too large; at most 100%'),
         ("corruption: 100%", '.corruption "100%" damages every packet'),
         ("reordering: 100%", '.reordering "100%" lets every packet go ahead'),
         ("queue: 0", ".queue is 0; expected more than 0"),

@@ -65,7 +65,7 @@ def matrices(draw: st.DrawFn) -> Matrix:
     reading = st.builds(
         Reading,
         one_way_delay_s=st.integers(1000, 10**6).map(lambda us: float(f"{us}e-6")),
-        bandwidth_bps=st.one_of(st.just(math.inf), st.floats(1.0, 1e12)),
+        bandwidth_bps=st.one_of(st.just(math.inf), st.floats(1e3, 1e12)),
         jitter_s=st.sampled_from([0.0, 0.001]),
         loss=st.sampled_from([0.0, 0.001, 0.25]),
     )

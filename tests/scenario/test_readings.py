@@ -243,3 +243,32 @@ def test_a_written_table_reads_back_equal(figures: dict[tuple[str, str], tuple[i
     }
     text = matrix_csv(Matrix(places=("a", "b", "c"), readings=readings))
     assert read_matrix("t", text).readings == readings
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"start": []}, "list indices must be integers"),
+        ({"start": {"connected": [{}], "test_start": "x"}}, "'local_host' is missing"),
+        ({"end": {"sum_received": {"bits_per_second": "fast"}}}, "is not a bandwidth"),
+        ({"end": {"sum_received": {"bits_per_second": -1}}}, "is negative"),
+        ({"end": {"sum_received": {"bits_per_second": 1e9}, "streams": [7]}}, "not subscriptable"),
+        (
+            {"end": {"sum_received": {"bits_per_second": 1e9},
+                     "streams": [{"sender": {"min_rtt": 1e300}}]}},
+            "is too large; at most 60s",
+        ),
+    ],
+)  # fmt: skip
+def test_odd_json_is_not_a_run_of_iperf3(change: dict[str, object], says: str) -> None:
+    """Whatever has another type or is out of range is named."""
+    with pytest.raises(ScenarioError, match=r"i\.json: not a finished run of") as caught:
+        read_matrix("i.json", json.dumps(iperf3() | change))
+    assert says in str(caught.value)
+
+
+def test_a_summary_of_ping_must_be_possible() -> None:
+    """More than all packets cannot be lost, and 1.2.3 is not a number."""
+    for old, new in (("5%", "500%"), ("22.104", "2.2.1"), ("0.174", "9999999")):
+        with pytest.raises(ScenarioError, match=r"ping.txt: ping's summary: .* (too|unknown)"):
+            read_matrix("ping.txt", LINUX_PING.replace(old, new), Reader(pair=("a", "b")))

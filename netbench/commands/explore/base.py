@@ -10,7 +10,12 @@ from typing import Any
 
 import click
 
-from netbench.commands.options import SETTING_OPTIONS, aliased_option, placement_seed_option
+from netbench.commands.options import (
+    SETTING_OPTIONS,
+    aliased_option,
+    placement_seed_option,
+    split_names,
+)
 from netbench.plan.build import build_plan
 from netbench.plan.model import Plan
 from netbench.plan.what_if import LINKS, changed_links, check_links, default_links
@@ -99,7 +104,7 @@ def base_options(function: Command) -> Command:
         asked = {field.name: others.pop(field.name) for field in dataclasses.fields(Setting)}
         base = Base(
             scenario=found,
-            systems=tuple(dict.fromkeys(systems.split(","))) if systems else sweep.default_variants,
+            systems=split_names(systems) or sweep.default_variants,
             setting=sweep.first_setting(**asked),
             links=links or default_links(found.network),
         )

@@ -29,6 +29,7 @@ from netbench.commands.options import (
 from netbench.commands.output import check_writable, plain_console, print_warning, results_option
 from netbench.commands.run.simulation import plot_simulation, warn_of_impairments
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
+from netbench.files import read_text
 from netbench.plan.build import build_plan
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
@@ -138,7 +139,7 @@ def find_plan(what: str, results: Path) -> Plan | None:
     path = Path(what)
     if path.suffix == ".json":
         try:
-            return plan_from_json(path.read_text(encoding="utf-8"))
+            return plan_from_json(read_text(path))
         except OSError as error:
             raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError as error:

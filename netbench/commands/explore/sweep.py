@@ -23,6 +23,7 @@ from netbench.commands.output import (
 )
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.errors import PlanError, UsageError
+from netbench.limits import LINK_BYTES, MAX_POINTS, check_memory
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, with_bandwidth, with_delay
@@ -40,9 +41,6 @@ from netbench.report.tables.sweep import (
 )
 from netbench.units import counted
 from netbench.workload.costs import pflop_per_iteration
-
-MAX_POINTS = 100_000
-"""Maximum number of points times systems: a typing error must not take a day."""
 
 PROBLEMS_SHOWN = 5
 """Maximum number of reasons for missing points beneath the table; the CSV has all of them."""
@@ -111,6 +109,8 @@ def _check(base: Base, variables: Sequence[Variable], plot: Path | None) -> None
         raise UsageError(
             f"the grid has {num_points} points; expected at most {MAX_POINTS}; give fewer values"
         )
+    num_links = len(base.scenario.network.regions) ** 2
+    check_memory(LINK_BYTES * num_points * num_links, f"{num_points} networks")
     if plot is not None:
         check_lines(math.prod(sizes[1:]) * len(base.systems))
 

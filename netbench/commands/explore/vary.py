@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from netbench import units
 from netbench.errors import nearest
+from netbench.limits import MAX_FACTOR, MAX_POINTS
 from netbench.plan.what_if import Amount
 from netbench.report.tables.sweep import Axis
 
@@ -46,7 +47,7 @@ VARIABLES = {
         key="bandwidth_bps",
     ),
     "delay": VariableKind(
-        parse=units.parse_time,
+        parse=units.parse_delay,
         write=lambda value: units.format_time(value, DIGITS),
         title="one-way delay",
         key="one_way_delay_s",
@@ -70,7 +71,10 @@ def parse_vary(text: str) -> Variable:
         raise ValueError(f'"{name}" cannot be varied; {nearest(name, VARIABLES)}')
     if not equals or not rest:
         raise ValueError(f"{name} has no values; write e.g. {_example(name)}")
-    found = [_parse_part(name, part.strip()) for part in rest.split(",")]
+    parts = [part.strip() for part in rest.split(",")]
+    if again := [part for i, part in enumerate(parts) if part in parts[:i]]:
+        raise ValueError(f'"{again[0]}" is given twice; keep one of the two')
+    found = [_parse_part(name, part) for part in parts]
     relative = {amount.relative for part in found for amount in part}
     if len(relative) > 1:
         raise ValueError(f'"{rest}" mixes factors with values; write either')
@@ -102,8 +106,8 @@ def _parse_part(name: str, text: str) -> list[Amount]:
         return [_parse_value(name, text)]
     first, last = _parse_value(name, match["first"]), _parse_value(name, match["last"])
     num = int(match["num"])
-    if num < 2:
-        raise ValueError(f'"{text}" has {num} points; expected at least 2')
+    if not 2 <= num <= MAX_POINTS:
+        raise ValueError(f'"{text}" has {num} points; expected 2 to {MAX_POINTS}')
     if first.relative != last.relative:
         raise ValueError(f'"{text}" mixes a factor with a value; write either')
     for end in (first.value, last.value):
@@ -128,8 +132,8 @@ def _parse_value(name: str, text: str) -> Amount:
         value = float(text[:-1])
     except ValueError:
         raise ValueError(f'"{text}" is not a factor; write e.g. 0.5x') from None
-    if not (0 <= value < math.inf) or (value == 0 and name == "bandwidth"):
-        raise ValueError(f'"{text}" is not a positive factor; write e.g. 0.5x')
+    if not (0 <= value <= MAX_FACTOR) or (value < 1 / MAX_FACTOR and name == "bandwidth"):
+        raise ValueError(f'"{text}" is not a factor up to {MAX_FACTOR:.0f}; write e.g. 0.5x')
     return Amount(value=value, relative=True)
 
 

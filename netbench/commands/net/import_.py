@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from netbench.commands.options import FILE, RATE, TIME
-from netbench.commands.output import write_text
+from netbench.commands.options import DELAY, FILE, RATE
+from netbench.commands.output import check_writable, write_text
 from netbench.errors import ScenarioError, UsageError
+from netbench.files import read_text
+from netbench.limits import MAX_DEVICES
 from netbench.scenario.export import Frame, matrix_csv, scenario_yaml
 from netbench.scenario.matrices import Matrix, completed, merge, renamed
 from netbench.scenario.model import Link
@@ -31,9 +33,14 @@ from netbench.scenario.readings import Reader, read_matrix
 @click.option("--delay-unit", default="", metavar="UNIT", help="Unit of bare delays in tables: ms.")
 @click.option("--bandwidth-unit", default="", metavar="UNIT", help="Unit of bare bandwidths: Gbit.")
 @click.option("--jitter", is_flag=True, help="Import jitter too, if there is any.")
-@click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes per region.  [default: 1]")
+@click.option(
+    "--nodes",
+    default=1,
+    type=click.IntRange(1, MAX_DEVICES),
+    help="Nodes per region.  [default: 1]",
+)
 @click.option("--device", default="V100", help="Device of every node.  [default: V100]")
-@click.option("--inside-delay", type=TIME, help="One-way delay inside regions.")
+@click.option("--inside-delay", type=DELAY, help="One-way delay inside regions.")
 @click.option("--inside-bandwidth", type=RATE, help="Bandwidth inside regions.")
 @click.option("--inside-note", default="", help="Source of the figures inside regions.")
 @click.option("--comment", "comments", multiple=True, help="Comment line at the head of the file.")
@@ -55,6 +62,7 @@ def command(
     one_way_delay_ms and bandwidth_gbps. Output of ping needs the prefix SOURCE,DESTINATION=.
     Delays are one way: round trips are halved.
     """
+    check_writable(output, csv)
     units = ("round_trip", "delay_unit", "bandwidth_unit")
     reader = Reader(**{name: options[name] for name in units})
     matrix = merge([_read(file, reader) for file in files])
@@ -93,7 +101,7 @@ def _read(argument: str, reader: Reader) -> Matrix:
     else:
         file = argument
     try:
-        return read_matrix(file, Path(file).read_text(encoding="utf-8-sig"), reader)
+        return read_matrix(file, read_text(Path(file)), reader)
     except OSError as error:
         raise ScenarioError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from netbench.commands.net.verify import observing
 from netbench.commands.options import FILE, TIME
-from netbench.commands.output import wide_console, write_text
+from netbench.commands.output import check_writable, wide_console, write_text
 from netbench.errors import UsageError
 from netbench.network.probing.measure import Endpoints, Pace, measure_as_is, readings_of
 from netbench.report.tables.grid import rich_table
@@ -61,6 +61,7 @@ def command(
     Throughput is measured with one connection and with several at once. TCP and UDP port 26262 must
     be open between the hosts meanwhile.
     """
+    check_writable(csv, output)
     machines = load_inventory(inventory)
     names = [host.name for host in machines.hosts]
     if len(names) < 2:

@@ -11,6 +11,7 @@ import click
 from netbench.commands.options import FILE, PERCENT, TIME
 from netbench.commands.output import plain_console, plain_table, write_text
 from netbench.errors import UsageError
+from netbench.limits import MAX_CHANGES
 from netbench.network.traces.patterns import diurnal, outages
 from netbench.network.traces.trace import networks, parse_link, read_trace, write_trace
 from netbench.scenario import load_scenario
@@ -60,8 +61,22 @@ def outage(
 @click.option(
     "--period", "period_s", default="24h", show_default=True, type=TIME, help="Length of a day."
 )
-@click.option("--steps", "num_steps", default=96, show_default=True, help="Changes per period.")
-@click.option("--periods", "num_periods", default=1, show_default=True, help="Number of periods.")
+@click.option(
+    "--steps",
+    "num_steps",
+    default=96,
+    show_default=True,
+    type=click.IntRange(2, MAX_CHANGES),
+    help="Changes per period.",
+)
+@click.option(
+    "--periods",
+    "num_periods",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, MAX_CHANGES),
+    help="Number of periods.",
+)
 @click.option(
     "--peak", "phase_s", default="0s", show_default=True, type=TIME, help="Time of the peak."
 )

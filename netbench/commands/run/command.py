@@ -17,6 +17,7 @@ from netbench.commands.run.selection import Selection, check_script
 from netbench.commands.run.simulation import write_pictures
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.errors import UsageError
+from netbench.limits import MAX_ITERATIONS
 from netbench.plan.build import at_scale
 from netbench.plan.checks import check_data
 from netbench.plan.describe import describe_plan
@@ -59,15 +60,20 @@ IN_RUN = "in the run's folder"
     "--replicas", type=NUMBERS, help="Numbers of devices that train a named model, e.g. 1,8."
 )
 @aliased_option("--seeds", "--seed", type=NUMBERS, help="Seeds of random placements.")
-@click.option("--all", "whole_sweep", is_flag=True, help="Run the scenario's full sweep.")
+@click.option(
+    "--all",
+    "whole_sweep",
+    is_flag=True,
+    help="Run the scenario's full sweep, except for what other options choose.",
+)
 @click.option(
     "--iterations",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_ITERATIONS),
     help="Number of measured iterations per plan.  [default: 2; sim: always 1]",
 )
 @click.option(
     "--warmup",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_ITERATIONS),
     help="Number of warm-up iterations, recorded separately.  [default: 1; sim: always 0]",
 )
 @click.option(

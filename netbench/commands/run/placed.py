@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from netbench.commands.options import split_names
 from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, simulated_s, warm_up, watching
 from netbench.errors import UsageError, nearest
@@ -34,7 +35,7 @@ def check_placements(text: str) -> tuple[str, ...]:
     """Split into schedulers, paths of files and `default`. Raises UsageError for others."""
     from netbench.placement.schedulers import SCHEDULERS  # scipy, numba: only when asked for
 
-    names = tuple(dict.fromkeys(DEFAULT if n == OLD_DEFAULT else n for n in text.split(",")))
+    names = split_names(",".join(DEFAULT if n == OLD_DEFAULT else n for n in text.split(",")))
     for name in names:
         if name not in (DEFAULT, *SCHEDULERS) and not is_file(name):
             raise UsageError(

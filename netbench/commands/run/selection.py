@@ -9,6 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from netbench.commands.options import split_names
 from netbench.errors import UsageError
 from netbench.plan.build import Choices, build_command_plans, build_plans
 from netbench.plan.model import VIRTUAL, Execution, Plan
@@ -69,33 +70,29 @@ class Selection:
         choices = Choices.of(
             scenario.sweep,
             whole=self.whole_sweep,
-            variants=_names(self.systems),
+            variants=split_names(self.systems),
             layers=self.layers,
             batch=self.batch,
             seeds=self.seeds,
             networks=self._networks(scenario),
             micro_batch=self.micro_batch,
-            models=_names(self.models),
+            models=split_names(self.models),
             replicas=self.replicas,
         )
         if self.script is None:
             return build_plans(scenario, choices, execution)
-        choices = dataclasses.replace(choices, variants=_names(self.systems) or (SCRIPT,))
+        choices = dataclasses.replace(choices, variants=split_names(self.systems) or (SCRIPT,))
         plans = build_command_plans(scenario, shlex.split(self.script), choices, execution)
         regex = check_regex(self.iteration_regex or "")
         return tuple(dataclasses.replace(plan, iteration_regex=regex) for plan in plans)
 
     def _networks(self, scenario: Scenario) -> tuple[str, ...]:
         if self.networks != EVERY:
-            return _names(self.networks)
+            return split_names(self.networks)
         names = tuple(network.name for network in scenario.sweep.networks)
         if not names:
             raise UsageError(f"scenario {scenario.name} has only one network; leave out --networks")
         return names
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
 
 
 def check_regex(regex: str) -> str:

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from netbench.commands.options import FILE, aliased_option
+from netbench.commands.options import FILE, aliased_option, split_names
 from netbench.commands.output import (
     check_writable,
     print_verdict,
@@ -111,12 +111,10 @@ def command(
 
 
 def _searches(request: Request, schedulers: str, num_seeds: int) -> tuple[Search, ...]:
-    """List every search. Raises UsageError for an unknown scheduler, or one given twice."""
-    names = schedulers.split(",")
+    """List every search. Raises UsageError for an unknown scheduler or too many seeds."""
+    names = split_names(schedulers)
     for name in names:
         find_scheduler(name)
-        if names.count(name) > 1:
-            raise UsageError(f"--schedulers has {name} twice; give every scheduler once")
     first = request.scenario.sweep.default_seeds[0]
     if first + num_seeds > NUM_SEEDS:
         raise UsageError(

@@ -22,6 +22,7 @@ from netbench.commands.schedule.request import (
 )
 from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
+from netbench.limits import MAX_DEVICES, MAX_EVALUATIONS
 from netbench.plan.maps import NUM_SEEDS
 from netbench.report.numbers import seconds_text
 from netbench.report.tables.grid import Grid, rich_table
@@ -44,7 +45,7 @@ DIGITS = 3
     "--moves",
     default=0,
     show_default=True,
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_DEVICES),
     help="Number of devices that may load another stage without having to.",
 )
 @click.option(
@@ -56,7 +57,7 @@ DIGITS = 3
 )
 @click.option(
     "--evaluations",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_EVALUATIONS),
     help="Number of placements tried per number of moves.  [default: 500]",
 )
 @aliased_option(

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from netbench import units
 from netbench.commands.options import FILE, SETTING_OPTIONS, QuantityType, aliased_option
 from netbench.commands.output import check_writable, plain_console, wide_console
 from netbench.commands.schedule.interruption import Interrupted, never
+from netbench.errors import UsageError
+from netbench.limits import MAX_EVALUATIONS
 from netbench.scenario import load_scenario
 from netbench.units import counted
 
@@ -33,13 +36,13 @@ SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, netbench
 
 
 def parse_budget(text: str) -> float:
-    """Parse a positive, finite time in seconds."""
+    """Parse a time in seconds, at least a tenth."""
     try:
         seconds = units.parse_time(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f'"{text}" is not a search time; write e.g. 30s or 2min')
+    if seconds < 0.1:
+        raise ValueError(f'"{text}" is not a search time of 100ms or more; write e.g. 30s or 2min')
     return seconds
 
 
@@ -133,13 +136,16 @@ def limit_options(function: Command) -> Command:
         ),
         click.option(
             "--evaluations",
-            type=click.IntRange(min=1),
+            type=click.IntRange(1, MAX_EVALUATIONS),
             help="Number of candidates, instead of --budget; reproducible on every machine.",
         ),
     )
 
     @functools.wraps(function)
     def command(*args: Any, budget: float, evaluations: int | None, **others: Any) -> Any:
+        source = click.get_current_context().get_parameter_source("budget")
+        if evaluations is not None and source is ParameterSource.COMMANDLINE:
+            raise UsageError("--evaluations replaces --budget; leave out one of the two")
         return function(*args, limits=Limits(seconds=budget, evaluations=evaluations), **others)
 
     for option in reversed(options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+from netbench.limits import MAX_CHANGES
 from netbench.network.traces.trace import Change
 from netbench.scenario.model import NO_BURSTS, Link
 
@@ -32,6 +33,8 @@ def diurnal(
         raise ValueError(f"low is {low:g}; expected a fraction of the rate between 0 and 1")
     if num_steps < 2 or num_periods < 1 or period_s <= 0:
         raise ValueError("expected a period above 0 of two or more steps, and one or more periods")
+    if num_steps * num_periods > MAX_CHANGES:
+        raise ValueError(f"{num_steps * num_periods} changes; expected at most {MAX_CHANGES}")
     step_s = period_s / num_steps
     changes = []
     for step in range(num_steps * num_periods):
@@ -66,12 +69,14 @@ def outages(
     if up_s <= 0 or down_s <= 0:
         raise ValueError("the times up and down must be more than 0")
     draw = random.Random(seed)
-    changes = []
+    changes: list[Change] = []
     time_s = 0.0
     while True:
         time_s += up_s if seed is None else draw.expovariate(1 / up_s)
         if time_s >= end_s:
             break
+        if len(changes) >= MAX_CHANGES:
+            raise ValueError(f"more than {MAX_CHANGES} changes; make the times longer")
         changes.append(Change(time_s=time_s, src=src, dst=dst, loss=1.0))
         time_s += down_s if seed is None else draw.expovariate(1 / down_s)
         changes.append(Change(time_s=time_s, src=src, dst=dst, loss=link.loss))

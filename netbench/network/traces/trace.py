@@ -22,6 +22,8 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from netbench.errors import ScenarioError, nearest
+from netbench.files import read_text
+from netbench.limits import POINTER_BYTES, check_memory
 from netbench.network.shaping.program import Program, compile_program, sysctls
 from netbench.network.shaping.tc import Leaf, class_line, leaf_line
 from netbench.scenario.model import NO_BURSTS, Link, Network
@@ -31,12 +33,13 @@ from netbench.units import (
     format_percent,
     format_time,
     parse_bandwidth,
+    parse_delay,
     parse_percent,
     parse_time,
 )
 
 VALUES = {
-    "delay": ("one_way_delay_s", parse_time, format_time),
+    "delay": ("one_way_delay_s", parse_delay, format_time),
     "rate": ("bandwidth_bps", parse_bandwidth, format_bandwidth),
     "loss": ("loss", parse_percent, format_percent),
 }
@@ -88,7 +91,7 @@ class Replay:
 def read_trace(path: Path, regions: Sequence[str]) -> tuple[Change, ...]:
     """Read the changes of a file, in order of time. Raises ScenarioError with file and line."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
     return parse_trace(text, regions, str(path))
@@ -128,6 +131,8 @@ def write_trace(changes: Iterable[Change], regions: Sequence[str]) -> str:
 
 def networks(network: Network, changes: Iterable[Change]) -> tuple[tuple[float, Network], ...]:
     """Return (time_s, network from then on) for every time of a change."""
+    changes = tuple(changes)
+    check_memory(POINTER_BYTES * len(changes) * len(network.regions) ** 2, "networks of the trace")
     steps: list[tuple[float, Network]] = []
     for time_s, group in groupby(changes, key=lambda change: change.time_s):
         links = [list(row) for row in network.links]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import UsageError
+from netbench.files import check_no_input
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +84,7 @@ def save_picture(figure: Figure, path: Path) -> None:
     """
     import matplotlib
 
+    check_no_input(path)
     metadata = dict.fromkeys(_DATED.get(path.suffix, ()))
     try:
         with matplotlib.rc_context({"svg.hashsalt": "netbench"}):

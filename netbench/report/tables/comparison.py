@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbench.errors import RecordError
+from netbench.errors import PlanError, RecordError
+from netbench.plan.serial import decode
 from netbench.records import Record, Run
 from netbench.report.numbers import TimeSummary
 from netbench.report.page.published import PUBLISHED_MODEL, sample, setting_name
@@ -165,12 +166,14 @@ def _predicted_s(run: Run, plans: Iterable[str]) -> float | None:
 
 def _workload(run: Run, plan_hash: str) -> Workload:
     try:
-        return Workload(**run.plans[plan_hash]["workload"])
-    except (KeyError, TypeError) as error:
+        workload = decode(Workload, run.plans[plan_hash]["workload"], "workload")
+    except (KeyError, PlanError) as error:
         raise RecordError(
             f"{run.path}: plan {plan_hash} has a workload that this netbench cannot read "
             f"({error}); use the netbench that wrote it"
         ) from error
+    assert isinstance(workload, Workload)
+    return workload
 
 
 def _is_published_model(workload: Workload) -> bool:

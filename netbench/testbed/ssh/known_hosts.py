@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netbench.errors import TestbedError
+from netbench.files import read_input
 from netbench.testbed.ssh.host import SSH_PORT, Host
 
 USER_FILE = Path("~/.ssh/known_hosts")
@@ -98,7 +99,7 @@ def fingerprint(key: bytes) -> str:
 
 def _read(path: Path) -> list[Entry]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input(path).decode(errors="replace")
     except OSError:
         return []
     entries = (_entry(path, number, line) for number, line in enumerate(text.splitlines(), 1))

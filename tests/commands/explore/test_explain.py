@@ -159,7 +159,6 @@ def test_trace_and_picture_do_not_change_standard_output(
         (["abcd1234"], "no plan in RESULTS has a hash that begins with abcd1234"),
         (["HASH", "--layers", "32"], "is a plan, which fixes all settings"),
         (["case3", "--layers", "25"], "25 layers cannot be divided"),
-        (["case3", "--micro-batch", "0"], "micro_batch is 0"),
         (["case3", "--plot", "nowhere/x.png"], "folder nowhere does not exist"),
     ],
 )

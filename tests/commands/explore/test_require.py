@@ -84,7 +84,7 @@ def test_an_efficiency_is_above_0_and_up_to_1(efficiency: str, capsys: CaptureFi
 def test_a_size_of_zero_is_an_error(size: str, capsys: CaptureFixture) -> None:
     """Zero must not be taken for an option that was left out."""
     assert run(["require", "case3", "--efficiency", "0.8", size, "0"]) == 2
-    assert "is 0; expected a positive whole number" in capsys.readouterr().err
+    assert "0 is not in the range 1<=x<=" in capsys.readouterr().err
 
 
 def test_a_plan_that_exceeds_memory_is_marked_and_warned_about(

@@ -77,7 +77,7 @@ def test_worldwide_10_is_made_by_this_command(
         ([str(AWS), "--rename", "Ohio"], '--rename "Ohio": expected PLACE=NAME'),
         ([str(AWS), "--inside-bandwidth", "1Gbit"], "--inside-bandwidth needs --inside-delay"),
         ([str(AWS), "--nodes", "2"], "no measurements of the network inside Oregon, Virginia"),
-        ([str(AWS), "-o", "no/such/folder.yaml"], "cannot be written"),
+        ([str(AWS), "-o", "no/such/folder.yaml"], "does not exist; create it first"),
     ],
 )
 def test_bad_requests_say_what_to_do(

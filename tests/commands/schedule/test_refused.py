@@ -44,8 +44,13 @@ def changed(tmp_path: Path, old: str, new: str) -> str:
         (GARAGE, GARAGE, ("--layers", "7"), "7 layers cannot be divided into 2 pipeline stages"),
         (GARAGE, GARAGE, ("--batch", "15"), "batch 15 does not divide into micro-batches of 1"),
         (GARAGE, GARAGE, ("--scheduler", "netbenhc"), "did you mean netbench?"),
-        (GARAGE, GARAGE, ("--budget", "0s"), '"0s" is not a search time; write e.g. 30s'),
-        (GARAGE, GARAGE, ("--evaluations", "0"), "0 is not in the range x>=1"),
+        (
+            GARAGE,
+            GARAGE,
+            ("--budget", "0s"),
+            '"0s" is not a search time of 100ms or more; write e.g. 30s',
+        ),
+        (GARAGE, GARAGE, ("--evaluations", "0"), "0 is not in the range 1<=x<=1000000"),
         (GARAGE, GARAGE, ("--seed", "4294967296"), "is not in the range 0<=x<=4294967295"),
         (
             GARAGE,

@@ -59,7 +59,7 @@ def test_columns_may_be_left_out_and_values_empty() -> None:
         (HEAD + ",A,1ms,,\n", 't.csv:2: time is empty; write e.g. "90s"'),
         (HEAD + "1s,A,1,,\n", 't.csv:2: delay "1" has no unit; write e.g. "1ms"'),
         (HEAD + "1s,A,,0bit,\n", 't.csv:2: rate "0bit" is zero'),
-        (HEAD + "1s,A,,,101%\n", 't.csv:2: loss "101%" is more than 100%'),
+        (HEAD + "1s,A,,,101%\n", 't.csv:2: loss "101%" is too large; at most 100%'),
         (HEAD + "1s,A,1ms,,\n1s,C,1ms,,\n", 't.csv:3: link "C": expected one of A, B c'),
         (HEAD + "1s,A,1ms\n", "t.csv:2: does not have one value per column"),
         (HEAD + "1s,A,1ms,,,9\n", "t.csv:2: does not have one value per column"),
