@@ -105,7 +105,7 @@ ssh-packages: setup
 	@$(BIN)/netbench doctor --install ssh
 
 guest-kernel: setup ## build the virtual-time guest kernel, once per user
-	@$(BIN)/netbench kernel build
+	@$(BIN)/netbench kernel build --install
 
 clean: ## remove .venv, caches and build output; runs and the guest kernel stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \

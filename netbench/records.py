@@ -257,8 +257,8 @@ class RunStore(AbstractContextManager["RunStore"]):
         run_id = f"{scenario}-{created:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         path = results / run_id / FILE_NAME
         try:
-            path.parent.mkdir(parents=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+            path.parent.mkdir(mode=0o700, parents=True)  # a command line may contain a secret
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise RecordError(f"{path}: cannot start a run: {error.strerror}") from error
         try:

@@ -68,6 +68,18 @@ def record(
     )
 
 
+def test_a_run_is_open_to_its_owner_only(tmp_path: Path) -> None:
+    """A command line may contain a secret; the folder of all runs stays as it is."""
+    former = os.umask(0)
+    try:
+        with create(tmp_path / "results") as store:
+            path = store.path
+    finally:
+        os.umask(former)
+    modes = [one.stat().st_mode & 0o777 for one in (path, path.parent, path.parent.parent)]
+    assert modes == [0o600, 0o700, 0o777]
+
+
 def write_run(results: Path, iterations: int = 3) -> Path:
     """Write a run with one line of every kind but `prediction`; return its record file."""
     with create(results) as store:

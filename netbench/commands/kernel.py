@@ -29,16 +29,16 @@ def kernel() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Archive with the sources of Linux 6.12, instead of Debian's package.",
 )
-def build(rebuild: bool, source: Path | None) -> None:
+@click.option("--install", is_flag=True, help="Install missing Debian packages first (as root).")
+def build(rebuild: bool, source: Path | None, install: bool) -> None:
     """Build the guest kernel, once per user.
 
-    It takes a few minutes. As root on Debian, missing packages are installed; otherwise they are
-    listed.
+    It takes a few minutes. Missing packages are listed, with the command that installs them.
     """
     if source and not source.is_file():
         raise UsageError(f"{source}: not a regular file")
     given = KernelSource(version=source.name, tarball=source.resolve()) if source else None
-    path = ensure_kernel(rebuild=rebuild, source=given)
+    path = ensure_kernel(rebuild=rebuild, source=given, may_install=install)
     ensure_shim()
     click.echo(f"guest kernel: {path}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,11 @@ IN_RUN = "in the run's folder"
     metavar="[FOLDER]",
     help="Continue the run in a folder, or the scenario's newest run.",
 )
+@click.option(
+    "--foreign-command",
+    is_flag=True,
+    help="Run the command in a record of another user, with --resume. Read it first.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plans and stop.")
 @click.option(
     "--trace",
@@ -144,6 +151,7 @@ def command(
     ssh: bool,
     results: Path,
     resume: str | None,
+    foreign_command: bool,
     dry_run: bool,
     trace: str | None,
     plot: Path | None,
@@ -184,6 +192,8 @@ def command(
         for plan in plans:
             click.echo(describe_plan(plan))
         return 0
+    if resumed is not None and not foreign_command:
+        _check_owner(resumed, plans)
     console = wide_console()
     path = execute(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
     run = read_run(path)
@@ -285,6 +295,17 @@ def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
             "leave out --resume to start a new run"
         )
     return plans
+
+
+def _check_owner(resumed: Path, plans: Sequence[Plan]) -> None:
+    """Raises UsageError if the run belongs to another user and would start a command."""
+    commands = dict.fromkeys(shlex.join(plan.script) for plan in plans if plan.script)
+    owner = read_run(resumed).path.stat().st_uid
+    if commands and owner != os.geteuid():
+        raise UsageError(
+            f"{resumed} belongs to user {owner}, and you would run its command: "
+            f"{'; '.join(commands)}; if you trust it, add --foreign-command"
+        )
 
 
 def _with_trainers(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:

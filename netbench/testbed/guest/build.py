@@ -86,18 +86,20 @@ class Manifest:
     build_s: float
 
 
-def prepare_tools(say: Callable[[str], None]) -> None:
-    """Install missing build tools. Raises TestbedError with the command to run as root."""
-    install(missing_packages(FEATURES["build"]), purpose=PURPOSE, say=say)
+def prepare_tools(say: Callable[[str], None], may_install: bool = False) -> None:
+    """Install missing build tools if that is allowed. Raises TestbedError with the command to run
+    as root."""
+    missing = missing_packages(FEATURES["build"])
+    install(missing, purpose=PURPOSE, say=say, allowed=may_install)
 
 
-def find_source(work: Path, say: Callable[[str], None]) -> KernelSource:
-    """Return Debian's source tarball: of the installed package or, without root, unpacked in
-    `work`.
+def find_source(work: Path, say: Callable[[str], None], may_install: bool = False) -> KernelSource:
+    """Return Debian's source tarball: of the installed package, which root installs if that is
+    allowed, or unpacked in `work`.
 
     Raises TestbedError when neither works.
     """
-    if not SOURCE_TARBALL.exists() and os.geteuid() == 0:
+    if may_install and not SOURCE_TARBALL.exists() and os.geteuid() == 0:
         install((SOURCE_PACKAGE,), purpose=PURPOSE, say=say)
     if SOURCE_TARBALL.exists():
         return KernelSource(version=_installed_version(), tarball=SOURCE_TARBALL)

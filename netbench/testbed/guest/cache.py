@@ -115,8 +115,11 @@ def ensure_kernel(
     rebuild: bool = False,
     source: KernelSource | None = None,
     recipe: Recipe | None = None,
+    may_install: bool = False,
 ) -> Path:
     """Return the guest kernel. Build it first if it is missing or corrupt, or `rebuild` is set.
+
+    may_install: install missing packages first, as root.
 
     Of several processes one builds and the others wait. Raises TestbedError with the remedy when
     packages or space are missing, or the build fails.
@@ -135,7 +138,7 @@ def ensure_kernel(
             return status.path
         if status.state == CORRUPT:
             progress.say(f"the guest kernel in the cache is corrupt ({status.detail}): rebuilding")
-        _build_and_install(recipe, source, status.path.parent, progress)
+        _build_and_install(recipe, source, status.path.parent, progress, may_install)
     return status.path
 
 
@@ -179,14 +182,18 @@ def _lock(root: Path, progress: Progress) -> Iterator[None]:
 
 
 def _build_and_install(
-    recipe: Recipe, source: KernelSource | None, directory: Path, progress: Progress
+    recipe: Recipe,
+    source: KernelSource | None,
+    directory: Path,
+    progress: Progress,
+    may_install: bool,
 ) -> None:
     """Build in a directory beside `directory`, then rename the result into its place."""
     root = directory.parent
-    prepare_tools(progress.say)
+    prepare_tools(progress.say, may_install)
     try:
         with Scratch(root, _BUILD_PREFIX) as work:
-            source = source or find_source(work, progress.say)
+            source = source or find_source(work, progress.say, may_install)
             kernel, manifest = build(recipe, source, work, root / "build.log", progress)
             _install(kernel, recipe, manifest, work, directory)
     except OSError as error:
@@ -210,27 +217,32 @@ def ensure_shim(source: Path = SHIM_SOURCE) -> Path | None:
     """Return the library that trainers preload, or None without a compiler or a source.
 
     It lengthens the timeout of gloo's polling loop, the largest host cost in virtual time. Results
-    do not change, but without it runs take longer. Raises TestbedError when the compiler fails or
-    the cache cannot be written.
+    do not change, but without it runs take longer. Its name has the checksums of its source and of
+    itself; a file with another checksum is compiled again. Raises TestbedError when the compiler
+    fails or the cache cannot be written.
     """
     if not source.exists():
         return None
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    library = cache_dir() / "shim" / f"{source.stem}-{digest}.so"
-    if library.exists():
-        return library
+    directory, name = cache_dir() / "shim", f"{source.stem}-{_digest(source)}"
+    for library in directory.glob(f"{name}-*.so"):
+        if library.stem == f"{name}-{_digest(library)}":
+            return library
     compiler = find_command("gcc") or find_command("cc")
     if compiler is None:
         return None
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as work:
-            made = Path(work) / library.name
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory) as work:
+            made = Path(work) / name
             _compile(compiler, source, made)
-            made.rename(library)
+            return made.rename(directory / f"{name}-{_digest(made)}.so")
     except OSError as error:
-        raise TestbedError(f"cannot keep {source.name} in {library.parent}: {error}") from error
-    return library
+        raise TestbedError(f"cannot keep {source.name} in {directory}: {error}") from error
+
+
+def _digest(path: Path) -> str:
+    """Return half of a file's SHA-256, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
 def _compile(compiler: Path, source: Path, library: Path) -> None:

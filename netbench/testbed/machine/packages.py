@@ -66,11 +66,13 @@ def install_line(packages: Iterable[str]) -> str:
     return sudo + shlex.join(install_command(packages))
 
 
-def install(packages: Iterable[str], *, purpose: str, say: Callable[[str], None]) -> None:
+def install(
+    packages: Iterable[str], *, purpose: str, say: Callable[[str], None], allowed: bool = True
+) -> None:
     """Print the command that installs Debian packages, and run it.
 
-    Raises: TestbedError, naming the packages and the command, when not root, when there is no
-    apt-get, or when it fails.
+    Raises: TestbedError, naming the packages and the command, when not `allowed`, when not root,
+    when there is no apt-get, or when it fails.
     """
     packages = tuple(packages)
     if not packages:
@@ -81,7 +83,7 @@ def install(packages: Iterable[str], *, purpose: str, say: Callable[[str], None]
             f"{purpose} needs the Debian packages {', '.join(packages)}, and this machine has no "
             "apt-get: install what they hold with its own package manager"
         )
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or not allowed:
         raise TestbedError(
             f"{purpose} needs the packages {', '.join(packages)}; run: {install_line(packages)}"
         )

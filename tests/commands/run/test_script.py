@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from netbench.cli import run
-from netbench.errors import UsageError
+from netbench.commands.run import command as run_command
+from netbench.errors import PlanError, UsageError
+from netbench.plan.build import build_command_plan
+from netbench.plan.model import Execution
+from netbench.plan.serial import plan_hash, plan_to_json
+from netbench.records import RunStore
+from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
 from netbench.testbed.machine.choose import choose
 from netbench.testing.nodes import LAPTOP, SERVER
+from tests import runs
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -92,3 +103,48 @@ def test_a_script_that_only_mentions_a_launcher_is_accepted(
     """Its plan is printed."""
     assert run(["run", "example-two-labs", "--command", command, "--dry-run"]) == 0
     assert command in capsys.readouterr().out
+
+
+def foreign_run(results: Path) -> Path:
+    """A record of a command on four nodes, stopped before its first iteration."""
+    plan = build_command_plan(
+        load_scenario("example-two-labs"),
+        "command",
+        ["python", "theirs.py", "two words"],
+        Setting(layers=8, batch=16, seed=1),
+        Execution(iterations=2, warmup_iterations=1),
+    )
+    with RunStore.create(
+        results,
+        scenario="example-two-labs",
+        created=datetime(2026, 1, 2, 3, 4, 5),
+        command=["netbench", "run"],
+        environment=runs.ENVIRONMENT,
+    ) as store:
+        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+        return store.path.parent
+
+
+def test_a_command_in_the_record_of_another_user_needs_a_confirmation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
+) -> None:
+    """It is shown first. One's own is started at once, and --dry-run shows any."""
+    folder = foreign_run(tmp_path)
+    resume = ["run", "example-two-labs", "--results", str(tmp_path), "--resume", str(folder)]
+
+    def refuse(*_: object) -> None:
+        raise PlanError("it would start now")
+
+    monkeypatch.setattr(run_command, "execute", refuse)
+    run(resume)
+    assert "it would start now" in capsys.readouterr().err
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert run(resume) == 2
+    said = capsys.readouterr().err
+    assert f"belongs to user {owner}, and you would run its command: python theirs.py" in said
+    assert "'two words'; if you trust it, add --foreign-command" in said
+    assert run([*resume, "--dry-run"]) == 0
+    assert "theirs.py" in capsys.readouterr().out
+    run([*resume, "--foreign-command"])
+    assert "it would start now" in capsys.readouterr().err

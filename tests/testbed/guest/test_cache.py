@@ -65,7 +65,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of our own; returns the directory kernels are kept in."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # The toy needs make and tar only.
-    monkeypatch.setattr(kernel, "prepare_tools", lambda say: None)
+    monkeypatch.setattr(kernel, "prepare_tools", lambda *_: None)
     return tmp_path / "cache" / "netbench" / "kernel"
 
 
@@ -157,7 +157,7 @@ BUILDER = """\
 import sys
 from pathlib import Path
 from netbench.testbed.guest import build, cache
-cache.prepare_tools = lambda say: None
+cache.prepare_tools = lambda *_: None
 if sys.argv[1] == "apart":
     build.tied = lambda: []
 source = build.KernelSource(version="toy 1.0", tarball=Path(sys.argv[2]))

@@ -35,6 +35,17 @@ def test_the_library_is_compiled_once_and_again_when_its_source_changes(source: 
     assert sorted(first.parent.iterdir()) == sorted([first, second])
 
 
+def test_a_library_that_was_changed_is_compiled_again(source: Path) -> None:
+    """It would be loaded into every rank."""
+    first = ensure_shim(source)
+    assert first is not None
+    made = first.read_bytes()
+    first.write_bytes(made + b"changed")
+    again = ensure_shim(source)
+    assert again is not None
+    assert again.read_bytes() == made
+
+
 def test_a_source_the_compiler_refuses_leaves_nothing(source: Path) -> None:
     """The compiler's message is in the error."""
     source.write_text("nonsense\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import TestbedError
+from netbench.testbed.guest.build import prepare_tools
 from netbench.testbed.machine import packages
 from netbench.testbed.machine.packages import FEATURES, PACKAGES, install, missing_packages
 
@@ -71,6 +72,17 @@ def test_a_user_is_given_the_command(apt_log: Path, monkeypatch: pytest.MonkeyPa
     as_user(monkeypatch, 1000)
     with pytest.raises(TestbedError, match=r"sudo apt-get install -y --no-install-recommends bc$"):
         install(["bc"], purpose="testing", say=lambda text: None)
+    assert not apt_log.exists()
+
+
+def test_root_too_is_given_the_command_where_nobody_asked_to_install(
+    apt_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tools of the guest kernel, whose build a run starts."""
+    as_user(monkeypatch, 0)
+    monkeypatch.setenv("PATH", str(apt_log.parent / "bin"))  # apt-get, and no compiler
+    with pytest.raises(TestbedError, match=r"run: apt-get install .* gcc"):
+        prepare_tools(lambda text: None)
     assert not apt_log.exists()
 
 
