@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from netbench.report.numbers import percent_text
 from netbench.report.page.published import CASES, case_name, setting_name
@@ -17,9 +18,6 @@ from netbench.report.tables.grid import Grid, bullet
 from netbench.scenario.schema import Section
 from netbench.scenario.source import read_source
 from netbench.scenario.validate import validate
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FITTED, PREDICTED = ("case1", "case2"), ("case3", "case4", "case5")
 """Cases with rows that constants are fitted on (docs/calibration.md lists them), and without."""

@@ -7,7 +7,8 @@ show it. Numbers in the text are computed too, so a corrected CSV corrects the t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from netbench.report.numbers import percent_text
 from netbench.report.page.published import (
@@ -24,9 +25,6 @@ from netbench.report.page.published_tables import BLANK_COLUMNS, NOTABLE, PRINTE
 from netbench.report.tables.grid import Grid, markdown
 from netbench.scenario.model import Workload
 from netbench.workload.costs import pflop_per_iteration
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COMPUTED, NOTES = "computed", "notes"
 INTRO = """\

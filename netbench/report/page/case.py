@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text, seconds_text, spread_text
@@ -31,9 +32,6 @@ from netbench.report.page.simulated import (
 from netbench.report.tables.comparison import Comparison, compare
 from netbench.report.tables.grid import Column, Grid, markdown, table_of
 from netbench.report.tables.run import provenance
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NONE_PLACED: Mapping[tuple[str, int, int], float] = {}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from netbench.errors import RecordError
 from netbench.records import FILE_NAME, Run, read_run
@@ -41,9 +42,6 @@ from netbench.report.page.simulated import (
 )
 from netbench.report.tables.comparison import compare, run_source
 from netbench.report.tables.grid import Grid, markdown
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RECORDED = "recorded"
 """Folder of `results` with the runs that are kept in the repository."""

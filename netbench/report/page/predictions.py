@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from netbench.records import Run
 from netbench.report.numbers import TimeSummary, percent_text, seconds_text, spread_text
@@ -27,9 +28,6 @@ from netbench.report.tables.run import provenance, run_markdown
 from netbench.report.tables.throughput import TESTBEDS
 from netbench.scenario import Scenario, load_scenario
 from netbench.units import format_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PIPELINE_SYSTEMS = {"dtfm-scheduled": "GPipe", "dtfm-scheduled-1f1b": "1F1B"}
 """Variants of `PIPELINES`, and the pipeline schedule of each."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from netbench.report.numbers import spread_text
 from netbench.report.page.published import (
@@ -15,9 +17,6 @@ from netbench.report.page.published import (
     settings,
 )
 from netbench.report.tables.grid import Grid
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PRINTED_TYPOS = {("case2", 24, 1024): "L24 B1028"}
 """Misprinted setting labels of the efficiency tables."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from netbench.report.numbers import percent_text, scaling_text, throughput_text
 from netbench.report.page.published import load
@@ -12,9 +14,6 @@ from netbench.report.page.simulated import FOLDER, SCALING, SCALING_PICTURE, rea
 from netbench.report.tables.grid import Grid, bullet, markdown
 from netbench.report.tables.throughput import printed_text, unit_name
 from netbench.scenario import load_scenario
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def scaling_markdown(results: Path) -> str:

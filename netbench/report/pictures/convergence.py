@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from netbench.report.pictures.style import (
-    INK,
-    MUTED,
-    frame_lines,
-    new_figure,
-)
+from netbench.report.pictures.style import INK, MUTED, frame_lines, new_figure
 from netbench.report.tables.schedule import Contest, FoundPlacement
 from netbench.report.tables.sweep import COLORS, label_ends
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 AT_ONCE = 0.01
 """Fraction of the longest search; a shorter search is drawn as if it took no time."""
@@ -84,8 +76,6 @@ def _frame(
     axis: Axes, contest: Contest, times_s: NDArray[np.float64], values: NDArray[np.float64]
 ) -> None:
     """Set scales, grid and the bound. Lines that begin far above their ends are cut at the top."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     finals = [one.simulated_s for one in contest.found]
     lowest = float(values.min()) if contest.bound_s is None else contest.bound_s
     room = 0.06 * (max(finals) - lowest) + 0.01 * lowest

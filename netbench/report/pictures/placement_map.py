@@ -12,19 +12,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Patch, Wedge
 from numpy.typing import NDArray
 
 from netbench.placement.problem import Grid
 from netbench.plan.model import Plan
 from netbench.report.pictures.style import INK, MUTED, PAPER, add_arrow, write_over
 from netbench.units import counted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MAX_DOTS = 160
 """Maximum devices drawn one by one; for more, fractions are drawn."""
@@ -68,8 +68,6 @@ class SiteLayout:
 
 def placement_figure(plan: Plan, grid: Grid, *, note: str = "") -> Figure:
     """Draw `grid`, (dp * tp, pp) devices. note: written beside the name of the scenario."""
-    from matplotlib.figure import Figure
-
     sites = _sites(plan)
     whole = len(plan.device_nodes) > MAX_DOTS
     margin = np.array([1.6, 1.3])
@@ -207,8 +205,6 @@ def _rows(radii: NDArray[np.float64]) -> Points:
 
 def _draw_sites(axes: Axes, sites: SiteLayout) -> None:
     """Draw circles, each with its name and number of devices on the outer side."""
-    from matplotlib.patches import Circle
-
     middle = float(sites.centres[:, 1].mean())
     size = 10.5 if len(sites.names) <= MAX_RING else 7.5
     counts = np.bincount(sites.of_device, minlength=len(sites.names))
@@ -227,8 +223,6 @@ def _draw_devices(
     axes: Axes, plan: Plan, grid: Grid, sites: SiteLayout, colors: Sequence[str]
 ) -> None:
     """Draw a dot per device with its stage, and a path per pipeline."""
-    from matplotlib.patches import Circle
-
     places = _places(plan, grid, sites)
     stage_of = {int(device): s for s in range(grid.shape[1]) for device in grid[:, s]}
     size = 7.5 if grid.shape[1] < 10 else 6.0
@@ -297,8 +291,6 @@ def _draw_fractions(
     axes: Axes, plan: Plan, grid: Grid, sites: SiteLayout, colors: Sequence[str]
 ) -> None:
     """Draw a disc per region with the fractions of the groups, and arrows as wide as their hops."""
-    from matplotlib.patches import Wedge
-
     hops: Counter[tuple[int, int]] = Counter()
     for lane in sites.of_device[grid[:: plan.layout.tp]]:
         hops.update((int(a), int(b)) for a, b in itertools.pairwise(lane))
@@ -347,8 +339,6 @@ def _draw_arrows(
 def _colors(num: int) -> Sequence[str]:
     if num <= len(COLORS):
         return COLORS[:num]
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
 
     return [to_hex(colormaps["cividis"](0.9 * i / (num - 1))) for i in range(num)]
 
@@ -374,8 +364,6 @@ def _write_heading(figure: Figure, plan: Plan, note: str, whole: bool, height_in
 def _draw_legend(
     figure: Figure, plan: Plan, grid: Grid, colors: Sequence[str], height_in: float
 ) -> None:
-    from matplotlib.patches import Patch
-
     layers = [stage.num_layers for stage in plan.stages]
     uneven = len(set(layers)) > 1
     handles = [

@@ -6,28 +6,20 @@ Few regions are drawn as a map of circles and edges, many as two heat maps.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Rectangle
 from numpy.typing import NDArray
 
-from netbench.report.pictures.style import (
-    INK,
-    MUTED,
-    PAPER,
-    add_arrow,
-    without_frame,
-    write_over,
-)
+from netbench.report.pictures.style import INK, MUTED, PAPER, add_arrow, without_frame, write_over
 from netbench.scenario.describe import jitter_text, loss_text, rest_lines
 from netbench.scenario.model import Link, Network, Scenario
 from netbench.scenario.sharing import SHARING
 from netbench.units import counted, format_bandwidth, format_time
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
 
 MAX_MAP_REGIONS = 4
 """Maximum regions of a map; with more, too many edges and labels cross."""
@@ -51,8 +43,6 @@ def region_figure(scenario: Scenario) -> Figure:
 
 def _figure(scenario: Scenario, width_in: float, height_in: float) -> Figure:
     """An empty figure with the name of the scenario and the meaning of its numbers."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width_in, height_in), layout=None)
     network = scenario.network
     rate = SHARING[network.sharing].meaning
@@ -141,8 +131,6 @@ def _draw_edge(
 
 def _draw_region(axes: Axes, scenario: Scenario, region: int, centre: Point) -> None:
     """Draw a circle with the name and nodes of a region; beside it the link inside the region."""
-    from matplotlib.patches import Circle
-
     network = scenario.network
     x, y = float(centre[0]), float(centre[1])
     axes.add_patch(Circle((x, y), RADIUS, facecolor=FILL, edgecolor=INK, linewidth=1.2, zorder=2))
@@ -230,8 +218,6 @@ def _matrix_figure(scenario: Scenario) -> Figure:
 
 def _shades(values: NDArray[np.float64], low: float | None = None) -> Normalize:
     """Map values to 0..1 with room at the dark end: linear from `low`, else logarithmic."""
-    from matplotlib.colors import LogNorm, Normalize
-
     finite = values[np.isfinite(values)]
     top = float(finite.max(initial=1e-3))
     if low is not None:
@@ -248,9 +234,6 @@ def _draw_matrix(
     norm: Normalize,
 ) -> None:
     """Draw a heat map with its numbers; an infinite value is blank with a `∞`."""
-    from matplotlib import colormaps
-    from matplotlib.patches import Rectangle
-
     axes.imshow(np.where(np.isfinite(values), values, np.nan), cmap=cmap, norm=norm)
     axes.set_xticks(
         range(len(values)), network.regions, rotation=40, ha="right", rotation_mode="anchor"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from netbench.records import Run
 from netbench.report.page.accuracy import FAR
 from netbench.report.page.published import CASES, case_name, case_title
 from netbench.report.pictures.style import GRID, INK, MUTED, PAPER
 from netbench.report.tables.comparison import compare
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 APART = "zero3"
 """The system with a separate panel: it is up to 30 times slower than the others."""
@@ -51,9 +52,6 @@ def residual_figure(settings: pd.DataFrame, runs: Sequence[Run]) -> Figure:
 
     settings: of `simulated_settings`. runs: recorded runs with their emulated times.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
     points = _points(settings, runs)
     apart = points["system"] == APART
     panels = {case_title(case): points[(points["case"] == case) & ~apart] for case in CASES}
@@ -102,8 +100,6 @@ def _points(settings: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _draw(upper: Axes, lower: Axes, points: pd.DataFrame) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
     seconds = points[["published_s", "found_s"]]
     low, high = float(seconds.min().min()) / ROOM, float(seconds.max().max()) * ROOM
     edges = [low, high]
@@ -139,9 +135,6 @@ def _style(case: str, system: str, emulated: bool) -> dict[str, Any]:
 
 
 def _add_legend(figure: Figure, systems: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     figure.legend(
         handles=[
             *(Line2D([], [], label=name, **_style("", name, False)) for name in systems),

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from netbench.errors import UsageError
 from netbench.records import Run
 from netbench.report.numbers import TimeSummary, percent_text, spread_text
-from netbench.report.pictures.style import (
-    GRID,
-    INK,
-    MUTED,
-    new_figure,
-    without_frame,
-)
+from netbench.report.pictures.style import GRID, INK, MUTED, new_figure, without_frame
 from netbench.report.tables.comparison import Comparison, compare, run_source
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PUBLISHED, FOUND = "#a9b8c6", "#1f77b4"
 BAR = 0.36

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from netbench.report.pictures.style import GRID, INK, MUTED, new_figure
 from netbench.report.tables.throughput import PRINTED_MODELS
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLORS = dict(zip(PRINTED_MODELS, ("#0072b2", "#d55e00", "#000000"), strict=True))
 Style = Literal["-", ":", "-."]
@@ -57,8 +57,6 @@ def _draw(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _add_legend(figure: Figure, systems: list[str]) -> None:
     """Add colours of models, line styles of systems, the ideal and the published points."""
-    from matplotlib.lines import Line2D
-
     lines = [
         *(Line2D([], [], color=color, label=model) for model, color in COLORS.items()),
         *(Line2D([], [], color=MUTED, linestyle=STYLES[name], label=name) for name in systems),

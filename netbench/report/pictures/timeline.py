@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from netbench.report.pictures.style import (
-    INK,
-    MUTED,
-    add_color_legend,
-    new_figure,
-    without_frame,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from netbench.report.pictures.style import INK, MUTED, add_color_legend, new_figure, without_frame
 
 Stretches = NDArray[np.float64]
 """(num_stretches, 2): start and end, seconds."""
@@ -97,8 +89,6 @@ def _num_passes(rows: Rows, from_s: float, to_s: float) -> int:
 
 def _draw(axis: Axes, rows: Rows, window: tuple[float, float]) -> None:
     """Draw a row per rank; a collective that overlaps with compute is a thin bar beneath it."""
-    from matplotlib.collections import PolyCollection
-
     from_s, to_s = window
     for place, kinds in enumerate(rows.values()):
         beside = _overlap(kinds)
