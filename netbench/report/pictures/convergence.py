@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from netbench.report.pictures.style import INK, MUTED, frame_lines, new_figure
+from netbench.report.pictures.style import INK, MUTED, frame_lines, new_figure, write_beside
 from netbench.report.tables.schedule import Contest, FoundPlacement
 from netbench.report.tables.sweep import COLORS, label_ends
 
@@ -86,8 +86,6 @@ def _frame(
     axis.xaxis.set_minor_formatter(NullFormatter())
     if contest.bound_s is not None:
         axis.axhline(contest.bound_s, color=INK, lw=1, ls=(0, (5, 3)))
-        axis.annotate(
-            "lower bound", (0.01, contest.bound_s), xycoords=("axes fraction", "data"),
-            xytext=(0, 4), textcoords="offset points", fontsize=9, color=INK,
-        )  # fmt: skip
+        look = {"xycoords": ("axes fraction", "data"), "va": "baseline", "color": INK}
+        write_beside(axis, (0.01, contest.bound_s), "lower bound", (0, 4), **look)
     frame_lines(axis, "seconds of search", "seconds per iteration, simulated")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from netbench.placement.problem import Grid
 from netbench.plan.model import Plan
-from netbench.report.pictures.style import INK, MUTED, PAPER, add_arrow, write_over
+from netbench.report.pictures.style import INK, MUTED, PAPER, add_arrow, add_legend, write_over
 from netbench.units import counted
 
 MAX_DOTS = 160
@@ -377,8 +377,8 @@ def _draw_legend(
     ]
     if len(plan.device_nodes) > grid.size:
         handles.append(Patch(color=IDLE, label="idle"))
-    figure.legend(
-        handles=handles, loc="lower center", ncols=min(16, len(handles)), frameon=False,
-        labelcolor=INK, fontsize=9, title="stage", title_fontsize=9, handlelength=1.0,
-        columnspacing=1.2, bbox_to_anchor=(0.5, 0.05 / height_in),
+    add_legend(
+        figure, handles, min(16, len(handles)), loc="lower center", title="stage",
+        title_fontsize=9, handlelength=1.0, columnspacing=1.2,
+        bbox_to_anchor=(0.5, 0.05 / height_in),
     )  # fmt: skip

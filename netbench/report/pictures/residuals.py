@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from netbench.records import Run
 from netbench.report.page.accuracy import FAR
 from netbench.report.page.published import CASES, case_name, case_title
-from netbench.report.pictures.style import GRID, INK, MUTED, PAPER
+from netbench.report.pictures.style import GRID, INK, MUTED, PAPER, add_legend
 from netbench.report.tables.comparison import compare
 
 APART = "zero3"
@@ -135,8 +135,9 @@ def _style(case: str, system: str, emulated: bool) -> dict[str, Any]:
 
 
 def _add_legend(figure: Figure, systems: Sequence[str]) -> None:
-    figure.legend(
-        handles=[
+    add_legend(
+        figure,
+        [
             *(Line2D([], [], label=name, **_style("", name, False)) for name in systems),
             Line2D([], [], linestyle="", marker="o", color=INK, markersize=6.5, label="simulated"),
             Line2D([], [], linestyle="", marker="o", markerfacecolor="none", markersize=9,
@@ -144,5 +145,5 @@ def _add_legend(figure: Figure, systems: Sequence[str]) -> None:
             Line2D([], [], color=MUTED, lw=0.8, label="equal"),
             Patch(color=GRID, label=f"within ±{FAR:.0%}"),
         ],
-        loc="lower center", ncols=6, frameon=False, labelcolor=INK, fontsize=9,
+        6, loc="lower center",
     )  # fmt: skip

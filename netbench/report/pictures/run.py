@@ -14,7 +14,15 @@ from matplotlib.figure import Figure
 from netbench.errors import UsageError
 from netbench.records import Run
 from netbench.report.numbers import TimeSummary, percent_text, spread_text
-from netbench.report.pictures.style import GRID, INK, MUTED, new_figure, without_frame
+from netbench.report.pictures.style import (
+    GRID,
+    INK,
+    MUTED,
+    add_legend,
+    new_figure,
+    without_frame,
+    write_beside,
+)
 from netbench.report.tables.comparison import Comparison, compare, run_source
 
 PUBLISHED, FOUND = "#a9b8c6", "#1f77b4"
@@ -47,10 +55,8 @@ def run_figure(run: Run) -> Figure:
             _draw(axis, some, run_source(run))
             axis.set_title("" if place else some[0].setting, color=MUTED, fontsize=10)
         axis.set_xlabel("seconds per iteration", color=MUTED, fontsize=9)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK
-    )
+    handles, _ = figure.axes[0].get_legend_handles_labels()
+    add_legend(figure, handles, 2, fontsize=None)
     return figure
 
 
@@ -115,12 +121,5 @@ def _bars(
 
 def _label(axis: Axes, place: float, times: TimeSummary | None, note: str) -> None:
     if times:
-        axis.annotate(
-            f"{spread_text(times)} s{note}",
-            (times.max_s, place),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8.5,
-            color=INK,
-        )
+        text = f"{spread_text(times)} s{note}"
+        write_beside(axis, (times.max_s, place), text, (6, 0), fontsize=8.5, color=INK)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from netbench.report.pictures.style import GRID, INK, MUTED, new_figure
+from netbench.report.pictures.style import GRID, INK, MUTED, add_legend, new_figure
 from netbench.report.tables.throughput import PRINTED_MODELS
 
 COLORS = dict(zip(PRINTED_MODELS, ("#0072b2", "#d55e00", "#000000"), strict=True))
@@ -64,7 +64,4 @@ def _add_legend(figure: Figure, systems: list[str]) -> None:
         Line2D([], [], linestyle="", marker="o", markersize=7, markerfacecolor="none",
                markeredgecolor=INK, label="published"),
     ]  # fmt: skip
-    figure.legend(
-        handles=lines, loc="outside lower center", ncols=4, frameon=False, labelcolor=INK,
-        fontsize=9,
-    )  # fmt: skip
+    add_legend(figure, lines, 4)

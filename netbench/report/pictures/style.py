@@ -13,6 +13,7 @@ from netbench.errors import UsageError
 from netbench.files import check_no_input
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -105,15 +106,23 @@ def check_format(path: Path) -> None:
         )
 
 
+def write_beside(
+    axes: Axes, spot: Spot, text: str, offset: tuple[float, float], **look: Any
+) -> None:
+    """Write text at a distance of `spot`. offset: to the right and up, points."""
+    usual: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+    axes.annotate(text, (float(spot[0]), float(spot[1])), xytext=offset, **usual | look)
+
+
+def add_legend(figure: Figure, handles: Sequence[Artist], num_columns: int, **look: Any) -> None:
+    """Add a legend beneath the axes."""
+    usual: dict[str, Any] = {"loc": "outside lower center", "labelcolor": INK, "fontsize": 9}
+    figure.legend(handles=handles, ncols=num_columns, frameon=False, **usual | look)
+
+
 def add_color_legend(figure: Figure, colors: Mapping[str, str]) -> None:
     """Add a legend of colours, in a row beneath the axes."""
     from matplotlib.patches import Patch
 
-    figure.legend(
-        handles=[Patch(color=color, label=name) for name, color in colors.items()],
-        loc="outside lower center",
-        ncols=len(colors),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9,
-    )
+    patches = [Patch(color=color, label=name) for name, color in colors.items()]
+    add_legend(figure, patches, len(patches))

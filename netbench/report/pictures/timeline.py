@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from netbench.report.pictures.style import INK, MUTED, add_color_legend, new_figure, without_frame
+from netbench.report.pictures.style import (
+    INK,
+    MUTED,
+    add_color_legend,
+    new_figure,
+    without_frame,
+    write_beside,
+)
 
 Stretches = NDArray[np.float64]
 """(num_stretches, 2): start and end, seconds."""
@@ -98,14 +104,8 @@ def _draw(axis: Axes, rows: Rows, window: tuple[float, float]) -> None:
             low, high = place - BAR / 2, place + BAR / 2
             if beside:  # the axis points down
                 low, high = (high - THIN, high) if kind == "collective" else (low, high - THIN)
-            corners = np.stack(
-                [
-                    np.stack([when[:, side], np.full(len(when), edge)], axis=1)
-                    for side, edge in ((0, low), (0, high), (1, high), (1, low))
-                ],
-                axis=1,
-            )
-            axis.add_collection(PolyCollection(list(corners), facecolors=color, linewidths=0))
+            spans = [(begin_s, end_s - begin_s) for begin_s, end_s in when.tolist()]
+            axis.broken_barh(spans, (low, high - low), facecolors=color, linewidths=0)
     axis.set_xlim(from_s, to_s)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_yticks(range(len(rows)), list(rows), color=INK, fontsize=7.5)
@@ -146,16 +146,9 @@ def _mark_parts(axis: Axes, parts: Sequence[tuple[str, float, float]], end_s: fl
         names = (_part_name(name, repeat), f"×{repeat:.4g}" if repeat != 1 else "")
         fitting = [text for text in names if len(text) * LETTER * end_s <= length_s]
         if fitting:
-            axis.annotate(
-                fitting[0],
-                (from_s + length_s / 2, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=MUTED,
-            )
+            look = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "baseline"}
+            middle = from_s + length_s / 2, 1.0
+            write_beside(axis, middle, fitting[0], (0, 4), color=MUTED, **look)
         from_s += length_s
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich import box
 from rich.table import Table
 
 from netbench.plan.timeline import Timeline
 from netbench.report.numbers import percent_text
-from netbench.report.pictures.style import (
-    INK,
-    MUTED,
-    add_color_legend,
-    new_figure,
-    without_frame,
-)
+from netbench.report.pictures.style import INK, MUTED, add_color_legend, new_figure, without_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +27,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "idle": (),
 }
 """Kinds of activity. A moment of a rank counts as the first kind that is in progress, so an overlap
-with compute is compute. Otherwise it is idle: waiting at a barrier, or for the last rank."""
+with compute is compute. Otherwise it is idle, the last kind: waiting at a barrier, or for the last
+rank."""
 
 Stretches = list[tuple[float, float]]
 """(start, end) in seconds; in order, without overlap."""
@@ -71,46 +68,26 @@ class StageDifference:
         return self.first_s - self.second_s
 
 
-def stretches(timeline: Timeline, rank: int) -> dict[str, Stretches]:
+def stretches(
+    timeline: Timeline, rank: int, kinds: Mapping[str, tuple[str, ...]] = KINDS
+) -> dict[str, Stretches]:
     """Stretches of a rank by kind; together they are the iteration, without overlap."""
-    found: dict[str, Stretches] = {}
-    mine = [piece for piece in timeline.slices if piece.rank == rank]
-    taken: Stretches = []
-    for kind, names in KINDS.items():
-        some = merged((piece.start_s, piece.end_s) for piece in mine if piece.kind in names)
-        found[kind] = without(some, taken)
-        taken = merged([*taken, *some])
-    found["idle"] = without([(0.0, timeline.iteration_s)], taken)
-    return found
-
-
-def merged(some: Iterable[tuple[float, float]]) -> Stretches:
-    """Union of stretches."""
-    union: Stretches = []
-    for from_s, to_s in sorted(some):
-        if union and from_s <= union[-1][1]:
-            union[-1] = union[-1][0], max(union[-1][1], to_s)
-        else:
-            union.append((from_s, to_s))
-    return union
-
-
-def without(some: Stretches, others: Stretches) -> Stretches:
-    """Part of `some` that is not in `others`; both are unions."""
-    left: Stretches = []
-    index = 0
-    for from_s, to_s in some:
-        while index < len(others) and others[index][1] <= from_s:
-            index += 1
-        at, begin_s = index, from_s
-        while at < len(others) and others[at][0] < to_s:
-            if others[at][0] > begin_s:
-                left.append((begin_s, others[at][0]))
-            begin_s = max(begin_s, others[at][1])
-            at += 1
-        if begin_s < to_s:
-            left.append((begin_s, to_s))
-    return left
+    spans = [
+        (place, piece.start_s, piece.end_s)
+        for place, names in enumerate(kinds.values())
+        for piece in timeline.slices
+        if piece.rank == rank and piece.kind in names
+    ]
+    spans.append((len(kinds) - 1, 0.0, timeline.iteration_s))
+    cuts_s = np.unique([moment_s for _, *ends_s in spans for moment_s in ends_s])
+    first = np.full(len(cuts_s), len(kinds))  # kind from each cut to the next
+    for place, from_s, to_s in spans:
+        inside = slice(*np.searchsorted(cuts_s, (from_s, to_s)))
+        first[inside] = np.minimum(first[inside], place)
+    found: list[Stretches] = [[] for _ in (*kinds, "no slice")]
+    for begin, end in pairwise(np.flatnonzero(np.diff(first, prepend=-1))):
+        found[first[begin]].append((float(cuts_s[begin]), float(cuts_s[end])))
+    return dict(zip(kinds, found, strict=False))
 
 
 def seconds_by_kind(timeline: Timeline, ranks: Sequence[int]) -> dict[str, float]:
@@ -208,22 +185,9 @@ def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[in
 
 def _draw(axis: Axes, timeline: Timeline, rank: int, place: float) -> set[str]:
     """Draw one lane and return its kinds. Forward and backward passes have different colours."""
-    used = set()
-    found = stretches(timeline, rank)
-    rows: dict[str, Stretches] = {kind: found[kind] for kind in KINDS if kind != "compute"}
-    for kind in KINDS["compute"]:
-        rows[kind] = merged(
-            (piece.start_s, piece.end_s)
-            for piece in timeline.slices
-            if piece.rank == rank and piece.kind == kind
-        )
-    for kind, some in rows.items():
-        if some:
-            used.add(kind)
-            axis.broken_barh(
-                [(from_s, to_s - from_s) for from_s, to_s in some],
-                (place - BAR / 2, BAR),
-                facecolors=COLORS[kind],
-                linewidth=0,
-            )
-    return used
+    kinds = {kind: KINDS.get(kind, (kind,)) for kind in COLORS}
+    found = {kind: some for kind, some in stretches(timeline, rank, kinds).items() if some}
+    for kind, some in found.items():
+        spans = [(from_s, to_s - from_s) for from_s, to_s in some]
+        axis.broken_barh(spans, (place - BAR / 2, BAR), facecolors=COLORS[kind], linewidth=0)
+    return set(found)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from netbench.errors import UsageError
 from netbench.report.numbers import pflops_text, seconds_text
-from netbench.report.pictures.style import (
-    MUTED,
-    frame_lines,
-    new_figure,
-)
+from netbench.report.pictures.style import MUTED, frame_lines, new_figure, write_beside
 from netbench.report.tables.grid import Grid
 
 if TYPE_CHECKING:
@@ -253,30 +250,19 @@ def label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
     placed.sort(key=lambda end: end[1])
     heights = _apart([end[1] for end in placed])
     for (x, _, name, color), height in zip(placed, heights, strict=True):
-        axis.annotate(
-            name,
-            (x, height),
-            xycoords="axes fraction",
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=color,
-            annotation_clip=False,
-        )
+        look = {"xycoords": "axes fraction", "color": color, "annotation_clip": False}
+        write_beside(axis, (x, height), name, (8, 0), **look)
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Move ascending heights at least `LABEL_GAP` apart; groups are centred at their mean."""
-    groups: list[list[float]] = []
-    for height in heights:
-        groups.append([height])
-        while len(groups) > 1 and _stack(groups[-1])[0] < _stack(groups[-2])[-1] + LABEL_GAP:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [height for group in groups for height in _stack(group)]
+    """Move ascending heights at least `LABEL_GAP` apart; groups are centred at their mean.
 
-
-def _stack(group: Sequence[float]) -> list[float]:
-    """Heights of a group, `LABEL_GAP` apart around their mean."""
-    middle, first = sum(group) / len(group), (1 - len(group)) / 2
-    return [middle + (first + i) * LABEL_GAP for i in range(len(group))]
+    Heights less their places in a stack are to ascend: isotonic regression, by its min-max formula.
+    """
+    num = len(heights)
+    low = [height - place * LABEL_GAP for place, height in enumerate(heights)]
+    return [
+        max(min(fmean(low[a : b + 1]) for b in range(at, num)) for a in range(at + 1))
+        + at * LABEL_GAP
+        for at in range(num)
+    ]
