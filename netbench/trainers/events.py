@@ -16,10 +16,11 @@ beside them. Times are CLOCK_MONOTONIC. Without a trace, nothing is recorded, at
 from __future__ import annotations
 
 import functools
-import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -72,7 +73,10 @@ class Recorder:
     _events: list[Event] | None = None
     _on_gpu: bool = False
     _spans: _Spans = field(default_factory=_Spans)
-    _watchers: dict[object, _Watcher] = field(default_factory=dict)
+    # A thread per peer: sends to one peer complete in the order of their starts.
+    _watchers: dict[object, ThreadPoolExecutor] = field(
+        default_factory=lambda: defaultdict(functools.partial(ThreadPoolExecutor, max_workers=1))
+    )
 
     def begin(self, *, on_gpu: bool = False) -> None:
         """Record from now on. on_gpu: a span ends when the GPU has finished its work."""
@@ -81,7 +85,7 @@ class Recorder:
     def take(self) -> list[Event]:
         """Stop recording once the last send is done. Return all events since `begin`, by start."""
         for watcher in self._watchers.values():
-            watcher.finish()
+            watcher.shutdown()
         self._watchers.clear()
         events, self._events = self._events or [], None
         return sorted(events, key=lambda event: event.start_s)
@@ -131,36 +135,11 @@ class Recorder:
         if self._events is None:
             return
         key = details["peer"], details.get("tag")
-        if key not in self._watchers:
-            self._watchers[key] = _Watcher(self)
-        self._watchers[key].follow(work, start_s, details)
+        self._watchers[key].submit(self._finish_send, work, start_s, details)
 
-
-class _Watcher:
-    """Waits for the sends to one peer, which complete in the order of their starts."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._sends: queue.SimpleQueue[tuple[PendingTransfer, float, dict[str, Any]] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def follow(self, work: PendingTransfer, start_s: float, details: dict[str, Any]) -> None:
-        """Record a send when it is done."""
-        self._sends.put((work, start_s, details))
-
-    def finish(self) -> None:
-        """Block until all sends are done."""
-        self._sends.put(None)
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while (item := self._sends.get()) is not None:
-            work, start_s, details = item
-            work.wait()
-            self._recorder.add("send", start_s, **details)
+    def _finish_send(self, work: PendingTransfer, start_s: float, details: dict[str, Any]) -> None:
+        work.wait()
+        self.add("send", start_s, **details)
 
 
 RECORDER = Recorder()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from netbench.plan.model import Layout, Plan
 from netbench.scenario.model import Workload
 from netbench.trainers.layers.gpt import build_layer
-from netbench.trainers.layers.real import Data, SyntheticData, TokenFile
+from netbench.trainers.layers.real import SyntheticData, TokenFile
 from netbench.workload.tokens import vocabulary_size
 from tests.plans import small_plan
 from tests.trainers.rank_processes import RankProcesses
@@ -71,7 +71,9 @@ def reference_losses(plan: Plan, steps: int = STEPS) -> list[float]:
         else torch.optim.Adam(model.parameters(), lr=1e-3)
     )
     vocabulary, sequence = vocabulary_size(workload), workload.sequence
-    data: Data = SyntheticData(seed=plan.seed, vocabulary=vocabulary, sequence=sequence)
+    data: SyntheticData | TokenFile = SyntheticData(
+        seed=plan.seed, vocabulary=vocabulary, sequence=sequence
+    )
     if plan.token_file:
         data = TokenFile(Path(plan.token_file), vocabulary=vocabulary, sequence=sequence)
     losses = []

@@ -287,16 +287,7 @@ def ring_reduce_scatter(
         output.copy_(tensor[slice(*chunks[me])])
         return
     scratch = torch.empty_like(tensor)
-    per_chunk = max(1, num_slices // n)
-    steps = [_inside(chunks[part], per_chunk) for part in ring_parts(n, me, adds=True)]
-    sends = [group.send(part) for part in _cut(tensor, steps[0])]
-    rest = [bounds for slices in steps[1:] for bounds in slices]
-    parts = zip(group.receive(_cut(scratch, rest)), _cut(tensor, rest), strict=True)
-    num_passed_on = len(rest) - len(steps[-1])
-    for i, (part, own) in enumerate(parts):
-        part += own
-        if i < num_passed_on:
-            sends.append(group.send(part))
+    sends = _pass_round(group, tensor, scratch, chunks, num_slices, adds=True)
     output.copy_(scratch[slice(*chunks[me])])
     _wait_all(sends)
 
@@ -304,16 +295,28 @@ def ring_reduce_scatter(
 @recorded("collective")
 def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, num_slices: int) -> None:
     """Copy member i's tensor[chunks[i]] to every other member's tensor, in place."""
-    n, me = group.size, group.index
-    per_chunk = max(1, num_slices // n)
-    steps = [_inside(chunks[part], per_chunk) for part in ring_parts(n, me, adds=False)]
-    sends = [group.send(part) for part in _cut(tensor, steps[0])] if n > 1 else []
-    rest = [bounds for slices in steps[1:] for bounds in slices]
-    num_passed_on = len(rest) - len(steps[-1])
-    for i, part in enumerate(group.receive(_cut(tensor, rest))):
+    if group.size > 1:
+        _wait_all(_pass_round(group, tensor, tensor, chunks, num_slices, adds=False))
+
+
+def _pass_round(
+    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, num_slices: int, *,
+    adds: bool,
+) -> list[PendingTransfer]:  # fmt: skip
+    """Receive chunks of a ring in `into`, slice by slice, and pass them on, with `own` if it adds.
+    Return the sends, which may still be under way."""
+    order = ring_parts(group.size, group.index, adds=adds)
+    first, *others = (_inside(chunks[part], max(1, num_slices // group.size)) for part in order)
+    sends = [group.send(part) for part in _cut(own, first)]
+    rest = [bounds for slices in others for bounds in slices]
+    num_passed_on = len(rest) - len(others[-1])
+    arriving = zip(group.receive(_cut(into, rest)), _cut(own, rest), strict=True)
+    for i, (part, mine) in enumerate(arriving):
+        if adds:
+            part += mine
         if i < num_passed_on:
             sends.append(group.send(part))
-    _wait_all(sends)
+    return sends
 
 
 def ring_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:

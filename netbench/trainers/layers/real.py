@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -51,15 +51,10 @@ PERIOD = 4
 """Synthetic tokens can be predicted from the token this many places before: a model can learn."""
 
 
-class Data(Protocol):
-    """Token sequences by index, the same on every rank and in every layout."""
-
-    def sample(self, index: int) -> torch.Tensor:
-        """Return (sequence + 1,) int64: inputs, and targets shifted by one."""
-
-
 class SyntheticData:
     """Sequences that repeat a random motif of `PERIOD` tokens, with every eighth token random.
+
+    They are the same on every rank and in every layout.
 
     vocabulary: tokens are 0 .. vocabulary - 1. sequence: inputs per sample.
     """
@@ -68,7 +63,8 @@ class SyntheticData:
         self._seed, self._vocabulary, self._sequence = seed, vocabulary, sequence
 
     def sample(self, index: int) -> torch.Tensor:
-        """Return (sequence + 1,) int64; depends only on the seed and the index."""
+        """Return (sequence + 1,) int64: inputs, and targets shifted by one. They depend only on the
+        seed and the index."""
         random = np.random.default_rng((self._seed, index))
         length = self._sequence + 1
         tokens = np.resize(random.integers(self._vocabulary, size=PERIOD), length)
@@ -101,7 +97,7 @@ class Batches:
 
     def __init__(self, plan: Plan, replica: int) -> None:
         workload = plan.workload
-        self._data: Data
+        self._data: SyntheticData | TokenFile
         vocabulary, sequence = vocabulary_size(workload), workload.sequence
         if plan.token_file:
             path = Path(plan.token_file)
@@ -132,13 +128,15 @@ def build_layers(plan: Plan, part: int) -> list[nn.Module]:
 
         return [build_named(plan)]
     parts = [plan.stages[i % plan.layout.pp].num_layers for i in range(num_parts(plan))]
-    parts = [layers // plan.num_chunks for layers in parts]
+    return build_blocks(plan, [layers // plan.num_chunks for layers in parts], part)
+
+
+def build_blocks(plan: Plan, parts: Sequence[int], part: int) -> list[nn.Module]:
+    """Build one part of a GPT: its blocks, before them the embedding in the first part, after them
+    the head in the last. parts: blocks of every part."""
     first = 1 + sum(parts[:part])
-    indices = list(range(first, first + parts[part]))
-    if part == 0:
-        indices.insert(0, 0)
-    if part == len(parts) - 1:
-        indices.append(plan.workload.layers + 1)
+    last = first + parts[part] + (part == len(parts) - 1)
+    indices = range(first - (part == 0), last)
     return [build_layer(plan.workload, index, plan.seed) for index in indices]
 
 

@@ -79,17 +79,6 @@ class Mesh:
         return [(size * i, size * (i + 1)) for i in indices]
 
 
-class Stream:
-    """The collectives of one communicator, one after the other in a thread."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1)
-
-    def start(self, collective: Callable[[], None]) -> Future[None]:
-        """Start a collective after those before it."""
-        return self._thread.submit(collective)
-
-
 class Collectives:
     """Gathers and scatters of the units of one model.
 
@@ -106,7 +95,8 @@ class Collectives:
         self.seconds = 0.0
         self.is_last_step = True
         self._mesh = mesh
-        self._inside, self._across = Stream(), Stream()
+        # A thread per communicator runs its collectives one after the other.
+        self._inside, self._across = (ThreadPoolExecutor(max_workers=1) for _ in range(2))
         self._scatter: Future[None] | None = None
         self._reductions: list[Future[None]] = []
 
@@ -114,8 +104,8 @@ class Collectives:
         """Fill in the other members' parts of `tensor`."""
         chunks = self._mesh.chunks(tensor)
         with self._waiting():
-            gather = self._inside.start(
-                partial(ring_all_gather, self._mesh.inside, tensor, chunks, num_slices=1)
+            gather = self._inside.submit(
+                ring_all_gather, self._mesh.inside, tensor, chunks, num_slices=1
             )
         return Pending(partial(self._wait, gather))
 
@@ -129,8 +119,8 @@ class Collectives:
         if self._scatter is not None:
             self._wait(self._scatter)
         with self._waiting():
-            self._scatter = self._inside.start(
-                partial(self._reduce, output, tensor, before, self.is_last_step)
+            self._scatter = self._inside.submit(
+                self._reduce, output, tensor, before, self.is_last_step
             )
 
     def finish(self) -> None:
@@ -150,8 +140,9 @@ class Collectives:
         if before is not None:
             output += before
         if last and self._mesh.across.size > 1:
-            reduction = partial(ring_all_reduce, self._mesh.across, output, num_slices=1)
-            self._reductions.append(self._across.start(reduction))
+            self._reductions.append(
+                self._across.submit(ring_all_reduce, self._mesh.across, output, num_slices=1)
+            )
 
     def _wait(self, collective: Future[None]) -> None:
         if collective.done():

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -188,18 +188,6 @@ def num_messages(plan: Plan, full_bytes: float) -> int:
     return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
 
 
-class Replica(Protocol):
-    """The whole model on one rank. is_last: it is the iteration's last micro-batch."""
-
-    stage: TrainedStage
-
-    def forward(self, micro_batch: int, is_last: bool) -> None:
-        """Run the forward pass of one micro-batch."""
-
-    def backward(self, micro_batch: int, is_last: bool) -> None:
-        """Run the backward pass of one micro-batch; the last starts all-reduces if they overlap."""
-
-
 def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
     """Return replica `index` on the plan's device; its buckets go to `reducer`."""
     if plan.data_parallel in OVERLAPPED and plan.compute == "virtual":
@@ -216,11 +204,15 @@ def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
     if plan.data_parallel in OVERLAPPED:
         assert isinstance(stage, RealStage)
         return RealReplica(plan, stage, reducer)
-    return PlainReplica(stage)
+    return Replica(stage)
 
 
-class PlainReplica:
-    """Keeps its gradients until the trainer synchronises them."""
+class Replica:
+    """The whole model on one rank. It keeps its gradients until the trainer synchronises them.
+
+    is_last: it is the iteration's last micro-batch, whose backward pass starts all-reduces if they
+    overlap.
+    """
 
     def __init__(self, stage: TrainedStage) -> None:
         self.stage = stage
@@ -232,7 +224,7 @@ class PlainReplica:
         self.stage.backward(micro_batch, None)
 
 
-class VirtualReplica(PlainReplica):
+class VirtualReplica(Replica):
     """Sleeps through the backward pass from bucket to bucket. Buckets have their size / scale."""
 
     def __init__(self, plan: Plan, reducer: Reducer) -> None:
@@ -268,7 +260,7 @@ class VirtualReplica(PlainReplica):
                 self._reducer.start(tensor)
 
 
-class RealReplica(PlainReplica):
+class RealReplica(Replica):
     """Wraps the stage in torch's DistributedDataParallel, which fills the buckets."""
 
     def __init__(self, plan: Plan, stage: RealStage, reducer: Reducer) -> None:

@@ -26,8 +26,7 @@ from netbench.systems import system_of
 from netbench.systems.sharded import stays_gathered, unit_parameters
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
-from netbench.trainers.layers.gpt import build_layer
-from netbench.trainers.layers.real import OPTIMIZERS, Batches
+from netbench.trainers.layers.real import OPTIMIZERS, Batches, build_blocks
 from netbench.trainers.layers.sharding import Collectives, Mesh, prefetch, shard
 
 T = TypeVar("T")
@@ -173,16 +172,9 @@ class Unit(nn.Module):
 
     def __init__(self, plan: Plan, index: int) -> None:
         super().__init__()
-        workload = plan.workload
         unit_parameters(plan)  # refuses units that are not the model
-        first = 1 + sum(plan.units[:index])
-        indices = list(range(first, first + plan.units[index]))
-        if index == 0:
-            indices.insert(0, 0)
-        if index == len(plan.units) - 1:
-            indices.append(workload.layers + 1)
-        self.layers = nn.ModuleList(build_layer(workload, i, plan.seed) for i in indices)
-        self._recomputes = workload.recomputation
+        self.layers = nn.ModuleList(build_blocks(plan, plan.units, index))
+        self._recomputes = plan.workload.recomputation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One micro-batch: tokens or activations in, activations or scores out."""
