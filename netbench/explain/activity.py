@@ -37,8 +37,7 @@ def activity(simulation: Simulation, max_rows: int = 24) -> dict[str, dict[str, 
                 stretches = np.stack([timeline.start_s[of_rank], timeline.end_s[of_rank]], axis=1)
                 rows[names[rank]].setdefault(kind.name.lower(), []).append(stretches + offset_s)
         waits = tracer.waits(parts[0].from_s, parts[-1].to_s)
-        columns = (waits.rank, waits.from_s, waits.to_s, waits.task, waits.edge, waits.ended_s)
-        for rank, from_s, to_s, task, edge, ended_s in zip(*columns, strict=True):
+        for rank, from_s, to_s, task, edge, ended_s in zip(*waits, strict=True):
             if rank not in names:
                 continue
             for piece in tracer.walk(task, edge, ended_s, from_s):

@@ -53,10 +53,6 @@ class Breakdown:
         """Return the seconds of every group, mean over the ranks."""
         return {group: float(self.of(group).mean()) for group in GROUPS}
 
-    def total_s(self) -> dict[str, float]:
-        """Return the seconds of every group, summed over the ranks."""
-        return {group: float(self.of(group).sum()) for group in GROUPS}
-
     @property
     def worst_rank(self) -> int:
         """The rank that waits longest."""

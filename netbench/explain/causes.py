@@ -7,9 +7,8 @@ before the wait began. The pieces found tile the wait.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -98,8 +97,7 @@ class Piece(NamedTuple):
     to_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waits:
+class Waits(NamedTuple):
     """Stretches in which ranks do not work, (num_waits,) each.
 
     rank: that waits. from_s, to_s: seconds. task, edge: that ended the wait at `ended_s`.
@@ -179,14 +177,10 @@ class CauseTracer:
         )
         begins, ends = np.maximum(begins, from_s), np.minimum(ends, to_s)
         some = ends > begins
-        return Waits(
-            rank=rank[some],
-            from_s=begins[some],
-            to_s=ends[some],
-            task=task[some],
-            edge=edge[some],
-            ended_s=ended[some],
-        )
+        chosen: list[NDArray[Any]] = [
+            column[some] for column in (rank, begins, ends, task, edge, ended)
+        ]
+        return Waits(*chosen)
 
     @property
     def num_ranks(self) -> int:
@@ -205,16 +199,7 @@ class CauseTracer:
         num_stages = int(place_of[0].max(initial=0)) + 1
         seconds = np.zeros((self.num_ranks, len(Cause)))
         places = np.zeros((len(Cause), num_stages * num_regions * (num_regions + 1)))
-        _attribute(
-            self._arrays,
-            (waits.rank, waits.task, waits.edge),
-            (waits.from_s, waits.to_s, waits.ended_s),
-            weight,
-            place_of,
-            num_regions,
-            seconds,
-            places,
-        )
+        _attribute(self._arrays, waits, weight, place_of, num_regions, seconds, places)
         return seconds, places
 
 
@@ -288,8 +273,7 @@ def _read(arrays: _Arrays, task: int, edge: int) -> tuple[int, int, int, int, in
 @njit(cache=True)
 def _attribute(
     arrays: _Arrays,
-    which: tuple[Ids, Ids, Ids],
-    when: tuple[Floats, Floats, Floats],
+    waits: Waits,
     weight: Floats,
     place_of: tuple[Ids, Ids, Ids],
     num_regions: int,
@@ -298,13 +282,12 @@ def _attribute(
 ) -> None:
     """Add the pieces of all waits to `seconds` and `places`; see `CauseTracer.attribute`."""
     stage, region, node = place_of
-    for wait in range(len(which[0])):
-        rank = which[0][wait]
-        from_s, to_s, ended_s = when[0][wait], when[1][wait], when[2][wait]
+    for wait in range(len(waits.rank)):
+        rank = waits.rank[wait]
         for task, edge, began_s, over_s in _walk(
-            arrays, which[1][wait], which[2][wait], ended_s, from_s
+            arrays, waits.task[wait], waits.edge[wait], waits.ended_s[wait], waits.from_s[wait]
         ):
-            length_s = min(over_s, to_s) - began_s
+            length_s = min(over_s, waits.to_s[wait]) - began_s
             if length_s <= 0.0:
                 continue
             cause, _, _, source, target = _read(arrays, task, edge)

@@ -127,10 +127,10 @@ class Graph:
 
     def run(self) -> TaskTimeline:
         """Time every task."""
-        kind, rank, peer, label, amount, path = (
-            np.concatenate([np.zeros(0, _COLUMNS[name]), *parts])
+        columns: dict[str, Any] = {
+            name: np.concatenate([np.zeros(0, _COLUMNS[name]), *parts])
             for name, parts in self._tasks.items()
-        )
+        }
         empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
         before, after, lag_s = (
             np.concatenate(parts) for parts in zip(*(self._edges or [empty]), strict=True)
@@ -139,8 +139,8 @@ class Graph:
             before, after, lag_s, self._num_tasks
         )
         tasks = kernel.Tasks(
-            amount=amount,
-            path=path,
+            amount=columns["amount"],
+            path=columns["path"],
             num_before=num_before,
             after_start=after_start,
             after=after,
@@ -148,29 +148,11 @@ class Graph:
         )
         start_s, end_s = kernel.run(tasks, self.fabric.network())
         return TaskTimeline(
-            kind=kind,
-            rank=rank,
-            peer=peer,
-            label=label,
-            amount=amount,
-            path=tasks.path,
-            start_s=start_s,
-            end_s=end_s,
-            before=before,
-            after=after,
-            lag_s=lag_s,
+            **columns, start_s=start_s, end_s=end_s, before=before, after=after, lag_s=lag_s
         )
 
-    def _add(
-        self,
-        kind: ArrayLike,
-        rank: ArrayLike,
-        peer: ArrayLike,
-        label: ArrayLike,
-        amount: ArrayLike,
-        path: ArrayLike,
-    ) -> Ids:
-        columns = (kind, rank, peer, label, amount, path)
+    def _add(self, *columns: ArrayLike) -> Ids:
+        """Add tasks. columns: in the order of `_COLUMNS`."""
         shape = _common_shape(*columns)
         self.reserve(math.prod(shape))
         for (name, parts), column in zip(self._tasks.items(), columns, strict=True):
