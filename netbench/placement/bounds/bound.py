@@ -28,7 +28,7 @@ from scipy.spatial.distance import squareform
 
 from netbench.errors import PlanError
 from netbench.placement.bounds.floors import Floors
-from netbench.placement.bounds.group_floors import Groups, group_floors
+from netbench.placement.bounds.group_floors import Groups, closure, group_floors
 from netbench.placement.bounds.pipeline_floors import Hops, hop_floors, round_trip_s
 from netbench.placement.bounds.programme import DeviceProgramme, largest_sets
 from netbench.placement.problem import Budget, Grid, Problem
@@ -292,8 +292,7 @@ def _barrier_s(floors: Floors) -> float:
     if not floors.gpipe:
         return 0.0
     steps_s = floors.barrier_steps * round_trip_s(floors)
-    best = floors.links.delay_s.copy()
-    np.fill_diagonal(best, 0.0)
-    for middle in range(len(best)):
-        best = np.minimum(best, best[:, middle, None] + best[None, middle])
-    return steps_s if floors.may_idle else max(steps_s, float(best.max(axis=1).min()))
+    delay_s = floors.links.delay_s.copy()
+    np.fill_diagonal(delay_s, 0.0)
+    best_s = closure(delay_s, np.add)
+    return steps_s if floors.may_idle else max(steps_s, float(best_s.max(axis=1).min()))

@@ -93,7 +93,7 @@ def _there_and_back(byte_s: Floats, n: int, rest: float) -> tuple[Floats, Floats
     slowest hop."""
     num_sites = len(byte_s)
     bits = 1 << np.arange(num_sites)
-    ways = {once: byte_s if once else _closed(byte_s, np.maximum) for once in (True, False)}
+    ways = {once: byte_s if once else closure(byte_s, np.maximum) for once in (True, False)}
     paths = {once: _paths(hop_s, np.maximum) for once, hop_s in ways.items()}
     size = _num_sites(num_sites)
     least = _least_hop(byte_s)
@@ -210,7 +210,7 @@ def _narrowest(hop_s: Floats, n: int, *, closed: bool = False) -> Floats:
     return np.maximum(_tours(hop_s, np.maximum, n, closed=closed), _least_hop(hop_s))
 
 
-def _closed(hop_s: Floats, join: np.ufunc) -> Floats:
+def closure(hop_s: Floats, join: np.ufunc) -> Floats:
     """Return hops by way of any other site (Floyd, Warshall)."""
     best = hop_s.copy()
     for middle in range(len(best)):
@@ -226,7 +226,7 @@ def _tours(hop_s: Floats, join: np.ufunc, n: int, *, closed: bool) -> Floats:
     """
     size = _num_sites(len(hop_s))
     options = []
-    for way_s in (hop_s, _closed(hop_s, join)):
+    for way_s in (hop_s, closure(hop_s, join)):
         paths = _paths(way_s, join)
         options.append((join(paths, way_s.T) if closed else paths).min(axis=(1, 2)))
     tours: Floats = np.where(size == n, options[0], options[1])

@@ -15,8 +15,6 @@ other layers of stages, after the last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from netbench.placement.problem import Answer, Budget, Floats, Grid, Problem
@@ -75,14 +73,6 @@ def netbench(problem: Problem, seed: int, budget: Budget) -> Answer:
     return search.incumbent.answer()
 
 
-@dataclass(slots=True)
-class _Samples:
-    """Simulated parts: blocks, layers, seconds."""
-
-    pipelines: list[tuple[Grid, Grid, Floats]] = field(default_factory=list)
-    groups: list[tuple[int, int, Grid, float]] = field(default_factory=list)
-
-
 class _PlacementSearch:
     def __init__(self, problem: Problem, seed: int, budget: Budget) -> None:
         self.incumbent = Incumbent(budget)
@@ -94,7 +84,9 @@ class _PlacementSearch:
         self._model: Model = make_model(
             problem, self._sites, self._layers.compute_s, self._layers.gradient_bytes
         )
-        self._samples = _Samples()
+        # Simulated parts to fit the estimate to, as in `surrogate.fitted`.
+        self._pipelines: list[tuple[Grid, Grid, Floats]] = []
+        self._groups: list[tuple[int, int, Grid, float]] = []
         self._elite: list[tuple[float, Grid, Grid]] = []  # seconds, blocks, layers
         self._seen: dict[bytes, float] = {}
         self._num_rounds = self._num_idle_rounds = 0
@@ -239,19 +231,19 @@ class _PlacementSearch:
             return
         devices = self._sites.expanded(blocks)
         rows, columns = self._parts_s(placed, devices)
-        self._samples.pipelines += [
+        self._pipelines += [
             (row, choice.copy(), each) for row, each in zip(blocks.copy(), rows.T, strict=True)
         ]
-        self._samples.groups += [
+        self._groups += [
             (stage, int(choice[stage]), blocks[:, stage].copy(), float(group_s))
             for stage, group_s in enumerate(columns)
         ]
 
     def _fit(self) -> None:
-        if not self._samples.pipelines:
+        if not self._pipelines:
             return
-        rows, choices, seconds = zip(*self._samples.pipelines[-MAX_SAMPLES:], strict=True)
-        stages, numbers, members, group_s = zip(*self._samples.groups[-MAX_SAMPLES:], strict=True)
+        rows, choices, seconds = zip(*self._pipelines[-MAX_SAMPLES:], strict=True)
+        stages, numbers, members, group_s = zip(*self._groups[-MAX_SAMPLES:], strict=True)
         self._model = fitted(
             self._model,
             (np.array(rows), np.array(choices), np.array(seconds)),
