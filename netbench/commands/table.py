@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from netbench.commands.options import FILE, picture_option
 from netbench.commands.output import plain_console, results_option
 from netbench.errors import RecordError, UsageError
-from netbench.records import FILE_NAME, find_run, read_run
+from netbench.records import FILE_NAME, Run, find_run, read_run
+from netbench.report.page.published import CASES
 from netbench.report.pictures.style import save_picture
 from netbench.report.tables.grid import Grid, csv_text, markdown, rich_table
-
-if TYPE_CHECKING:
-    from netbench.records import Run
 
 COLLECTIVE = "collective"
 """System in the records of `netbench collective`, and prefix of its runs' names."""
@@ -69,8 +66,6 @@ def command(
 
 def _scenario_name(scenario: str, run_path: Path | None, results: Path) -> str:
     """Return the name of a scenario given by name or file. Raises ScenarioError if unknown."""
-    from netbench.report.page.published import CASES
-
     if scenario in CASES or run_path or find_run(results, scenario):
         return scenario
     from netbench.scenario import load_scenario
@@ -127,8 +122,7 @@ def _print_run(run: Run, form: str) -> None:
 
 def _print_published(name: str, results: Path, form: str, plot: Path | None) -> None:
     """Print the published means of a scenario without a run. Raises UsageError if it has none."""
-    from netbench.report.page.published import CASES
-    from netbench.report.page.published_tables import mean_times
+    from netbench.report.page.published_tables import mean_times  # pandas
 
     hint = f"no run of {name} in {results}; make one with: netbench run {name}"
     if name not in CASES or plot:

@@ -9,6 +9,21 @@ import click
 
 from netbench.commands.output import plain_console, results_option, write_file
 from netbench.errors import RecordError, UsageError
+from netbench.progress import track
+from netbench.report.page.simulated import (
+    FOLDER,
+    FORMATS,
+    LAYOUTS,
+    PICTURE,
+    SCALING,
+    SCALING_PICTURE,
+    TIMES,
+    differences,
+    read_table,
+    simulated_settings,
+    table_path,
+    table_text,
+)
 from netbench.units import counted
 
 EXIT_OUT_OF_DATE = 1
@@ -55,7 +70,6 @@ def command(simulate: bool, check: bool, results: Path) -> int:
 
 def _simulate(results: Path, check: bool) -> bool:
     """Write the simulated tables, or check them; return whether they are up to date."""
-
     from netbench.commands.reproduce.simulated import (
         best_published,
         layout_rows,
@@ -64,8 +78,6 @@ def _simulate(results: Path, check: bool) -> bool:
         simulate_tasks,
         tasks_of,
     )
-    from netbench.progress import track
-    from netbench.report.page.simulated import FOLDER, LAYOUTS, TIMES, table_path, table_text
 
     tables = plan_tables()
     tasks = tasks_of(tables)
@@ -90,15 +102,6 @@ def _simulate(results: Path, check: bool) -> bool:
 def _draw(results: Path) -> None:
     """Draw the pictures of the pages, if anything has been simulated."""
     from netbench.report.page.pages import RECORDED, recorded_runs
-    from netbench.report.page.simulated import (
-        FOLDER,
-        FORMATS,
-        PICTURE,
-        SCALING,
-        SCALING_PICTURE,
-        read_table,
-        simulated_settings,
-    )
 
     settings, scaling = simulated_settings(results), read_table(results, SCALING)
     if settings is None or scaling is None:
@@ -116,8 +119,6 @@ def _draw(results: Path) -> None:
 
 def _check_table(path: Path, wanted: str) -> bool:
     """Return whether a simulated table is up to date; print its differences."""
-    from netbench.report.page.simulated import differences
-
     found = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = differences(found, wanted)
     for line in lines[:DIFF_LINES]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import product
 
 import numpy as np
+import pandas as pd
 
-from netbench.placement.file import Placed, read_placed
+from netbench.placement.file import read_placed
 from netbench.plan.benchmark import BACKENDS, OPS, CollectivePlan, uniform_network
 from netbench.plan.build import Choices, build_plan, build_plans
 from netbench.plan.maps import SEEDED
@@ -23,9 +25,17 @@ from netbench.report.page.predictions import (
     PRINTED_MICRO_BATCH,
     PRINTED_NETWORK,
 )
-from netbench.report.page.published import CASES, SEED, iteration_times, load, published_settings
+from netbench.report.page.published import (
+    CASES,
+    KEY,
+    SEED,
+    iteration_times,
+    load,
+    published_settings,
+)
 from netbench.report.page.simulated import (
     COLLECTIVES,
+    COLUMNS,
     PIPELINES,
     PLACED,
     SCALING,
@@ -81,7 +91,7 @@ class TableRow:
 
 def plan_tables() -> dict[str, list[TableRow]]:
     """All tables, not yet simulated."""
-    return {
+    tables = {
         TIMES: _published(),
         PLACED: _placed(),
         **{name: _sweep(name) for name in SWEEPS},
@@ -90,6 +100,7 @@ def plan_tables() -> dict[str, list[TableRow]]:
         TRANSFERS: _transfers(),
         COLLECTIVES: _collectives(),
     }
+    return {name: list(rows) for name, rows in tables.items()}
 
 
 def tasks_of(tables: Mapping[str, Sequence[TableRow]]) -> tuple[Task, ...]:
@@ -139,20 +150,17 @@ def _plan(scenario: Scenario, variant: str, layers: int, batch: int, seed: int) 
     return build_plan(scenario, variant, Setting(layers=layers, batch=batch, seed=seed))
 
 
-def _published() -> list[TableRow]:
-    cells = []
+def _published() -> Iterator[TableRow]:
     times = iteration_times()
     for time in times.assign(seed=times["seed"].astype("string").fillna("")).itertuples():
         scenario, seed = _scenario(time.case), int(time.seed or SEED)
         plan = _plan(scenario, time.system, time.layers, time.batch, seed)
         key = (time.case, time.system, str(time.layers), str(time.batch), time.seed)
-        cells.append(TableRow(tasks=(plan,), row=_beside(key, time.iteration_s)))
-    return cells
+        yield TableRow(tasks=(plan,), row=_beside(key, time.iteration_s))
 
 
-def _placed() -> list[TableRow]:
+def _placed() -> Iterator[TableRow]:
     """All published settings with a placement."""
-    cells = []
     for case in CASES:
         for layers, batch in published_settings(case):
             path = placement_path(case, layers, batch)
@@ -163,8 +171,7 @@ def _placed() -> list[TableRow]:
             plan = dataclasses.replace(plan, iterations=1, warmup_iterations=0, scale=1.0)
             key = (case, plan.variant, str(layers), str(batch), plan.scheduler, str(plan.seed))
             bound = "" if placed.bound_s is None else exact_text(placed.bound_s)
-            cells.append(TableRow(tasks=(plan,), row=_after((*key, bound))))
-    return cells
+            yield TableRow(tasks=(plan,), row=_after((*key, bound)))
 
 
 def _beside(key: Row, published: float, factor: float = 1.0) -> Callable[[Sequence[float]], Row]:
@@ -186,60 +193,42 @@ def _after(key: Row, factor: float = 1.0, last: Row = ()) -> Callable[[Sequence[
     return lambda seconds: (*key, exact_text(factor * seconds[0]), *last)
 
 
-def _sweep(name: str) -> list[TableRow]:
+def _sweep(name: str) -> Iterator[TableRow]:
     scenario = _scenario(name)
     sweep = scenario.sweep
-    return [
-        TableRow(
-            tasks=(_plan(scenario, variant, layers, batch, seed or SEED),),
-            row=_after((variant, str(layers), str(batch), str(seed or ""))),
-        )
-        for layers in sweep.layers
-        for batch in sweep.batch
-        for variant in sweep.variants
-        for seed in (sweep.seeds if find_variant(variant).scheduler in SEEDED else (None,))
-    ]
+    for layers, batch, variant in product(sweep.layers, sweep.batch, sweep.variants):
+        for seed in sweep.seeds if find_variant(variant).scheduler in SEEDED else (None,):
+            plan = _plan(scenario, variant, layers, batch, seed or SEED)
+            key = (variant, str(layers), str(batch), str(seed or ""))
+            yield TableRow(tasks=(plan,), row=_after(key))
 
 
-def _pipelines() -> list[TableRow]:
+def _pipelines() -> Iterator[TableRow]:
     """All networks, micro-batches and backends; the printed pair also with fp32."""
     default = _scenario(PIPELINES)
-    cells = []
-    for backend in sorted(BACKENDS, reverse=True):
-        for dtype in dict.fromkeys((default.workload.dtype, "fp32")):
-            workload = dataclasses.replace(default.workload, dtype=dtype)
-            scenario = dataclasses.replace(default, backend=backend, workload=workload)
-            whole = dtype == default.workload.dtype
-            networks = [n.name for n in default.sweep.networks] if whole else [PRINTED_NETWORK]
-            sizes = default.sweep.micro_batch if whole else (PRINTED_MICRO_BATCH,)
-            for network in networks:
-                for variant in PIPELINE_SYSTEMS:
-                    for size in sizes:
-                        plan = build_plan(
-                            scenario,
-                            variant,
-                            Setting(
-                                layers=workload.layers,
-                                batch=workload.batch,
-                                micro_batch=size,
-                                network=network,
-                                seed=SEED,
-                            ),
-                        )
-                        key = (network, variant, str(size), backend, dtype)
-                        cells.append(TableRow(tasks=(plan,), row=_after(key)))
-    return cells
+    dtypes = dict.fromkeys((default.workload.dtype, "fp32"))
+    for backend, dtype in product(sorted(BACKENDS, reverse=True), dtypes):
+        workload = dataclasses.replace(default.workload, dtype=dtype)
+        scenario = dataclasses.replace(default, backend=backend, workload=workload)
+        whole = dtype == default.workload.dtype
+        networks = [n.name for n in default.sweep.networks] if whole else [PRINTED_NETWORK]
+        sizes = default.sweep.micro_batch if whole else (PRINTED_MICRO_BATCH,)
+        for network, variant, size in product(networks, PIPELINE_SYSTEMS, sizes):
+            setting = Setting(
+                layers=workload.layers, batch=workload.batch, micro_batch=size, network=network,
+                seed=SEED,
+            )  # fmt: skip
+            plan = build_plan(scenario, variant, setting)
+            key = (network, variant, str(size), backend, dtype)
+            yield TableRow(tasks=(plan,), row=_after(key))
 
 
-def _scaling() -> list[TableRow]:
+def _scaling() -> Iterator[TableRow]:
     """All models, numbers of replicas and systems, with the published throughput if any."""
-    cells = []
-    for name in TESTBEDS:
-        scenario = _scenario(name)
+    for scenario in map(_scenario, TESTBEDS):
         choices = Choices.of(scenario.sweep, whole=True, seeds=(SEED,))
-        plans = build_plans(scenario, choices)
-        cells += [TableRow(tasks=(plan,), row=_throughput(plan)) for plan in plans]
-    return cells
+        for plan in build_plans(scenario, choices):
+            yield TableRow(tasks=(plan,), row=_throughput(plan))
 
 
 def _throughput(plan: Plan) -> Callable[[Sequence[float]], Row]:
@@ -260,8 +249,7 @@ def _throughput(plan: Plan) -> Callable[[Sequence[float]], Row]:
     return row
 
 
-def _transfers() -> list[TableRow]:
-    cells = []
+def _transfers() -> Iterator[TableRow]:
     for row in load(TRANSFERS).itertuples():
         delay, rate = (
             "" if x != x else f"{x:g}" for x in (row.delay_one_way_ms, row.bandwidth_gbps)
@@ -277,33 +265,27 @@ def _transfers() -> list[TableRow]:
             network=network, iterations=1, warmup_iterations=0,
         )  # fmt: skip
         key = (delay, rate, row.backend, f"{row.message_mb:g}")
-        cells.append(
-            TableRow(tasks=(Transfer(plan=plan), plan), row=_beside(key, row.time_ms, 1e3))
-        )
-    return cells
+        yield TableRow(tasks=(Transfer(plan=plan), plan), row=_beside(key, row.time_ms, 1e3))
 
 
-def _collectives() -> list[TableRow]:
-    cells = []
+def _collectives() -> Iterator[TableRow]:
+    backends = sorted(BACKENDS, reverse=True)
     for op in OPS:
-        for nodes in COLLECTIVE_NODES if op != "p2p" else (2,):
-            for delay_s, rate_bps in COLLECTIVE_NETWORKS:
-                for backend in sorted(BACKENDS, reverse=True):
-                    plan = CollectivePlan(
-                        op=op, num_nodes=nodes, payload_bytes=COLLECTIVE_BYTES, backend=backend,
-                        network=uniform_network(
-                            nodes, one_way_delay_s=delay_s, bandwidth_bps=rate_bps
-                        ),
-                        iterations=1, warmup_iterations=0,
-                    )  # fmt: skip
-                    key = (
-                        op, str(nodes), str(COLLECTIVE_BYTES), f"{delay_s * 1e3:g}",
-                        f"{rate_bps / 1e9:g}", backend,
-                    )  # fmt: skip
-                    on_paper_s = closed_form_s(plan)
-                    last = ("" if on_paper_s is None else exact_text(1e3 * on_paper_s),)
-                    cells.append(TableRow(tasks=(plan,), row=_after(key, 1e3, last)))
-    return cells
+        numbers = COLLECTIVE_NODES if op != "p2p" else (2,)
+        for nodes, network, backend in product(numbers, COLLECTIVE_NETWORKS, backends):
+            delay_s, rate_bps = network
+            plan = CollectivePlan(
+                op=op, num_nodes=nodes, payload_bytes=COLLECTIVE_BYTES, backend=backend,
+                network=uniform_network(nodes, one_way_delay_s=delay_s, bandwidth_bps=rate_bps),
+                iterations=1, warmup_iterations=0,
+            )  # fmt: skip
+            key = (
+                op, str(nodes), str(COLLECTIVE_BYTES), f"{delay_s * 1e3:g}",
+                f"{rate_bps / 1e9:g}", backend,
+            )  # fmt: skip
+            on_paper_s = closed_form_s(plan)
+            last = ("" if on_paper_s is None else exact_text(1e3 * on_paper_s),)
+            yield TableRow(tasks=(plan,), row=_after(key, 1e3, last))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,37 +307,22 @@ def layout_rows(settings: Sequence[FastestPublished]) -> Iterator[Row]:
              for setting, path in paths.items() if path.exists()]  # fmt: skip
     plans = [plan for _, placed in found for plan in (placed.request.listed(), placed.plan())]
     seconds = [timing.iteration_s for timing in time_plans(plans)]
-    for (setting, placed), listed_s, placed_s in zip(
-        found, seconds[::2], seconds[1::2], strict=True
-    ):
-        yield _layout_row(setting, placed, placed.plan(), listed_s, placed_s)
-
-
-def _layout_row(
-    setting: FastestPublished, placed: Placed, plan: Plan, listed_s: float, placed_s: float
-) -> Row:
-    need_bytes = max(part.total_bytes for part in plan_memory(plan))
-    return (
-        setting.case, str(setting.layers), str(setting.batch), setting.system,
-        exact_text(setting.simulated_s), placed.request.variant,
-        str(plan.layout.pp), str(plan.layout.tp), str(plan.layout.dp), f"{need_bytes / 1e9:.1f}",
-        exact_text(listed_s), exact_text(placed_s), exact_text(setting.simulated_s / placed_s),
-    )  # fmt: skip
+    columns = (found, plans[1::2], seconds[::2], seconds[1::2])
+    for (setting, placed), plan, listed_s, placed_s in zip(*columns, strict=True):
+        layout, need_bytes = plan.layout, max(part.total_bytes for part in plan_memory(plan))
+        yield (
+            setting.case, str(setting.layers), str(setting.batch), setting.system,
+            exact_text(setting.simulated_s), placed.request.variant,
+            str(layout.pp), str(layout.tp), str(layout.dp), f"{need_bytes / 1e9:.1f}",
+            exact_text(listed_s), exact_text(placed_s), exact_text(setting.simulated_s / placed_s),
+        )  # fmt: skip
 
 
 def best_published(times: Sequence[Row]) -> list[FastestPublished]:
     """The system with the lowest mean over the seeds, for each setting of the table of times."""
-    by_system: dict[tuple[str, ...], list[float]] = {}
-    for case, system, layers, batch, _seed, _published_s, simulated_s, _error in times:
-        by_system.setdefault((case, layers, batch, system), []).append(float(simulated_s))
-    best: dict[tuple[str, ...], tuple[float, str]] = {}
-    for (case, layers, batch, system), seconds in by_system.items():
-        mean_s = sum(seconds) / len(seconds)
-        key = (case, layers, batch)
-        best[key] = min(best.get(key, (mean_s, system)), (mean_s, system))
-    return [
-        FastestPublished(
-            case=case, layers=int(layers), batch=int(batch), system=system, simulated_s=mean_s
-        )
-        for (case, layers, batch), (mean_s, system) in best.items()
-    ]
+    columns = {"layers": int, "batch": int, "simulated_s": float}
+    table = pd.DataFrame(times, columns=COLUMNS[TIMES]).astype(columns)
+    means = table.groupby(KEY, sort=False)["simulated_s"].mean().reset_index()
+    settings = means[["case", "layers", "batch"]].drop_duplicates()
+    best = means.sort_values(["simulated_s", "system"]).drop_duplicates([*settings])
+    return [FastestPublished(**row) for row in settings.merge(best).to_dict("records")]
