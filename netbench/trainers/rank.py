@@ -23,8 +23,6 @@ from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
 from netbench.trainers.systems.hivemind import RoundOutcome
 from netbench.trainers.systems.registry import ElasticTrainer, Trainer, build_trainer
 
-OPS = "connect, join, prepare, meet, run or stop"
-
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
 TIMER_SLACK_NS = 1
 """Slack of a sleep, nanoseconds. The kernel's default of 50 µs would be part of every result."""
@@ -88,21 +86,15 @@ class Rank:
 
     def serve(self, order: Message) -> bool:
         """Carry out one order. Return False if it was to stop."""
-        match order["op"]:
-            case "connect":
-                self._connect(order)
-            case "prepare":
-                self._prepare(order)
-            case "join":
-                self._join(order)
-            case "meet":
-                self._meet(order)
-            case "run":
-                self._run(order)
-            case "stop":
-                return False
-            case other:
-                raise TestbedError(f"unknown op {other!r}; expected {OPS}")
+        if order["op"] == "stop":
+            return False
+        orders = {
+            "connect": self._connect, "join": self._join, "prepare": self._prepare,
+            "meet": self._meet, "run": self._run,
+        }  # fmt: skip
+        if order["op"] not in orders:
+            raise TestbedError(f"unknown op {order['op']!r}; expected {', '.join(orders)} or stop")
+        orders[order["op"]](order)
         return True
 
     def _connect(self, order: Message) -> None:

@@ -43,7 +43,20 @@ class StageRole:
     tensor_group: Group | None = None
 
 
-class TrainedStage(Protocol):
+class Passes(Protocol):
+    """The passes of a stage."""
+
+    def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
+        """Return activations for activations (None on the first part).
+
+        The argument may be overwritten once this returns.
+        """
+
+    def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        """Return the input's gradient for the output's (None on the last part)."""
+
+
+class TrainedStage(Passes, Protocol):
     """Layers of the model with their gradients and optimizer.
 
     gradients: (elements,), of this replica's part of the batch's mean loss, summed over the
@@ -55,15 +68,6 @@ class TrainedStage(Protocol):
     gradients: torch.Tensor
     parameters: torch.Tensor
     chunk: int
-
-    def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
-        """Return activations for activations (None on the first part).
-
-        The argument may be overwritten once this returns.
-        """
-
-    def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
-        """Return the input's gradient for the output's (None on the last part)."""
 
     def backward_input(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """`backward` without the gradients of weights, which `backward_weight` adds later."""
@@ -124,20 +128,19 @@ def build_stage(plan: Plan, part: StageRole) -> TrainedStage:
             "occupy": SharedCompute(plan, part.tensor_group, num_layers),
             "backward_passes": num_passes(plan) - 1,
         }
-    stage = VirtualStage(
+    return VirtualStage(
         forward_s=cost.forward_s / plan.num_chunks,
         backward_s=cost.backward_s / plan.num_chunks,
         optimizer_s=cost.optimizer_s * part.updating / plan.num_chunks / part.shard[1],
         boundary_bytes=boundary_bytes(plan),
         # The values are not used, and without replicas the pages stay untouched.
         gradients=torch.empty(elements, dtype=dtype),
+        chunk=part.index // plan.layout.pp,
         **sharing,
     )
-    stage.chunk = part.index // plan.layout.pp
-    return stage
 
 
-def run_micro_batches(stage: TrainedStage, count: int) -> tuple[float, float]:
+def run_micro_batches(stage: Passes, count: int) -> tuple[float, float]:
     """Run micro-batches through the whole model. Return seconds forward, seconds backward."""
     forward_s = backward_s = 0.0
     for index in range(count):

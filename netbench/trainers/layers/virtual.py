@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ def compute(seconds: float) -> None:
         time.sleep(seconds)
 
 
+@dataclass(kw_only=True, eq=False)
 class VirtualStage:
     """Layers that compute nothing, with scaled boundary tensors: a `TrainedStage`.
 
@@ -44,53 +46,46 @@ class VirtualStage:
     layers). backward_passes: passes in a backward pass, which may recompute.
     """
 
-    chunk = 0
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    boundary_bytes: int
+    gradients: torch.Tensor
+    occupy: Callable[[float, int], None] = lambda seconds, passes: compute(seconds)
+    backward_passes: int = 1
+    chunk: int = 0
 
-    def __init__(
-        self,
-        *,
-        forward_s: float,
-        backward_s: float,
-        optimizer_s: float,
-        boundary_bytes: int,
-        gradients: torch.Tensor,
-        occupy: Callable[[float, int], None] = lambda seconds, passes: compute(seconds),
-        backward_passes: int = 1,
-    ) -> None:
-        self._forward_s = forward_s
-        self._backward_s = backward_s
-        self._optimizer_s = optimizer_s
-        self._occupy, self._backward_passes = occupy, backward_passes
-        self._boundary = torch.zeros(boundary_bytes, dtype=torch.uint8)
-        self.gradients = self.parameters = gradients
+    def __post_init__(self) -> None:
+        self._boundary = torch.zeros(self.boundary_bytes, dtype=torch.uint8)
+        self.parameters = self.gradients
 
     @recorded_pass("forward")
     def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
         """Return activations for activations; the first stage gets None."""
-        self._occupy(self._forward_s, 1)
+        self.occupy(self.forward_s, 1)
         return self._boundary
 
     @recorded_pass("backward")
     def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Return the input's gradient for the output's; the last stage gets None."""
-        self._occupy(self._backward_s, self._backward_passes)
+        self.occupy(self.backward_s, self.backward_passes)
         return self._boundary
 
     @recorded_pass("backward")
     def backward_input(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Run the backward pass without weights: recomputation, and gradients of inputs."""
-        self._occupy(self._backward_s - self._forward_s, self._backward_passes)
+        self.occupy(self.backward_s - self.forward_s, self.backward_passes)
         return self._boundary
 
     def backward_weight(self, micro_batch: int) -> None:
         """Compute gradients of weights, as much work as a forward pass."""
         with RECORDER.span("weight", micro_batch=micro_batch, chunk=self.chunk):
-            compute(self._forward_s)
+            compute(self.forward_s)
 
     @recorded("optimizer")
     def update(self) -> None:
         """Step."""
-        compute(self._optimizer_s)
+        compute(self.optimizer_s)
 
     def load(self, parameters: torch.Tensor) -> None:
         """Replace the parameters."""

@@ -44,7 +44,13 @@ from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.real import RealStage
-from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
+from netbench.trainers.layers.stage import (
+    Passes,
+    StageRole,
+    TrainedStage,
+    build_stage,
+    run_micro_batches,
+)
 from netbench.trainers.layers.virtual import VirtualStage, compute, sleep_until
 from netbench.trainers.systems.dtfm import DATA_PARALLEL
 
@@ -62,7 +68,8 @@ class DdpRank:
         self._plan = plan
         self._world = world
         self._reducer = Reducer(all_reduce(world, plan), plan.collective_s)
-        self._replica = build_replica(plan, plan.placement.index(world.rank), self._reducer)
+        replica = plan.placement.index(world.rank)
+        self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
         self._slices = count_slices(plan, cost.gradient_bytes)
         self._group = Group.buffered(
@@ -85,24 +92,15 @@ class DdpRank:
         """Do nothing: a ring posts its receives when a rank reaches it."""
 
     def take_loss(self) -> float | None:
-        return self._replica.stage.take_loss()
+        return self._stage.take_loss()
 
     def iterate(self) -> dict[str, float]:
         """Run the micro-batches, the rest of the synchronisation, and the update.
 
         backward_s: until the last bucket is handed over. sync_s: from there until all are reduced.
         """
-        forward_s = backward_s = 0.0
-        last = self._plan.num_micro_batches - 1
+        forward_s, backward_s = run_micro_batches(self._passes, self._plan.num_micro_batches)
         now_s = time.monotonic()
-        for micro_batch in range(last + 1):
-            began_s = now_s
-            self._replica.forward(micro_batch, micro_batch == last)
-            turned_s = time.monotonic()
-            self._replica.backward(micro_batch, micro_batch == last)
-            now_s = time.monotonic()
-            forward_s += turned_s - began_s
-            backward_s += now_s - turned_s
         computed_s = self._reducer.started_s or now_s
         optimizer_s = self._synchronise()
         return {
@@ -117,10 +115,10 @@ class DdpRank:
         if self._plan.data_parallel in SERVERS:
             compute(self._plan.collective_s)
             server = SERVERS[self._plan.data_parallel]
-            return server(self._group, self._replica.stage, self._slices)
+            return server(self._group, self._stage, self._slices)
         self._reducer.finish()
         reduced_s = time.monotonic()
-        self._replica.stage.update()
+        self._stage.update()
         return time.monotonic() - reduced_s
 
 
@@ -188,10 +186,12 @@ def num_messages(plan: Plan, full_bytes: float) -> int:
     return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
 
 
-def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
-    """Return replica `index` on the plan's device; its buckets go to `reducer`."""
+def build_replica(plan: Plan, index: int, reducer: Reducer) -> tuple[TrainedStage, Passes]:
+    """Return replica `index` on the plan's device, and its passes. The last backward pass of an
+    iteration starts the all-reduces of its buckets in `reducer`, if they overlap."""
     if plan.data_parallel in OVERLAPPED and plan.compute == "virtual":
-        return VirtualReplica(plan, reducer)
+        replica = VirtualReplica(plan, reducer)
+        return replica, replica
     (cost,) = plan.stages
     part = StageRole(
         index=0,
@@ -203,33 +203,16 @@ def build_replica(plan: Plan, index: int, reducer: Reducer) -> Replica:
     stage = build_stage(plan, part)
     if plan.data_parallel in OVERLAPPED:
         assert isinstance(stage, RealStage)
-        return RealReplica(plan, stage, reducer)
-    return Replica(stage)
+        return stage, RealReplica(plan, stage, reducer)
+    return stage, stage
 
 
-class Replica:
-    """The whole model on one rank. It keeps its gradients until the trainer synchronises them.
-
-    is_last: it is the iteration's last micro-batch, whose backward pass starts all-reduces if they
-    overlap.
-    """
-
-    def __init__(self, stage: TrainedStage) -> None:
-        self.stage = stage
-
-    def forward(self, micro_batch: int, is_last: bool) -> None:
-        self.stage.forward(micro_batch, None)
-
-    def backward(self, micro_batch: int, is_last: bool) -> None:
-        self.stage.backward(micro_batch, None)
-
-
-class VirtualReplica(Replica):
+class VirtualReplica(VirtualStage):
     """Sleeps through the backward pass from bucket to bucket. Buckets have their size / scale."""
 
     def __init__(self, plan: Plan, reducer: Reducer) -> None:
-        (self._cost,) = plan.stages
-        self._reducer = reducer
+        (cost,) = plan.stages
+        self._reducer, self._last = reducer, plan.num_micro_batches - 1
         self._buckets = gradient_buckets(plan)
         dtype = DTYPES[plan.workload.dtype]
         sizes = []
@@ -240,31 +223,29 @@ class VirtualReplica(Replica):
         gradients = torch.zeros(sum(sizes), dtype=dtype)
         self._tensors = torch.split(gradients, sizes)
         super().__init__(
-            VirtualStage(
-                forward_s=self._cost.forward_s,
-                backward_s=self._cost.backward_s,
-                optimizer_s=self._cost.optimizer_s,
-                boundary_bytes=0,
-                gradients=gradients,
-            )
+            forward_s=cost.forward_s,
+            backward_s=cost.backward_s,
+            optimizer_s=cost.optimizer_s,
+            boundary_bytes=0,
+            gradients=gradients,
         )
 
-    def backward(self, micro_batch: int, is_last: bool) -> None:
-        if not is_last:
-            super().backward(micro_batch, is_last)
-            return
+    def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
+        if micro_batch != self._last:
+            return super().backward(micro_batch, gradient)
         with RECORDER.span("backward", micro_batch=micro_batch, chunk=0):
             began_s = time.monotonic()
             for bucket, tensor in zip(self._buckets, self._tensors, strict=True):
                 sleep_until(began_s + bucket.ready_s)
                 self._reducer.start(tensor)
+        return self._boundary
 
 
-class RealReplica(Replica):
+class RealReplica:
     """Wraps the stage in torch's DistributedDataParallel, which fills the buckets."""
 
     def __init__(self, plan: Plan, stage: RealStage, reducer: Reducer) -> None:
-        super().__init__(stage)
+        self.backward, self._last = stage.backward, plan.num_micro_batches - 1
         bucket_bytes = plan.bucket_bytes or stage.gradients.nbytes
         with warnings.catch_warnings():
             # About `broadcast_buffers`, whose new name torch 2.8 does not know.
@@ -278,9 +259,10 @@ class RealReplica(Replica):
         # A lambda: torch compares annotations with types, and here they are text.
         self._model.register_comm_hook(reducer, lambda state, bucket: _start(state, bucket))
 
-    def forward(self, micro_batch: int, is_last: bool) -> None:
-        with nullcontext() if is_last else self._model.no_sync():
-            self._model(micro_batch)
+    def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
+        with nullcontext() if micro_batch == self._last else self._model.no_sync():
+            output: torch.Tensor = self._model(micro_batch)
+        return output
 
 
 class _Whole(nn.Module):

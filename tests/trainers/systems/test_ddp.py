@@ -196,22 +196,23 @@ def _train_in_step_with_the_network(world: World, plan: Plan) -> list[int]:
     Its gradient, the last to come, waits until the first bucket has been reduced. A step before
     these is torch's own: it learns in which order gradients come, and has one bucket."""
     reducer = WatchedReducer(all_reduce(world, plan))
-    replica = build_replica(plan, world.rank, reducer)
+    stage, passes = build_replica(plan, world.rank, reducer)
+    last = plan.num_micro_batches - 1
     counts: list[int] = []
 
     def wait_for_the_first(gradient: torch.Tensor) -> None:
         reducer.started[0].result(timeout=DEADLINE_S)
         counts.append(len(reducer.started))
 
-    embedding = replica.stage.layers[0].tokens.weight  # type: ignore[attr-defined]
+    embedding = stage.layers[0].tokens.weight  # type: ignore[attr-defined]
     for step in range(3):
         if step == 1:
             embedding.register_hook(wait_for_the_first)
         reducer.started.clear()
-        replica.forward(0, True)
-        replica.backward(0, True)
+        passes.forward(last, None)
+        passes.backward(last, None)
         reducer.finish()
-        replica.stage.update()
+        stage.update()
     return counts
 
 
