@@ -245,15 +245,10 @@ def _draw_devices(
 def _places(plan: Plan, grid: Grid, sites: SiteLayout) -> Points:
     """(num_devices, 2): positions of the dots, in each circle by pipeline and stage; idle devices
     come last."""
-    num_devices, num_lanes = len(plan.device_nodes), len(grid)
+    num_devices, tp = len(plan.device_nodes), plan.layout.tp
     rank = np.full(num_devices, grid.size + num_devices)
-    for lane in range(num_lanes):
-        for stage, device in enumerate(grid[lane]):
-            rank[device] = (
-                lane // plan.layout.tp * grid.size
-                + stage * plan.layout.tp
-                + lane % (plan.layout.tp)
-            )
+    lane, stage = np.indices(grid.shape)
+    rank[grid] = lane // tp * grid.size + stage * tp + lane % tp
     places = np.empty((num_devices, 2))
     for site, centre in enumerate(sites.centres):
         devices = np.flatnonzero(sites.of_device == site)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from netbench.errors import PlanError, RecordError
 from netbench.plan.serial import decode
@@ -60,7 +60,7 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     """Every setting and variant of a run, sorted by network (as planned), layers, batch and
     micro-batch; variants in planned order."""
     order = {plan_hash: index for index, plan_hash in enumerate(run.plans)}
-    settings = {plan_hash: _Setting.read(run, plan_hash) for plan_hash in order}
+    settings = {plan_hash: _setting(run, plan_hash) for plan_hash in order}
     groups: dict[tuple[_Setting, str], list[Record]] = {}
     for record in sorted(run.records, key=lambda record: order[record.plan_hash]):
         scheduler = run.plans[record.plan_hash].get("scheduler", "")
@@ -69,11 +69,11 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     networks = list(dict.fromkeys(setting.network for setting, _ in groups))
     names_network = len(networks) > 1
     # A micro-batch that only differs between variants, as that of zero3, is not named.
-    seen = [(setting.network, setting.sizes[:2], variant) for setting, variant in groups]
+    seen = [(*setting[:3], variant) for setting, variant in groups]
     names_micro_batch = len(set(seen)) < len(seen)
     return tuple(
         _comparison(run, groups[key], key, key[0].name(names_micro_batch, names_network))
-        for key in sorted(groups, key=lambda key: (networks.index(key[0].network), key[0].sizes))
+        for key in sorted(groups, key=lambda key: (networks.index(key[0].network), key[0][1:]))
     )
 
 
@@ -101,27 +101,24 @@ def has_other_model(run: Run) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Setting:
-    """Key of the runs of a variant, without the seed. sizes: layers, batch, micro-batch."""
+class _Setting(NamedTuple):
+    """Key of the runs of a variant, without the seed."""
 
     network: str
-    sizes: tuple[int, int, int]
-
-    @classmethod
-    def read(cls, run: Run, plan_hash: str) -> _Setting:
-        workload = _workload(run, plan_hash)
-        return cls(
-            network=str(run.plans[plan_hash].get("network_name", "")),
-            sizes=(workload.layers, workload.batch, workload.micro_batch),
-        )
+    layers: int
+    batch: int
+    micro_batch: int
 
     def name(self, with_micro_batch: bool, with_network: bool) -> str:
-        layers, batch, micro_batch = self.sizes
-        words = [setting_name(layers, batch)]
-        words += [f"m{micro_batch}"] if with_micro_batch else []
+        words = [setting_name(self.layers, self.batch)]
+        words += [f"m{self.micro_batch}"] if with_micro_batch else []
         words += [self.network or "own"] if with_network else []
         return " ".join(words)
+
+
+def _setting(run: Run, plan_hash: str) -> _Setting:
+    workload, network = _workload(run, plan_hash), run.plans[plan_hash].get("network_name", "")
+    return _Setting(str(network), workload.layers, workload.batch, workload.micro_batch)
 
 
 def _comparison(

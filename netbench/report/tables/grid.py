@@ -62,8 +62,13 @@ def bullet(text: str) -> str:
 
 def csv_text(grid: Grid) -> str:
     """The same cells as comma-separated values, heads first."""
+    return csv_of(grid.head, grid.rows)
+
+
+def csv_of(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Values of any type, floats unrounded and None empty."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows((grid.head, *grid.rows))
+    csv.writer(text, lineterminator="\n").writerows((head, *rows))
     return text.getvalue().rstrip("\n")
 
 

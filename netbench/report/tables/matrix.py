@@ -7,19 +7,13 @@ to read. Of several pairs of nodes in a pair of regions, the one with the larges
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from netbench.errors import UsageError
 from netbench.network.probing.verify import LinkCheck, Measurement
-from netbench.report.pictures.style import (
-    INK,
-    MUTED,
-    PAPER,
-    new_figure,
-    without_frame,
-)
+from netbench.report.pictures.style import INK, MUTED, PAPER, new_figure, without_frame
 from netbench.report.tables.grid import Grid
 from netbench.scenario.matrices import Matrix, Reading
 
@@ -63,6 +57,8 @@ KINDS: Mapping[str, LinkQuantity] = {
 }
 
 RARE = ("duplication", "reordering")
+
+Place = TypeVar("Place")
 
 Key = tuple[str, int]
 """A quantity, and the number of connections that measured it."""
@@ -130,18 +126,29 @@ def _ends(check: LinkCheck) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _rows(found: Verification, *, by_region: bool) -> dict[tuple[str, str], dict[Key, LinkCheck]]:
     """Checks by (from, to); the worst of each key if there are several."""
-    rows: dict[tuple[str, str], dict[Key, LinkCheck]] = {}
-    for check in found.checks:
-        shared = check.kind != "link"
-        if shared and check.quantity != "goodput_bps":
-            continue
+    names = _regions if by_region else _nodes
+
+    def place(check: LinkCheck) -> tuple[str, str, Key]:
         srcs, dsts = _ends(check)
-        names = _regions if by_region else _nodes
-        ends = names(found, srcs), names(found, dsts) + (f" ({check.kind})" if shared else "")
-        row, key = rows.setdefault(ends, {}), (check.quantity, check.streams)
-        if key not in row or _badness(check) > _badness(row[key]):
-            row[key] = check
+        kind = "" if check.kind == "link" else f" ({check.kind})"
+        return names(found, srcs), names(found, dsts) + kind, (check.quantity, check.streams)
+
+    shown = (c for c in found.checks if c.kind == "link" or c.quantity == "goodput_bps")
+    rows: dict[tuple[str, str], dict[Key, LinkCheck]] = {}
+    for (src, dst, key), check in _worst(shown, place).items():
+        rows.setdefault((src, dst), {})[key] = check
     return rows
+
+
+def _worst(
+    checks: Iterable[LinkCheck], place: Callable[[LinkCheck], Place]
+) -> dict[Place, LinkCheck]:
+    """The worst check of each place, the first of equals."""
+    worst: dict[Place, LinkCheck] = {}
+    for check in checks:
+        at = place(check)
+        worst[at] = max(worst.get(at, check), check, key=_badness)
+    return worst
 
 
 def _nodes(found: Verification, nodes: Sequence[int]) -> str:
@@ -219,7 +226,8 @@ def matrix_figure(found: Verification) -> Figure:
             axes.set_axis_off()
             continue
         of_key = [check for check in links if (check.quantity, check.streams) == keys[number]]
-        _draw(axes, keys[number], _worst_cells(of_key, place), places)
+        cells = _worst(of_key, lambda check: (place(check.src), place(check.dsts[0])))
+        _draw(axes, keys[number], cells, places)
     scale = ScalarMappable(norm=Normalize(-SPAN, SPAN), cmap="RdBu_r")
     bar = figure.colorbar(
         scale, ax=list(panels.flat), fraction=0.03, shrink=0.7, ticks=[-1, 0, 1], aspect=30
@@ -227,18 +235,6 @@ def matrix_figure(found: Verification) -> Figure:
     bar.ax.set_yticklabels(["least allowed", "as expected", "most allowed"], color=MUTED, size=8)
     bar.outline.set_visible(False)
     return figure
-
-
-def _worst_cells(
-    checks: Sequence[LinkCheck], place: Callable[[int], int]
-) -> dict[tuple[int, int], LinkCheck]:
-    """The worst check of each pair of places. place: maps a node to its place."""
-    cells: dict[tuple[int, int], LinkCheck] = {}
-    for check in checks:
-        at = place(check.src), place(check.dsts[0])
-        if at not in cells or _badness(check) > _badness(cells[at]):
-            cells[at] = check
-    return cells
 
 
 def _draw(

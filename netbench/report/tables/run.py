@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from netbench.records import Environment, Run
@@ -15,7 +16,7 @@ from netbench.report.numbers import (
     spread_text,
 )
 from netbench.report.tables.comparison import Comparison, compare, has_other_model, run_source
-from netbench.report.tables.grid import Column, Grid, csv_text, markdown, rich_table, table_of
+from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
 from netbench.report.tables.throughput import run_caption, run_grid
 from netbench.systems.script import SCRIPT
 
@@ -60,14 +61,12 @@ def run_csv(run: Run) -> str:
     )  # fmt: skip
     shared = (run.run_id, run_source(run), run.records[0].scenario if run.records else "")
     rows = [
-        (*shared, row.network, row.variant, str(row.workload.layers), str(row.workload.batch),
-         str(row.workload.micro_batch), repr(row.pflop), *_sample_texts(row.published),
-         *_sample_texts(row.found),
-         _number(row.error), _number(row.simulated_s), row.workload.model, str(row.replicas),
-         repr(row.alone_s), row.name)
+        (*shared, row.network, row.variant, row.workload.layers, row.workload.batch,
+         row.workload.micro_batch, row.pflop, *_summary(row.published), *_summary(row.found),
+         row.error, row.simulated_s, row.workload.model, row.replicas, row.alone_s, row.name)
         for row in compare(run)
     ]  # fmt: skip
-    return csv_text(Grid(head=head, rows=tuple(rows)))
+    return csv_of(head, rows)
 
 
 def comparison_grid(run: Run) -> Grid:
@@ -164,14 +163,8 @@ def _pflops(row: Comparison, times: TimeSummary | None) -> str:
     return or_dash(lambda known: pflops_text(row.pflop / known.mean_s), times)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else repr(value)
-
-
-def _sample_texts(times: TimeSummary | None) -> tuple[str, str, str, str]:
-    if times is None:
-        return ("", "", "", "0")
-    return (repr(times.mean_s), repr(times.min_s), repr(times.max_s), str(times.num))
+def _summary(times: TimeSummary | None) -> tuple[float | None, ...]:
+    return astuple(times) if times else (None, None, None, 0)
 
 
 def _place(environment: Environment) -> str:
