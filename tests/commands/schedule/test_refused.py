@@ -76,7 +76,7 @@ def test_an_impossible_request_is_one_message(
 
 
 def test_a_fixed_layout_may_leave_devices_idle(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """Five devices form two pipelines of two stages with --layout p2."""
+    """Five devices form two pipelines of two stages with --layout p2d2."""
     scenario = changed(tmp_path, GARAGE, GARAGE.replace("2", "3"))
-    assert run(["schedule", scenario, "--layout", "p2", "--evaluations", "1"]) == 0
+    assert run(["schedule", scenario, "--layout", "p2d2", "--evaluations", "1"]) == 0
     assert " p2d2 " in capsys.readouterr().out
