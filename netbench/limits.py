@@ -24,6 +24,9 @@ MAX_QUEUE = 1_000_000_000
 MAX_PARAMETERS = 10_000_000_000_000
 """Embedding parameters."""
 
+MAX_SEED = 2**32 - 1
+"""Range of numpy's Mersenne twister."""
+
 MAX_SCALE = 1e6
 MAX_ITERATIONS = 100_000
 MAX_EVALUATIONS = 1_000_000

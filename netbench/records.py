@@ -110,6 +110,9 @@ class Environment:
     def __post_init__(self) -> None:
         if self.mode not in TESTBEDS:
             raise RecordError(f"mode {self.mode!r} is not one of {', '.join(TESTBEDS)}")
+        texts = (self.kernel, self.machine, *dict(self.versions).values())
+        if not all(isinstance(text, str) for text in texts):
+            raise RecordError(f"kernel, machine and versions are {texts!r}, expected texts")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -560,7 +563,7 @@ def _check_fields(where: str, kind: str, line: dict[str, Any]) -> None:
 def _session(where: str, line: dict[str, Any]) -> Session:
     try:
         environment = Environment(**line["environment"])
-    except (TypeError, RecordError) as error:
+    except (TypeError, ValueError, RecordError) as error:
         raise _damaged(where, f"has an invalid environment ({error})") from error
     return Session(
         netbench_version=line["netbench_version"],

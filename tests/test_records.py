@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -353,9 +354,11 @@ def test_a_wrong_environment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="mode 'dream' is not one of native"):
         Environment(kernel="", mode="dream", scale=1.0, versions={}, machine="")
     path = write_run(tmp_path)
-    edit_line(path, 1, environment={"mode": "native"})
-    with pytest.raises(RecordError, match=rf"{path}:1: this line has an invalid environment"):
-        read_run(path)
+    good = dataclasses.asdict(ENVIRONMENT)
+    for wrong in ({"mode": "native"}, good | {"versions": 7}, good | {"versions": {"torch": []}}):
+        edit_line(path, 1, environment=wrong)
+        with pytest.raises(RecordError, match=rf"{path}:1: this line has an invalid environment"):
+            read_run(path)
 
 
 def test_a_missing_run_is_one_message(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from netbench.records import content_hash
 from netbench.scenario import list_scenarios, load_scenario
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.model import Scenario, Setting
-from netbench.scenario.schema import Batch, Devices, Layers, Section, shown
+from netbench.scenario.schema import Batch, Devices, Layers, Section, Seed, shown
 from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.systems import examples, find_variant
@@ -156,7 +156,7 @@ class PlacementForm(Section):
     micro_batch: Batch | None = None
     layout: LayoutForm = Field(examples=['{"tp": 1, "pp": 8, "dp": 8}'])
     scheduler: str = Field(min_length=1, examples=['"by hand"'])
-    seed: int = 0
+    seed: Seed = 0
     budget: str = ""
     num_layouts: int | None = None
     num_evaluated: int = 1

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from netbench.limits import MAX_SEED
+
 Map = Callable[[int, int], tuple[int, ...]]
 
 
@@ -37,5 +39,4 @@ SEEDED = frozenset({"random"})
 UNSEEDED = frozenset({"identity", "region-aligned"})
 """Schedulers whose placement does not depend on the seed."""
 
-NUM_SEEDS = 1 << 32
-"""Seeds are smaller than this: the range of numpy's Mersenne twister."""
+NUM_SEEDS = MAX_SEED + 1

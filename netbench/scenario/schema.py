@@ -68,6 +68,7 @@ Parameters = Annotated[int, *_whole, Field(le=limits.MAX_PARAMETERS)]
 Devices = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_DEVICES)]
 Layers = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_LAYERS)]
 Batch = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_BATCH)]
+Seed = Annotated[int, Field(ge=0, le=limits.MAX_SEED)]
 Width = Annotated[int, *_whole, Field(gt=0, le=limits.MAX_HIDDEN)]
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -356,7 +357,7 @@ class SliceForm(Section):
     layers: list[Layers] | None = Field(default=None, min_length=1)
     batch: list[Batch] | None = Field(default=None, min_length=1)
     variants: list[str] | None = Field(default=None, min_length=1)
-    seeds: list[int] | None = Field(default=None, min_length=1)
+    seeds: list[Seed] | None = Field(default=None, min_length=1)
     micro_batch: list[Batch] | None = Field(default=None, min_length=1)
     replicas: list[Devices] | None = Field(default=None, min_length=1)
 

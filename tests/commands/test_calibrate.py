@@ -121,7 +121,7 @@ def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
     ("options", "says"),
     [
         (["--dtype", "int4"], "'int4' is not one of fp64, fp32"),
-        (["--hidden", "0"], "a layer size is 0; expected whole numbers above 0"),
+        (["--hidden", "0"], "expected whole numbers from 1 to 1000000"),
         (["--output", "nowhere/x.yaml"], "folder nowhere does not exist"),
         (["--device", "tpu"], "is not one of 'cpu', 'cuda'"),
     ],

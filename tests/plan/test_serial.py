@@ -164,3 +164,29 @@ def test_what_is_not_a_plan_is_refused_by_field(text: str, message: str) -> None
     with pytest.raises(PlanError) as caught:
         plan_from_json(text)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"placement": [0, 1, 2, 9]}, "plan.placement: does not fit the other parts"),
+        ({"placement": [0, 0, 1, 2]}, "plan.placement: does not fit the other parts"),
+        ({"device_nodes": [0, 0, 1, 7]}, "plan.device_nodes: does not fit the other parts"),
+        ({"node_names": ["a"]}, "plan.network.nic_bps: does not fit the other parts"),
+        ({"stages": []}, "plan.stages: does not fit the other parts"),
+        ({"data_parallel": "trunk"}, "plan.data_parallel: does not fit the other parts"),
+        ({"num_micro_batches": 0}, "plan.num_micro_batches: does not fit the other parts"),
+        ({"device_types": [3, 3, 3, 3]}, "plan.device_types: does not fit the other parts"),
+        ({"scale": -1.0}, "plan.scale: found -1.0, expected a number from 0 to 1e+30"),
+        ({"scale": "nan"}, 'plan.scale: found "nan", expected float'),
+        ({"seed": 10**40}, "expected a number from 0 to 1e+30"),
+    ],
+    ids=str,
+)
+def test_an_edited_plan_whose_parts_do_not_fit_is_refused(
+    changes: dict[str, object], says: str
+) -> None:
+    """Simulating it would end in an index out of range."""
+    with pytest.raises(PlanError) as caught:
+        plan_from_json(json.dumps(json.loads(plan_to_json(PLAN)) | changes))
+    assert says in str(caught.value)

@@ -216,6 +216,7 @@ def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, me
         ),
         ("sweep: {layers: [8, 8]}\n", ":10: sweep.layers has 8 twice; keep one of the two"),
         ("sweep: {variants: [ddp, ddp]}\n", ':10: sweep.variants has "ddp" twice; keep one'),
+        ("sweep: {seeds: [-1]}\n", ":10: sweep.seeds[0] is -1; input should be greater than or eq"),
         ("sweep: {default: {seeds: [1, 2, 1]}}\n", ":10: sweep.default.seeds has 1 twice; keep"),
         ("workload: {}\n", ':10: "workload" is given twice; keep one of the two'),
         ("\tx: 1\n", ":10: not YAML: "),
