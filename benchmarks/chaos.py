@@ -363,7 +363,7 @@ def _killed_network(
 
 
 def crash_points(count: int, rng: random.Random) -> Row:
-    """Crash the agent at its calls of tc: every one, then random ones again."""
+    """Crash the agent at every call of tc, and at random ones again up to `count` tries."""
     counted = [{"kind": "count", "phase": phase} for phase in ("apply", "clear")]
     points = [
         {"kind": "crash", "phase": found["fault"]["phase"], "node": node, "call": call, "how": how}
@@ -372,9 +372,8 @@ def crash_points(count: int, rng: random.Random) -> Row:
         for call in range(1, calls + 1)
         for how in ("before", "after", "sessions")
     ]
-    print(f"crash points: {len(points)}", flush=True)
-    rng.shuffle(points)
-    return played("crash point", (points * (count // len(points) + 1))[:count])
+    again = rng.choices(points, k=max(0, count - len(points)))
+    return played("crash point", [*points, *again])
 
 
 def kill_timers(count: int, rng: random.Random) -> Row:
