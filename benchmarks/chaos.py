@@ -194,7 +194,8 @@ def kill_boots(count: int, rng: random.Random) -> Row:
             os.waitpid(owner, 0)
             processes = left_of_try()
             if "all" in victims:
-                Scratch(where.temporary).close()
+                with Scratch(where.temporary):
+                    pass
             folders = clear_temporary(where)
         row.tries += 1
         row.processes += len(processes)
@@ -282,12 +283,19 @@ def kill_runs(count: int, rng: random.Random) -> Row:
 
 
 def _killed(
-    where: Place, words: Sequence[str], num_lines: int, wait_s: float, number: signal.Signals
+    where: Place,
+    words: Sequence[str],
+    moment: int | str,
+    wait_s: float,
+    number: signal.Signals,
+    client: subprocess.Popen[bytes] | None = None,
 ) -> tuple[str, list[str]]:
-    """Start netbench and send the signal `wait_s` after it has printed some lines.
+    """Start netbench and send it a signal; return its output and what lives on.
 
-    Return its output and what lives on.
+    moment: lines that it has printed `wait_s` before, or a text in the last of them. client: a loop
+    that ends at that moment. What it has started must end by itself.
     """
+    output = ""
     with subprocess.Popen(
         [*NETBENCH, *words],
         stdin=subprocess.DEVNULL,
@@ -298,15 +306,22 @@ def _killed(
         env={**where.environment, "PYTHONUNBUFFERED": "1"},
     ) as process:
         assert process.stdout is not None
-        output = "".join(line for _, line in zip(range(num_lines), process.stdout, strict=False))
+        while moment if isinstance(moment, str) else output.count("\n") < moment:
+            line = process.stdout.readline()
+            output += line
+            if not line or (isinstance(moment, str) and moment in line):
+                break
         time.sleep(wait_s)
+        if client is not None:
+            client.kill()
+            client.wait()
         process.send_signal(number)
         output += process.stdout.read()
     return output, left_of_try()
 
 
 def kill_networks(count: int, rng: random.Random) -> Row:
-    """Kill `net apply --testbed local` while it starts, or while a command runs in a node."""
+    """Kill `net apply --testbed local` while it starts or, mostly, with a command in a node."""
     row, before = Row(), host_network()
     testbeds = ["local:guest-real"]
     if probe_machine().has_netem and os.geteuid() == 0:
@@ -325,7 +340,9 @@ def kill_networks(count: int, rng: random.Random) -> Row:
                 start_new_session=True,
             )
             words = ["net", "apply", str(scenario), "--testbed", testbed]
-            left = _killed_network(where, words, client, rng.uniform(0.0, 8.0))
+            ready = READY if number % 3 else 0
+            moment = ready, rng.uniform(0.0, 4.0)
+            _, left = _killed(where, words, *moment, signal.SIGKILL, client)
             if f"/{name}" in Path("/proc/net/unix").read_text():
                 left.append("its socket")
             folders = clear_temporary(where)
@@ -342,24 +359,8 @@ def kill_networks(count: int, rng: random.Random) -> Row:
 CLIENT = 'while :; do "$@" sleep 600; sleep 0.2; done'
 """Be in the network whenever it is there."""
 
-
-def _killed_network(
-    where: Place, words: Sequence[str], client: subprocess.Popen[bytes], wait_s: float
-) -> list[str]:
-    """End the client's loop after the daemon; what it started in the network must end itself."""
-    with subprocess.Popen(
-        [*NETBENCH, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env=where.environment,
-    ) as process:
-        time.sleep(wait_s)
-        client.kill()
-        client.wait()
-        process.kill()
-    return left_of_try()
+READY = "Ctrl-C ends the network"
+"""Last line that a persistent network prints, and after which a client comes."""
 
 
 def crash_points(count: int, rng: random.Random) -> Row:

@@ -83,9 +83,6 @@ class Scratch:
         return self.path
 
     def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Remove the folder. Waits for the processes that have inherited `fd`."""
         assert self._cleanup.stdin is not None
         self._cleanup.stdin.close()

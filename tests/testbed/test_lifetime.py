@@ -86,7 +86,7 @@ def test_a_folder_goes_when_all_that_use_it_have_ended(
     ) as user:
         assert scratch._cleanup.poll() is None
         assert user.communicate("\n", timeout=PATIENCE_S)[0] == "file\n"
-    scratch.close()
+    scratch.__exit__()
     assert list(tmp_path.iterdir()) == [mine]
 
 
@@ -118,11 +118,12 @@ def test_the_next_folder_removes_those_whose_processes_were_all_killed(tmp_path:
     (tmp_path / "netbench-run-12345678").symlink_to(target)
     lost._cleanup.kill()
     lost._cleanup.wait()
-    Scratch(tmp_path).close()
+    with Scratch(tmp_path):
+        pass
     assert sorted(tmp_path.iterdir()) == sorted(
         [used.path, target, tmp_path / "netbench-run-12345678"]
     )
-    used.close()
+    used.__exit__()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(

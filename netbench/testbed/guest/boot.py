@@ -67,9 +67,6 @@ export {environment}
 BOOT_TIMEOUT_S = 30.0
 """Deadline of a test boot, wall seconds. It takes 0.1 s, or 1 s with Debian's kernel."""
 
-CHECK_BYTES = 256 << 20
-"""Memory of a guest that is tested."""
-
 SLEEP_S = 60.0
 """Sleep of a guest that is tested, seconds of virtual time, which cost nothing. None in real time.
 """
@@ -192,7 +189,7 @@ def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
         sleep_s = SLEEP_S if virtual_time else 0.0
         init.write_text(CHECK_INIT.format(python=sys.executable, sleep_s=sleep_s, mark=CHECKED))
         init.chmod(0o755)
-        command = boot_command(kernel, init, CHECK_BYTES, events=1, virtual_time=virtual_time)
+        command = boot_command(kernel, init, 256 << 20, events=1, virtual_time=virtual_time)
         start_s = time.monotonic()
         code, console = _run(command, tmpdir, BOOT_TIMEOUT_S)
         wall_s = time.monotonic() - start_s

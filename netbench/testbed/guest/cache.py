@@ -167,10 +167,7 @@ def _check_place(root: Path) -> None:
 
 @contextmanager
 def _lock(root: Path, progress: Progress) -> Iterator[None]:
-    """Take the lock for building in `root`.
-
-    The kernel releases it when this process and its compilers have ended, however that was.
-    """
+    """Take the lock for building in `root`, until this process and its compilers have ended."""
     with (root / "lock").open("w") as file:
         os.set_inheritable(file.fileno(), True)
         try:

@@ -51,14 +51,7 @@ class Emit(Protocol):
 class SessionProcess:
     """A running session. Its console is an unnamed file, so that nothing can be left behind."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        fds: Sequence[int],
-        tmpdir: Path,
-        scratch: Scratch | None = None,
-    ) -> None:
-        self._scratch = scratch
+    def __init__(self, command: Sequence[str], fds: Sequence[int], tmpdir: Path) -> None:
         # Open for reading on its own, so that the tail can be read while the session writes.
         self._console = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._process = subprocess.Popen(
@@ -89,8 +82,6 @@ class SessionProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._console.close()
-        if self._scratch is not None:
-            self._scratch.close()
 
 
 def start_session(
@@ -108,39 +99,39 @@ def start_session(
     devices in a guest. Call this from the main thread: the kernel ends the session when the thread
     that started it ends. Raises TestbedError when the testbed cannot run on `machine`.
     """
-    scratch = Scratch()
-    job_file = scratch.path / "job.json"
+    temporary = Scratch()
+    scratch = temporary.path
+    job_file = scratch / "job.json"
     inner: list[int | str] = [*lines]
     if testbed != "native":
         inner = [LINE_DEVICE.format(number=number + 1) for number in range(len(lines))]
     job_file.write_text(json.dumps({**job, "testbed": testbed, "lines": inner}))
     program = [sys.executable, "-m", module, str(job_file)]
     read_end, write_end = os.pipe()
-    inherited = (write_end, scratch.fd, *lines)
+    if testbed == "native":
+        command = _native_command(program, write_end)
+    else:
+        command = _guest_command(testbed, machine, scratch, program, num_ranks, write_end, lines)
+    inherited = (write_end, temporary.fd, *lines)
     try:
-        if testbed == "native":
-            command = _native_command(program, write_end)
-        else:
-            command = _guest_command(
-                testbed, machine, scratch.path, program, num_ranks, write_end, lines
-            )
-        tmpdir = machine.guest_tmpdir or scratch.path
-        session = SessionProcess(command, inherited, tmpdir, scratch)
+        session = SessionProcess(command, inherited, machine.guest_tmpdir or scratch)
     except OSError as error:
         raise TestbedError(f"cannot start a session with {command[0]}: {error}") from error
     finally:
         os.close(write_end)
-    threading.Thread(target=_forward, args=(read_end, on_event), daemon=True).start()
+    threading.Thread(target=_forward, args=(read_end, on_event, temporary), daemon=True).start()
     return session
 
 
-def _forward(events: int, on_event: Callable[[dict[str, Any] | None], None]) -> None:
+def _forward(
+    events: int, on_event: Callable[[dict[str, Any] | None], None], scratch: Scratch
+) -> None:
     """Pass on every event line until the session closes its end, then None."""
-    with os.fdopen(events, encoding="utf-8", errors="replace") as stream:
+    with scratch, os.fdopen(events, encoding="utf-8", errors="replace") as stream:
         for line in stream:
             if line.strip():
                 on_event(_parse(line))
-    on_event(None)
+        on_event(None)
 
 
 def _native_command(program: Sequence[str], events: int) -> list[str]:
