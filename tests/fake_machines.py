@@ -197,7 +197,7 @@ class FakeMachines:
         data = b"" if argv[-1] == os.devnull else self.files[node, argv[-1]]
         checksum = self.checksum or hashlib.sha256(data).hexdigest()
         ssh = f"192.0.2.9 50000 192.0.2.{node + 1} 22"
-        return 0, json.dumps([self.python, checksum, ssh]), ""
+        return 0, json.dumps([self.python, checksum, ssh, True]), ""
 
     def run_as_root(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         self._reach(node)

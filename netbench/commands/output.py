@@ -106,11 +106,11 @@ def check_results(results: Path) -> None:
         raise UsageError(f"--results {results}: {found} is not a folder that this user may write")
 
 
-def write_file(path: Path, text: str, problem: type[NetbenchError] = UsageError) -> None:
-    """Write text to a file. Raises `problem` if that fails, and like `check_no_input`."""
+def write_file(path: Path, content: str | bytes, problem: type[NetbenchError] = UsageError) -> None:
+    """Write a file. Raises `problem` if that fails, and like `check_no_input`."""
     check_no_input(path)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise problem(f"{path}: cannot be written: {error.strerror}") from error
     note_written(path)

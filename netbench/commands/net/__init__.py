@@ -16,6 +16,7 @@ COMMANDS: Commands = {
     "show": ("netbench.commands.net.show", "Compare what hosts hold with the scenario."),
     "watch": ("netbench.commands.net.watch", "Show the traffic on links, live."),
     "clear": ("netbench.commands.net.clear", "Restore hosts as they were."),
+    "agent": ("netbench.commands.net.agent", "Write the agent, to install it on hosts."),
     "inventory": ("netbench.commands.net.inventory", "Print the hosts of an inventory."),
     "shell": ("netbench.commands.net.shell", "Open a shell in a node of a persistent network."),
     "verify": ("netbench.commands.net.verify", "Measure hosts and compare with the scenario."),

@@ -1,4 +1,4 @@
-"""Send the agent to hosts, call it, and remove it.
+"""Send the agent to hosts, call it, and remove it; or call one that is installed there.
 
 The agent gets a temporary folder that only the login user and root can enter. It is run only after
 its checksum was verified on the host. It receives nothing but arguments and JSON on stdin.
@@ -36,6 +36,8 @@ FOLDERS: tuple[str, ...] = ("/tmp", "/dev/shm", "/var/tmp")
 
 MIN_PYTHON = (3, 9)
 
+_INSTALL = "write it with `netbench net agent FILE`, and install it as root (docs/security.md)"
+
 _NOT_THERE = 2  # Python's exit status when it finds no file to run
 
 _PLAIN = ("env", "LC_ALL=C")
@@ -45,9 +47,11 @@ _CHECK = (
     "import hashlib, json, os, sys; "
     "print(json.dumps([list(sys.version_info[:3]), "
     "hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest(), "
-    "os.environ.get('SSH_CONNECTION', '')]))"
+    "os.environ.get('SSH_CONNECTION', ''), "
+    "bool(os.stat(sys.argv[1]).st_uid or os.stat(sys.argv[1]).st_mode & 18)]))"
 )
-"""Program for any Python 3: print its version, the agent's checksum, and the SSH connection."""
+"""Program for any Python 3: print its version, the agent's checksum, the SSH connection, and
+whether others than root may write the agent."""
 
 _CLEANUP = 'cat > /dev/null; rm -rf -- "$1"'
 """Shell program: delete a folder when stdin ends, however the controller ended."""
@@ -80,6 +84,7 @@ class Machine:
 
     node, root: the host as its login user and as root reach it. addresses: on the network to shape;
     empty = the address at which it accepts SSH. interface: "" = the one that has these addresses.
+    agent_path: of an agent that root has installed there; "" = it is sent.
     """
 
     name: str
@@ -88,6 +93,7 @@ class Machine:
     python: str = "python3"
     addresses: tuple[str, ...] = ()
     interface: str = ""
+    agent_path: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +177,8 @@ class Deployer:
 
     def _send(self, node: int) -> Sent:
         source = agent_zip()
+        if installed := self.machines[node].agent_path:
+            return self._checked(node, source, installed)
         refusals = []
         for folder in FOLDERS:
             try:
@@ -226,6 +234,8 @@ class Deployer:
         machine = self.machines[node]
         python = machine.python
         status, stdout, stderr = machine.node.run((python, *ALONE, "-c", _CHECK, path))
+        if status and "FileNotFoundError" in stderr:
+            raise NetworkError(f"there is no {path}; {_INSTALL}")
         if status:
             text = " ".join(stderr.split()[-20:])
             raise NetworkError(
@@ -233,7 +243,7 @@ class Deployer:
                 "another one in the inventory (`python:`)"
             )
         try:
-            version, checksum, connection = json.loads(stdout)
+            version, checksum, connection, is_open = json.loads(stdout)
         except ValueError:
             raise NetworkError(
                 f"`{python}` is not a Python: asked for its version it answered "
@@ -244,13 +254,16 @@ class Deployer:
                 f"`{python}` is Python {'.'.join(map(str, version))}, the node needs 3.9 or later; "
                 "name another one in the inventory (`python:`)"
             )
+        if path == machine.agent_path and is_open:
+            raise NetworkError(f"others than root may write {path}, so it was not run; {_INSTALL}")
         if checksum != hashlib.sha256(source).hexdigest():
-            raise NetworkError(f"{path} arrived with a wrong checksum and was not run")
+            remedy = f"; {_INSTALL}" if path == machine.agent_path else ""
+            raise NetworkError(f"{path} has a wrong checksum and was not run{remedy}")
         return Sent(path=path, ssh=tuple(connection.split()))
 
     def _remove(self, node: int, path: str) -> None:
-        if path.startswith(STATE_FOLDER):
-            return  # the host's own copy
+        if path.startswith(STATE_FOLDER) or path == self.machines[node].agent_path:
+            return  # the host's own
         cleanup = self._cleanups.pop(node, None)
         try:
             folder = path.rpartition("/")[0]

@@ -17,7 +17,8 @@ class Host:
     those whose public half is beside a key of `keys`. jump: host through which to connect. sudo:
     `user` may use sudo without a password (root needs none). data_addresses: IPv4 and IPv6 on the
     network to shape; none = the address at which the host accepts SSH, as the host sees it.
-    interface: "" = the one that has the first data address. known_as: name in known_hosts; "" =
+    interface: "" = the one that has the first data address. agent_path: of an agent that root has
+    installed there, "" = it is sent. known_as: name in known_hosts; "" =
     address and port.
     """
 
@@ -34,6 +35,7 @@ class Host:
     python: str = "python3"
     data_addresses: tuple[str, ...] = ()
     interface: str = ""
+    agent_path: str = ""
     known_as: str = ""
 
     @property

@@ -119,6 +119,7 @@ Interface = Annotated[
     ),
 ]
 Alias = Annotated[str, _word(r"[^\s-]\S*", "a host; write an alias or USER@HOST, as after `ssh`")]
+AgentPath = Annotated[str, _word(r"/[\w./-]+\.zip", "the path of a zip on the host")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -170,6 +171,9 @@ class HostForm(LoginForm):
     interface: Interface | None = Field(default=None, examples=["ens6"])
     sudo: bool | None = None
     python: str | None = Field(default=None, min_length=1, examples=["/usr/bin/python3.12"])
+    agent_path: AgentPath | None = Field(
+        default=None, examples=["/usr/local/lib/netbench/agent.zip"]
+    )
     known_as: str | None = Field(default=None, min_length=1)
 
 
@@ -178,6 +182,7 @@ class SshForm(LoginForm):
 
     sudo: bool = True
     python: str = Field(default="python3", min_length=1)
+    agent_path: AgentPath = ""
     known_hosts: str | None = Field(default=None, examples=["~/.ssh/known_hosts"])
     config: str | None = Field(default=None, examples=["~/.ssh/config"])
 
@@ -242,6 +247,7 @@ class _Reader:
             name=form.name or login.name,
             sudo=defaults.sudo if form.sudo is None else form.sudo,
             python=form.python or defaults.python,
+            agent_path=form.agent_path or defaults.agent_path,
             data_addresses=(addresses,) if isinstance(addresses, str) else tuple(addresses),
             interface=form.interface or "",
             known_as=form.known_as or login.known_as,

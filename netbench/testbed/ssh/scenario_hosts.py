@@ -67,6 +67,7 @@ class ScenarioHosts:
                 python=host.python,
                 addresses=host.data_addresses,
                 interface=host.interface,
+                agent_path=host.agent_path,
             )
             for host, node in zip(self.nodes, self.hosts.nodes, strict=True)
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -165,3 +167,53 @@ def test_a_python_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert str(caught.value).startswith("`/bin/echo` is not a Python: asked for its version it ")
     assert "name one in the inventory (`python:`)" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """An agent as root installs it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can install an agent")
+    path = tmp_path / "agent.zip"
+    path.write_bytes(deployer.agent_zip())
+    path.chmod(0o644)
+    return path
+
+
+def installed_at(path: Path, calls: list[Sequence[str]]) -> Deployer:
+    """A deployer whose host refuses whatever is not a call of the agent as root."""
+
+    def call(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        calls.append(argv)
+        return run(node, argv, stdin)
+
+    here = dataclasses.replace(machine(run), root=FakeNode(0, call), agent_path=str(path))
+    return Deployer([here])
+
+
+def test_an_installed_agent_is_all_that_root_runs(installed: Path) -> None:
+    """It is neither sent nor removed."""
+    calls: list[Sequence[str]] = []
+    sender = installed_at(installed, calls)
+    with pytest.raises(deployer.AgentRefused, match="interface"):
+        sender.ask(0, "show", {"interface": "no/name"})
+    assert calls == [(sys.executable, "-I", "-S", str(installed), "show")]
+    sender.remove(0)
+    assert [path.name for path in installed.parent.iterdir()] == ["agent.zip"]
+
+
+def test_an_installed_agent_must_be_roots_and_of_this_version(installed: Path) -> None:
+    """Nothing runs as root otherwise."""
+    calls: list[Sequence[str]] = []
+    sender = installed_at(installed, calls)
+    installed.chmod(0o666)
+    with pytest.raises(NetworkError, match=r"others than root may write .*netbench net agent"):
+        sender.ask(0, "show", {"interface": "eth0"})
+    installed.chmod(0o644)
+    installed.write_bytes(deployer.agent_zip() + b" ")
+    with pytest.raises(NetworkError, match=r"wrong checksum .*netbench net agent"):
+        sender.ask(0, "show", {"interface": "eth0"})
+    installed.unlink()
+    with pytest.raises(NetworkError, match=r"there is no .*agent\.zip; write it with"):
+        sender.ask(0, "show", {"interface": "eth0"})
+    assert calls == []

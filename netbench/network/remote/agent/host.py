@@ -11,7 +11,7 @@ from _socket import if_indextoname, if_nametoindex  # `socket` takes 20 times lo
 from pathlib import Path
 from typing import Any
 
-from netbench.network.shaping.batch import DEFAULT_HANDLE, HANDLE, refusal_text
+from netbench.network.shaping.batch import DEFAULT_HANDLE, HANDLE, foreign_line, refusal_text
 
 SYSCTL = Path("/proc/sys")
 
@@ -69,6 +69,15 @@ def load_batch(text: str) -> None:
     status, _, stderr = run_tool(["tc", "-batch", "-"], text)
     if status:
         raise AgentError(refusal_text(text, stderr))
+
+
+def check_batch(text: str, interface: str) -> None:
+    """Raises AgentError unless `tc -batch` text only changes the qdiscs of `interface`.
+
+    tc can also run programs and load code, which a user without full sudo must not do as root.
+    """
+    if line := foreign_line(text, interface):
+        raise AgentError(f"`{line[:200]}` is not a change of the qdiscs of {interface}")
 
 
 def now_s() -> float:

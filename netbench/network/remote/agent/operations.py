@@ -114,6 +114,7 @@ def apply(request: Request) -> Any:
 
     Every change is recorded first. With `replace`, a restorable foreign root qdisc is set aside.
     """
+    host.check_batch(request["text"], request["interface"])
     with state.locked():
         record = state.caller_state(request)
         record.pop("before", None)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from netbench.network.remote.agent import state
-from netbench.network.remote.agent.host import TOOL_S, AgentError, tool_environment
+from netbench.network.remote.agent.host import TOOL_S, AgentError, check_batch, tool_environment
 from netbench.network.remote.agent.messages import Request
 from netbench.network.shaping.batch import refusal_text
 
@@ -37,6 +37,8 @@ def replay(request: Request) -> Any:
     """
     with state.locked():
         state.caller_state(request)
+    for _, text in request["steps"]:
+        check_batch(text, request["interface"])
     steps = [(time_s, {"": text}) for time_s, text in request["steps"]]
     check = partial(state.caller_state, request)
     return {"loaded": serve_steps(steps, lambda _: start_batch(), check)}
