@@ -30,6 +30,9 @@ MAX_SEED = 2**32 - 1
 MAX_SCALE = 1e6
 MAX_ITERATIONS = 100_000
 MAX_EVALUATIONS = 1_000_000
+MAX_SEARCHES = 1_000
+"""Searches per scheduler of a comparison."""
+
 MAX_PLANS = 10_000
 """Plans of one command."""
 

@@ -73,6 +73,7 @@ def test_a_whole_timeline_above_the_limit_does_not_start(monkeypatch: pytest.Mon
         (("sweep", "case3", "--vary", "delay=1x..2x:1000000000"), "expected 2 to 100000"),
         (("sweep", "case3", "--vary", "layers=1e308"), "is too large; at most 1000T"),
         (("schedule", "case3", "--layout", "auto", "--layers", "1000000"), "1<=x<=10000"),
+        (("schedule", "compare", "case3", "--seeds", "10000"), "1<=x<=1000"),
         (("schedule", "repair", "case3", "--moves", "1000000000"), "0<=x<=10000"),
         (("run", "case3", "--testbed", "sim", "--iterations", "1000000000"), "1<=x<=100000"),
         (("run", "case3", "--scale", "1e308", "--dry-run"), "scale is 1e+308; expected a number"),

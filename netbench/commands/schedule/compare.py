@@ -31,6 +31,7 @@ from netbench.commands.schedule.request import (
 )
 from netbench.commands.schedule.search import find_scheduler, show_step, with_bounds
 from netbench.errors import PlanError, UsageError
+from netbench.limits import MAX_SEARCHES
 from netbench.plan.maps import NUM_SEEDS, UNSEEDED
 from netbench.progress import open_progress
 from netbench.report.numbers import seconds_text
@@ -65,7 +66,7 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 @click.option(
     "--seeds",
     "num_seeds",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_SEARCHES),
     default=5,
     show_default=True,
     help="Number of searches per scheduler, with seeds from the scenario's first on.",
