@@ -13,7 +13,7 @@ MAX_WORKERS := 4
 SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # CPU time of `tests/test_fuzz.py` in `make test`, seconds. `make fuzz` runs it for an hour.
-FUZZ_SECONDS := 20
+FUZZ_SECONDS := 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages guest-kernel run test check bench simulate reproduce-table clean coverage

@@ -19,10 +19,11 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 FIRST = (
-    "test_safety.py", "test_guest_run.py", "trainers/test_parity.py", "test_agent_in_guest.py",
-    "test_in_guest.py", "test_guest_failures.py", "search/test_scheduler.py", "test_wire_bytes.py",
-    "test_verify_in_guest.py", "test_guest_sharded.py", "test_guest_pipelines.py",
-    "test_guest_peers.py", "test_guest_collective.py", "test_native_run.py",
+    "test_safety.py", "test_guest_run.py", "test_fuzz.py", "trainers/test_parity.py",
+    "test_agent_in_guest.py", "test_in_guest.py", "test_guest_failures.py",
+    "search/test_scheduler.py", "test_wire_bytes.py", "test_verify_in_guest.py",
+    "test_guest_sharded.py", "test_guest_pipelines.py", "test_guest_peers.py",
+    "test_guest_collective.py", "test_native_run.py",
 )  # fmt: skip
 """Files that keep a core for 10 s or more, longest first: at the end the others would wait."""
 
