@@ -8,9 +8,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Of the tests that boot no guest, without trainers.
 COVERAGE_PERCENT := 90
-# Tests run side by side, a file at a time; a guest kernel takes a core and up to 4 GB.
+# Tests run side by side, a file at a time, with one process more than there are cores, because some
+# wait. A guest kernel takes a core and up to 4 GB.
 MAX_WORKERS := 4
-SIDE_BY_SIDE := -n auto --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
+WORKERS := $(shell expr $$(nproc) + 1)
+SIDE_BY_SIDE := -n $(WORKERS) --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # CPU time of `tests/test_fuzz.py` in `make test`, seconds. `make fuzz` runs it for an hour.
 FUZZ_SECONDS := 120

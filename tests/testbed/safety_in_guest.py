@@ -145,6 +145,7 @@ def controller_killed_while_loading(lab: Lab) -> Iterator[str]:
         gate.await_reached()
         half.await_reached()
         controller.kill()
+        time.sleep(1.0)  # what the end of its connections ends has ended
         yield from expect(lab.shaped(), others(6, part=EAST), "shaped, one of them by half")
         lab.machines.end_sessions(5)
     time.sleep(SLACK_S)
@@ -183,6 +184,7 @@ def controller_killed_while_clearing(lab: Lab) -> Iterator[str]:
         gate.await_reached()
         half.await_reached()
         controller.kill()
+        time.sleep(1.0)  # what the end of its connections ends has ended
         yield from expect(lab.shaped(), [5, 6], "shaped")
         lab.machines.run(5, "tc", "qdisc", "del", "dev", "eth0", "root", "handle", "6e62:")
         lab.machines.end_sessions(5)
