@@ -135,9 +135,9 @@ def _print_applied(
 
 
 def _hold(console: Console, fleet: Fleet, found: Inspection, scenario: Scenario) -> int:
-    console.print(f"{scenario.name} stays until Ctrl-C, which clears the hosts")
     programs = list(found.programs.values())
     try:
+        console.print(f"{scenario.name} stays until Ctrl-C, which clears the hosts")
         fleet.keep_leases(programs, wait, lambda text: console.print(text))
     except KeyboardInterrupt:
         console.print()
@@ -168,12 +168,12 @@ def _keep(scenario: Scenario, testbed: str) -> int:
             wait = open_until_end.enter_context(network)
         click.echo(describe(find_persistent(scenario.name)))
         first = scenario.nodes[0].name
-        click.echo(
-            f"\nEnter a node from another terminal:  netbench net shell {first}\n"
-            f"Run one command there:               netbench net shell {first} -- ip route\n"
-            "Ctrl-C ends the network.",
-        )
-        try:
+        try:  # Ctrl-C counts from the line that offers it
+            click.echo(
+                f"\nEnter a node from another terminal:  netbench net shell {first}\n"
+                f"Run one command there:               netbench net shell {first} -- ip route\n"
+                "Ctrl-C ends the network.",
+            )
             wait()
         except KeyboardInterrupt:
             click.echo()
