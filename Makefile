@@ -32,7 +32,7 @@ test: setup packages ssh-packages ## everything CI runs: lint, types, layers, al
 	@$(MAKE) --no-print-directory -j3 lint guest-kernel compiled
 	NETBENCH_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-coverage: setup ## the tests that boot no guest, three times as slow, with the lines they do not reach
+coverage: setup ## the tests that boot no guest, slowly, and the lines they do not reach
 	$(BIN)/python -m pytest -m "not guest" $(SIDE_BY_SIDE) \
 	  --cov --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
 

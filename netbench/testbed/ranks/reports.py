@@ -122,11 +122,12 @@ def _read_printed(
         if found := pattern.search(line):
             try:
                 values = {name: float(text) for name, text in found.groupdict().items() if text}
-            except ValueError as error:
+                iteration = int(values["iteration"]) if "iteration" in values else None
+            except (ValueError, OverflowError) as error:
                 raise _bad(line, str(error)) from error
             return Report(
                 kind=kind,
-                iteration=int(values["iteration"]) if "iteration" in values else None,
+                iteration=iteration,
                 iteration_s=_seconds(values, batch, elapsed_s),
                 loss=values.get("loss"),
             )

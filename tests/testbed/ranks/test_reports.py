@@ -204,3 +204,5 @@ def test_lines_of_any_log_are_reports(
 def test_a_group_that_is_not_a_number_is_an_error() -> None:
     with pytest.raises(TestbedError, match="could not convert"):
         read_line("step took long s", 1, r"took (?P<s>\S+)", elapsed_s=1.0)
+    with pytest.raises(TestbedError, match="cannot convert"):
+        read_line("step inf", 1, r"step (?P<iteration>\S+)", elapsed_s=1.0)
