@@ -14,7 +14,7 @@ MAX_WORKERS := 4
 WORKERS := $(shell expr $$(nproc) + 1)
 SIDE_BY_SIDE := -n $(WORKERS) --maxprocesses $(MAX_WORKERS) --dist loadfile --no-loadscope-reorder
 
-# CPU time of `tests/test_fuzz.py` in `make test`, seconds. `make fuzz` runs it for an hour.
+# How long `tests/test_fuzz.py` runs in `make test`, seconds. `make fuzz` runs it for an hour.
 FUZZ_SECONDS := 120
 
 .DEFAULT_GOAL := help
