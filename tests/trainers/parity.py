@@ -17,7 +17,7 @@ from netbench.workload.tokens import vocabulary_size
 from tests.plans import small_plan
 from tests.trainers.rank_processes import RankProcesses
 
-STEPS = 5
+STEPS = 3
 TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
 """Relative, of every step's loss."""
 

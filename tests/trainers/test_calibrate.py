@@ -28,7 +28,7 @@ from netbench.trainers.calibrate import (
 from netbench.trainers.layers.gpt import GPTBlock
 from netbench.workload.calibration import PASSES
 
-BUDGET_S = 10.0
+BUDGET_S = 2.0
 """Budget of a measurement on a busy machine, seconds; an idle one takes a fraction of that."""
 
 

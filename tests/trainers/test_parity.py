@@ -102,7 +102,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_losses_are_those_of_one_process(start_ranks: Start, case: str) -> None:
-    """Five steps, to rounding, in two precisions: the second on the ranks of the first."""
+    """Three steps, to rounding, in two precisions: the second on the ranks of the first."""
     plans = {dtype: real_plan(dtype=dtype, **CASES[case]) for dtype in TOLERANCE}
     ranks = start_ranks(plans["fp32"].layout.num_ranks)
     ranks.connect()
