@@ -11,7 +11,7 @@ import json
 import sys
 
 from benchmarks import objective, simulator
-from netbench.testbed.guest.boot import run_in_guest
+from benchmarks.guest import run_in_guest
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.machine.capabilities import probe_machine
 

@@ -57,10 +57,7 @@ def mean_error(rows: Iterable[Residual]) -> float:
 def summary_table(rows: Sequence[Residual]) -> str:
     """Return a table of mean absolute and mean errors per variant (rows) and case (columns)."""
     cases = list(dict.fromkeys(row.case for row in rows))
-    lines = [
-        f"| variant | {' | '.join(cases)} | all |",
-        "|---|" + "---|" * (len(cases) + 1),
-    ]
+    lines = [f"| variant | {' | '.join(cases)} | all |", "|---|" + "---|" * (len(cases) + 1)]
     for variant in dict.fromkeys(row.variant for row in rows):
         of_variant = [row for row in rows if row.variant == variant]
         cells = []

@@ -29,8 +29,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks.guest import run_in_guest
 from netbench.records import find_run, read_run
-from netbench.testbed.guest.boot import run_in_guest
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.lifetime import Scratch
 from netbench.testbed.machine.capabilities import Capabilities, probe_machine

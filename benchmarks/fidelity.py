@@ -23,9 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks.fidelity_page import write_fidelity
+from benchmarks.fidelity_page import write_cells, write_fidelity
+from benchmarks.guest import run_in_guest
 from netbench.network.nodes import Node
-from netbench.network.probing.fidelity import FidelityCell, cells_path, read_cells, write_cells
+from netbench.network.probing.fidelity import FidelityCell, cells_path, read_cells
 from netbench.network.probing.measure import Endpoints, measure
 from netbench.network.probing.packet_trains import FRAME_BYTES
 from netbench.network.probing.samples import MEASURED_BDPS, WARMUP_BDPS, LinkSample
@@ -34,7 +35,6 @@ from netbench.network.shaping.apply import apply, clear
 from netbench.network.shaping.program import Program, compile_programs, sysctls
 from netbench.scenario.model import Link, Network
 from netbench.testbed import namespaces
-from netbench.testbed.guest.boot import run_in_guest
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.machine.capabilities import probe_machine
 

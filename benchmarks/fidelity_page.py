@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netbench.errors import RecordError, UsageError
-from netbench.network.probing.fidelity import TOLERANCE, FidelityCell
+from netbench.network.probing.fidelity import COLUMNS, TOLERANCE, FidelityCell
 from netbench.report.pictures.style import INK, MUTED, PAPER, save_picture
 from netbench.units import counted, format_bandwidth, format_percent, format_time
 
@@ -60,6 +64,16 @@ limited to 1 GiB, which is slightly too little for one flow of 10 Gbit/s over a 
 
 In real time, the processor is the limit. It also computes for the ranks.
 """
+
+
+def write_cells(cells: Iterable[FidelityCell]) -> str:
+    """Format cells as CSV, sorted."""
+    order = attrgetter("testbed", "busy", "num_flows", "bandwidth_bps", "one_way_delay_s")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS.get(field.name, field.name) for field in fields(FidelityCell))
+    writer.writerows(asdict(cell).values() for cell in sorted(cells, key=order))
+    return out.getvalue()
 
 
 def write_fidelity(results: Path, cells: Sequence[FidelityCell]) -> None:

@@ -271,10 +271,7 @@ def fit_megatron(bench: Bench, transport: TransportProfile) -> tuple[Constants, 
 
 
 def fit_zero3(
-    bench: Bench,
-    transport: TransportProfile,
-    layer_s: float,
-    micro_batch: int = ZERO3_MICRO_BATCH,
+    bench: Bench, transport: TransportProfile, layer_s: float, micro_batch: int = ZERO3_MICRO_BATCH
 ) -> Simulator:
     """Fit host seconds per collective, with `layer_s` seconds per layer and sequence."""
 

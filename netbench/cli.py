@@ -4,8 +4,6 @@ Exit codes: 0 good, 1 failure, 2 usage, 3 finished but not trustworthy, 130 inte
 A command returns its exit code, or None for 0.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -61,7 +59,11 @@ class Netbench(LazyGroup):
         return result
 
 
-@click.group(cls=Netbench, commands=LAZY, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Netbench,
+    commands=LAZY,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(__version__, message="netbench %(version)s")
 def netbench() -> None:
     """Predict and measure distributed training on a network you do not have.

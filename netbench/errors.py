@@ -4,8 +4,6 @@ A message says where, what was found, what was expected and what to do, e.g.
 `scenarios/wan.yaml:14: links[2].rate "1.1" has no unit; write e.g. "1.1Gbit"`.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

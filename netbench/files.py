@@ -1,7 +1,5 @@
 """Input files, which are regular and of bounded size, and outputs, which never replace an input."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import io

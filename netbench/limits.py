@@ -3,8 +3,6 @@
 `docs/scenarios.md` lists them. `netbench.units` limits each kind of quantity.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -15,8 +15,6 @@ a last line without one, which is dropped when the run is resumed. Every line en
 of itself and all lines above, so a file that was changed later is not trusted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

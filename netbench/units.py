@@ -4,8 +4,6 @@ Parsers return SI numbers; they raise ValueError with the text found and an exam
 parses back to the same number. Bandwidth is decimal and in bits, as in `tc`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

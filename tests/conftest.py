@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from netbench.testbed.guest.boot import run_in_guest as run
+from benchmarks.guest import run_in_guest as run
 from netbench.testbed.machine.capabilities import probe_machine
 
 # Random inputs are the same every time: a run that fails can be repeated. Others are found with

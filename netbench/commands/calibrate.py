@@ -1,7 +1,5 @@
 """`netbench calibrate`: measure a device of this machine and write its profile."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time
@@ -114,7 +112,6 @@ def parse_seconds(text: str) -> float:
     "--device",
     type=click.Choice(list(DEFAULTS)),
     default="cpu",
-    show_default=True,
     help="Device to measure: CPU cores or a GPU.",
 )
 @click.option("--hidden", type=NUMBERS, help="Hidden sizes to measure.  [default: by device]")
@@ -132,7 +129,6 @@ def parse_seconds(text: str) -> float:
     "--threads",
     type=click.IntRange(1, 1024),
     default=1,
-    show_default=True,
     help="Number of CPU threads per rank; netbench run uses 1.",
 )
 @click.option(
@@ -147,7 +143,6 @@ def parse_seconds(text: str) -> float:
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default="device.yaml",
-    show_default=True,
     help="File to write the profile to.",
 )
 def command(

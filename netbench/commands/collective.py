@@ -1,7 +1,5 @@
 """`netbench collective OP...`: time collectives and transfers on one network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,24 +85,19 @@ SIZES = QuantityType("SIZE,...", parse_sizes)
 @click.option(
     "--backend",
     default="gloo",
-    show_default=True,
     type=click.Choice(BACKENDS),
     help="Communication library; nccl needs --testbed sim.",
 )
-@click.option(
-    "--testbed", default="local", show_default=True, help=f"Where to run: {' | '.join(REQUESTS)}."
-)
+@click.option("--testbed", default="local", help=f"Where to run: {' | '.join(REQUESTS)}.")
 @click.option(
     "--iterations",
     default=5,
-    show_default=True,
     type=click.IntRange(1, MAX_ITERATIONS),
     help="Number of measured iterations.",
 )
 @click.option(
     "--warmup",
     default=2,
-    show_default=True,
     type=click.IntRange(0, MAX_ITERATIONS),
     help="Number of warm-up iterations, recorded separately.",
 )

@@ -1,7 +1,5 @@
 """`netbench doctor`: show what this machine can run, and what to install for the rest."""
 
-from __future__ import annotations
-
 import click
 
 from netbench.testbed.guest.boot import BootResult, boot_check

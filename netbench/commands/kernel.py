@@ -1,7 +1,5 @@
 """`netbench kernel build|status`: the guest kernel in the user's cache."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """A click group whose commands are imported when they are called, not when they are listed."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Mapping, Sequence

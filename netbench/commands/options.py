@@ -1,7 +1,5 @@
 """Types of option values, and options that several commands share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -68,11 +68,7 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 results_option = click.option(
-    "--results",
-    default="results",
-    show_default=True,
-    type=FILE,
-    help="Folder that holds the runs.",
+    "--results", default="results", type=FILE, help="Folder that holds the runs."
 )
 
 

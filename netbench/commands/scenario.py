@@ -1,7 +1,5 @@
 """`netbench scenario`: list, show, validate and generate scenario files; print their schema."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,23 +94,11 @@ def validate(files: tuple[str, ...]) -> None:
 
 
 @scenario.command()
+@click.option("--regions", default=16, type=click.IntRange(1), help="Number of cities.")
 @click.option(
-    "--regions", default=16, show_default=True, type=click.IntRange(1), help="Number of cities."
+    "--devices", default=1024, type=click.IntRange(1, MAX_DEVICES), help="Total number of devices."
 )
-@click.option(
-    "--devices",
-    default=1024,
-    show_default=True,
-    type=click.IntRange(1, MAX_DEVICES),
-    help="Total number of devices.",
-)
-@click.option(
-    "--seed",
-    default=1,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Seed of all random choices.",
-)
+@click.option("--seed", default=1, type=click.IntRange(0), help="Seed of all random choices.")
 @click.option("--mixed", is_flag=True, help="Mix V100s, A40s and T4s.  [default: V100s only]")
 @click.option("-o", "--output", type=FILE, help="Write to a file instead of standard output.")
 def generate(regions: int, devices: int, seed: int, mixed: bool, output: Path | None) -> None:

@@ -1,7 +1,5 @@
 """`netbench table SCENARIO`: print the table of a run, or the published figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +28,6 @@ COLLECTIVE = "collective"
     "form",
     type=click.Choice(["rich", "markdown", "csv"]),
     default="rich",
-    show_default=True,
     help="Format of the table; rich is for terminals.",
 )
 @picture_option

@@ -1,7 +1,5 @@
 """`netbench trace`: show what ranks did during an iteration of `netbench run --trace`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stretches of time in which ranks work or wait in a simulated iteration, for pictures."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ A rank's time consists of work and waits. A wait is followed back from the task 
 message between stages, its delay or the communicator's copies (point to point), or a collective.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -102,11 +100,7 @@ def critical_path(simulation: Simulation) -> tuple[PathStep, ...]:
                 seconds += steps.pop().seconds
             steps.append(
                 PathStep(
-                    part=part.name,
-                    kind=kind,
-                    rank=piece.source,
-                    peer=piece.target,
-                    seconds=seconds,
+                    part=part.name, kind=kind, rank=piece.source, peer=piece.target, seconds=seconds
                 )
             )
     return tuple(steps)

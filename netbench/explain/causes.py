@@ -5,8 +5,6 @@ is therefore followed back from the task that ended it, each time to the latest 
 before the wait began. The pieces found tile the wait.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Rank what makes an iteration longer than its compute, with a sentence for each loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ once; `args.repeat` says how often it occurs. Format: Trace Event Format (Google
 microseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Search the poorest network on which a plan keeps a given fraction of its throughput."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

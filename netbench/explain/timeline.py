@@ -5,8 +5,6 @@ a collective become what a rank records: a call, from the end of its passes unti
 sent or received, interrupted by its update.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

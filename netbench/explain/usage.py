@@ -1,7 +1,5 @@
 """Compute how busy links, NICs and connections are in a simulated iteration."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 `netbench.testbed` has namespaces of this machine, hosts over SSH, nodes of a persistent network.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -4,8 +4,6 @@ A file may be edited or written by hand: reading checks it against the scenario 
 position of each error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter
@@ -70,7 +68,7 @@ class Placed:
             self.grid, self.stage_layers, scheduler=self.scheduler, seed=self.seed
         )
 
-    def on(self, request: Request) -> Placed:
+    def on(self, request: Request) -> "Placed":
         """Return the same placement for another depth, batch or network.
 
         Layers are added to or removed from all stages equally. Raises PlanError where the number of
@@ -191,10 +189,7 @@ def read_placed(path: Path, scenario: Scenario) -> Placed:
         scenario=scenario,
         variant=form.system,
         setting=Setting(
-            layers=form.layers,
-            batch=form.batch,
-            micro_batch=form.micro_batch,
-            network=form.network,
+            layers=form.layers, batch=form.batch, micro_batch=form.micro_batch, network=form.network
         ),
         num_ranks=num_ranks,
     )

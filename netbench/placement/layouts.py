@@ -6,8 +6,6 @@ device or one pipeline has. hivemind and diloco are excluded: stale gradients an
 what is trained, so their times are not comparable.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

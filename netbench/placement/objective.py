@@ -6,8 +6,6 @@ part that simulates alike: devices of one region, kind and NIC that are alone on
 interchangeable. The order of devices matters, because rings and chains follow it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math

@@ -3,8 +3,6 @@
 Many parts are simulated in one graph, each on separate nodes so that they share nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """State a plan as a problem for a scheduler, and turn the answer back into a plan."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Repair a placement after devices were lost or added, and time the loading of parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence

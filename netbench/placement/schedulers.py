@@ -1,7 +1,5 @@
 """The registry of schedulers by name."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from netbench.errors import PlanError

@@ -4,8 +4,6 @@ A `CollectivePlan` travels where a `Plan` does (see `experiment`), so it has the
 a session needs: scenario, variant, system, node_names, device_nodes, iterations, scale.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Build plans: choose layout, placement, schedule and costs for a variant of a training system."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -69,7 +67,7 @@ class Choices:
     replicas: Sequence[int] = ()
 
     @staticmethod
-    def of(sweep: Sweep, *, whole: bool = False, **chosen: Sequence[Any] | None) -> Choices:
+    def of(sweep: Sweep, *, whole: bool = False, **chosen: Sequence[Any] | None) -> "Choices":
         """The default slice of a sweep, or all of it. chosen: fields to replace, None = keep."""
         named = {
             "networks": [network.name for network in sweep.networks],

@@ -1,7 +1,5 @@
 """Refuse settings that do not make a plan on any network."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

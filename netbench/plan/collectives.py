@@ -12,8 +12,6 @@ The simulator times stages (`simulator.collectives`), the trainers execute them
 `COLLECTIVES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

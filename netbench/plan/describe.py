@@ -1,7 +1,5 @@
 """A plan in one line that distinguishes it from the other plans of a run."""
 
-from __future__ import annotations
-
 import shlex
 
 from netbench.plan.maps import UNSEEDED

@@ -1,7 +1,5 @@
 """Plans of either kind, training or one collective, that sessions, ranks and records carry."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from netbench.plan.benchmark import COLLECTIVE_SCHEMA_VERSION, SYSTEM, CollectivePlan

@@ -1,7 +1,5 @@
 """Placements that ignore the network: a map takes (num_devices, seed) and returns the placement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimate device memory, warn of plans that may not fit, and refuse plans that fit nowhere."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from netbench.errors import PlanError

@@ -1,7 +1,5 @@
 """The data of a plan: frozen, with SI units in the names."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cache
@@ -185,11 +183,11 @@ class Plan:
         """Return the cost of each stage on `device`."""
         return self.type_stages[self.device_types[device]] if self.type_stages else self.stages
 
-    def on_device(self, device: int) -> Plan:
+    def on_device(self, device: int) -> "Plan":
         """Return the plan with the costs of `stages` on `device`."""
         return self._of_one_type(self.stages_on(device))
 
-    def at_slowest(self) -> Plan:
+    def at_slowest(self) -> "Plan":
         """Return the plan as if every rank were as slow as the slowest: for systems whose ranks all
         do the same, and wait for each other."""
         if not self.type_stages:
@@ -207,7 +205,7 @@ class Plan:
             )
         )
 
-    def _of_one_type(self, stages: tuple[Stage, ...]) -> Plan:
+    def _of_one_type(self, stages: tuple[Stage, ...]) -> "Plan":
         return dataclasses.replace(
             self, stages=stages, device_types=(), type_stages=(), type_names=()
         )

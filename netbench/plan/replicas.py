@@ -1,7 +1,5 @@
 """Sweeps over named models and numbers of replicas."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

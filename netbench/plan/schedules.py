@@ -9,8 +9,6 @@ The simulator times these programs, the trainers carry them out. `SCHEDULES` has
 from a schedule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

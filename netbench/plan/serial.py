@@ -4,8 +4,6 @@ Fields added after plans were first recorded are left out where they have their 
 (`scenario.model.LATER`): read a plan with `plan_from_json`, not by its keys.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

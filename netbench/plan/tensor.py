@@ -1,7 +1,5 @@
 """Tensor parallelism in a plan: the groups of ranks that share layers, and their all-reduces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from netbench.plan.model import Plan

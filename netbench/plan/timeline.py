@@ -5,8 +5,6 @@ And its trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Format: Trace
 communicator is busy with, and the network.
 """
 
-from __future__ import annotations
-
 import gzip
 import heapq
 import json
@@ -220,11 +218,7 @@ def trace_path(run: Path, plan_hash: str) -> Path:
 
 def write_timeline(path: Path, plan: Plan, timeline: Timeline) -> None:
     """Write a timeline as a trace, which `read_timeline` reads. Raises UsageError if that fails."""
-    about = {
-        "plan": timeline.plan,
-        "source": timeline.source,
-        "iteration_s": timeline.iteration_s,
-    }
+    about = {"plan": timeline.plan, "source": timeline.source, "iteration_s": timeline.iteration_s}
     write_events(path, about, timeline_events(plan, timeline))
 
 

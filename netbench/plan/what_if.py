@@ -1,7 +1,5 @@
 """Change the network of a plan: links with another delay or bandwidth, or an ideal network."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

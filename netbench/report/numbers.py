@@ -1,7 +1,5 @@
 """Numbers as text, for all tables, pages and pictures; quantities with units are in `units`."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ class TimeSummary:
     num: int
 
     @staticmethod
-    def pool(*groups: Sequence[float]) -> TimeSummary:
+    def pool(*groups: Sequence[float]) -> "TimeSummary":
         """Pool groups of times, e.g. of several seeds; each has the same weight in the mean."""
         times_s = [time_s for group in groups for time_s in group]
         return TimeSummary(

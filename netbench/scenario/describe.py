@@ -1,7 +1,5 @@
 """Describe the impairments of a link in a few words, for tables and pictures."""
 
-from __future__ import annotations
-
 from netbench.scenario.model import NO_BURSTS, Link
 from netbench.units import format_percent, format_time
 

@@ -1,7 +1,5 @@
 """Read device profiles, from `netbench/workload/profiles/*.yaml` or other files."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write a matrix of measurements as CSV, or as a scenario file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -5,8 +5,6 @@ results/published/aws_region_links_directed.csv, assumed to be in Boardman, Ashb
 Tokyo, Seoul, Singapore, Sydney, London, Frankfurt and Dublin. Tests repeat the fit.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Build the region x region matrix of `Link` from the pairs or matrix of a scenario file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -90,8 +88,7 @@ def _directions(
         ends = [(a, b)]
     if a == b:
         raise source.error(
-            keys,
-            f"joins {regions[a]} with itself; put the link inside a region in network.inside",
+            keys, f"joins {regions[a]} with itself; put the link inside a region in network.inside"
         )
     return ends
 

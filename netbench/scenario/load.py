@@ -1,7 +1,5 @@
 """Find a scenario file and build a `Scenario` from it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,14 +13,7 @@ from netbench.scenario.devices import (
     read_device_profile,
 )
 from netbench.scenario.links import build_links, make_link, region_index
-from netbench.scenario.model import (
-    DeviceProfile,
-    Network,
-    Node,
-    Scenario,
-    Sweep,
-    SweepNetwork,
-)
+from netbench.scenario.model import DeviceProfile, Network, Node, Scenario, Sweep, SweepNetwork
 from netbench.scenario.schema import DeviceForm, ScenarioForm
 from netbench.scenario.sharing import SHARING
 from netbench.scenario.source import SourceFile, read_source, shown_path
@@ -118,8 +109,7 @@ def _nodes(source: SourceFile, form: ScenarioForm) -> tuple[Node, ...]:
         num_devices += group.count * group.devices
         if num_devices > MAX_DEVICES:
             raise source.error(
-                ("nodes", i),
-                f"makes {num_devices} devices in all; expected at most {MAX_DEVICES}",
+                ("nodes", i), f"makes {num_devices} devices in all; expected at most {MAX_DEVICES}"
             )
         region_index(source, form.regions, group.region, ("nodes", i, "region"))
         sharing = form.network.sharing

@@ -4,8 +4,6 @@ A matrix consists of readings, which `scenario.readings` parses. Missing values 
 an error lists them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The data of a scenario: frozen, with SI units in the names."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass, field
@@ -129,7 +127,7 @@ class Network:
         """Return the link from node `src` to node `dst` (indices), src != dst."""
         return self.links[self.node_regions[src]][self.node_regions[dst]]
 
-    def with_links(self, link: Link) -> Network:
+    def with_links(self, link: Link) -> "Network":
         """Return this network with `link` between any two nodes, inside and across regions."""
         size = len(self.regions)
         return dataclasses.replace(self, links=((link,) * size,) * size)
@@ -303,7 +301,7 @@ class Scenario:
     def num_devices(self) -> int:
         return sum(node.num_devices for node in self.nodes)
 
-    def first_devices(self, num: int) -> Scenario:
+    def first_devices(self, num: int) -> "Scenario":
         """Return the scenario with its first `num` devices, without nodes that have none left."""
         nodes: list[Node] = []
         for node in self.nodes:

@@ -5,8 +5,6 @@ measures payload; the rate of the link is (segment + 66) / segment times as much
 headers, 12 of timestamps, 14 of Ethernet).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The YAML form of a scenario and of a device profile: pydantic models, used at the edge only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -129,7 +127,7 @@ class BurstsForm(Section):
     loss_good: Loss = Field(default=0.0, alias="in_good")
 
     @model_validator(mode="after")
-    def is_worse_in_bad(self) -> BurstsForm:
+    def is_worse_in_bad(self) -> "BurstsForm":
         if self.loss_bad <= self.loss_good:
             raise _problem("has in_bad no larger than in_good; expected a larger in_bad")
         return self
@@ -177,7 +175,7 @@ class PairForm(LinkForm):
     to: str | None = None
 
     @model_validator(mode="after")
-    def has_two_ends(self) -> PairForm:
+    def has_two_ends(self) -> "PairForm":
         both, one_way = self.between is not None, (self.from_ is not None, self.to is not None)
         if (both and any(one_way)) or (not both and not all(one_way)):
             raise _problem('needs either "between: [A, B]" or "from: A" and "to: B"')
@@ -260,7 +258,7 @@ class DeviceForm(Section):
     source: str = ""
 
     @model_validator(mode="after")
-    def has_a_speed(self) -> DeviceForm:
+    def has_a_speed(self) -> "DeviceForm":
         if not self.flops and not self.throughput:
             raise _problem('is missing; write e.g. "flops: 55TFLOPS"', key="flops")
         return self

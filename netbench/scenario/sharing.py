@@ -5,8 +5,6 @@ configurations, their verification, `explain` and placement read queues here and
 Indices of nodes may be those of routers too: that of region r is `num_nodes + r`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace

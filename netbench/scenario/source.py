@@ -1,7 +1,5 @@
 """Read YAML files with the line of every key, for error messages."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Check the data of a file against a form and report the first problem."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError

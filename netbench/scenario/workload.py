@@ -1,7 +1,5 @@
 """Build the workload, a GPT by its sizes or a named model, and the models of a sweep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

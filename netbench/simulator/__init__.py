@@ -10,8 +10,6 @@
 `netbench.explain` says why an iteration takes as long as it does.
 """
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -16,8 +16,6 @@ Sources: NCCL, `src/device/{all_reduce,all_gather,reduce_scatter,broadcast,reduc
 broadcast,reduce}.cc`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -51,12 +49,7 @@ their delays."""
 
 
 def _add(
-    library: str,
-    algorithm: Algorithm,
-    graph: Graph,
-    members: Ids,
-    size_bytes: ArrayLike,
-    gate: Ids,
+    library: str, algorithm: Algorithm, graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids
 ) -> Ids:
     """Add all stages of an algorithm, as `library` executes them."""
     size = np.broadcast_to(np.asarray(size_bytes, np.float64), members.shape[:1])

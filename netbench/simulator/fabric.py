@@ -1,7 +1,5 @@
 """The network as resources that flows share, and paths between ranks across them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

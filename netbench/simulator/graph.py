@@ -1,7 +1,5 @@
 """A dependency graph of tasks, built in bulk: numpy arrays of tasks and of edges between them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import IntEnum

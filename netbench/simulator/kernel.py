@@ -19,8 +19,6 @@ grows by the bytes sent while they exceed half of it. It is halved for every ret
 that the connection is idle (RFC 2861; on by default in Linux).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

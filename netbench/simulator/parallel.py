@@ -1,7 +1,5 @@
 """Simulate many plans at once, on the cores of this machine."""
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

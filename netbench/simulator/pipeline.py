@@ -9,8 +9,6 @@ asks for them, and a send is done when at most E bytes are left. On long paths E
 messages, and ranks do not wait for each other; on short paths it is a part of a message.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -185,11 +183,7 @@ def _edges(
 
 
 def add_pipelines(
-    graph: Graph,
-    lanes: Lanes,
-    wiring: Wiring,
-    seconds: dict[str, NDArray[np.float64]],
-    gate: Ids,
+    graph: Graph, lanes: Lanes, wiring: Wiring, seconds: dict[str, NDArray[np.float64]], gate: Ids
 ) -> Ids:
     """Add a schedule for every lane.
 

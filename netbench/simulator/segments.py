@@ -3,8 +3,6 @@
 One rank's tasks are simulated. A collective takes as long as it would alone (`alone_s`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

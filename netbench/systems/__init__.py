@@ -8,8 +8,6 @@ The name of a variant is its system followed by options (`System.grammar`), so t
 a name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The interface of a training system, and what a variant of one is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Data parallelism: every rank has the whole model, and gradients are synchronised in buckets."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

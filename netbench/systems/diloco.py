@@ -5,8 +5,6 @@ Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Lan
 on the CPU.
 """
 
-from __future__ import annotations
-
 import re
 
 from netbench.plan.model import Plan

@@ -5,8 +5,6 @@ have. The ranks of a stage reduce their gradients to the first one, which update
 with SGD on the CPU and broadcasts them; or they all-reduce, or each serves a shard.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

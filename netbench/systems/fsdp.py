@@ -3,8 +3,6 @@
 Source: Zhao et al., "PyTorch FSDP" (VLDB 2023); `torch.distributed.fsdp.fully_shard`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Source: the Hivemind library (learning@home), as "Training Transformers Together
 2022) ran it. What is taken from it, and what is not: `trainers.systems.hivemind`.
 """
 
-from __future__ import annotations
-
 import re
 
 from netbench.plan.model import Plan
@@ -55,9 +53,7 @@ class Hivemind(System):
         (stage,), builder = plan.stages, SegmentBuilder()
         computed = add_micro_batches(builder, plan)
         call = Call(
-            op="butterfly",
-            size_bytes=float(stage.gradient_bytes),
-            group_size=plan.layout.num_ranks,
+            op="butterfly", size_bytes=float(stage.gradient_bytes), group_size=plan.layout.num_ranks
         )
         after = () if plan.staleness else (computed,)
         builder.add("host", COLLECTIVE, calls=[call], after=after)

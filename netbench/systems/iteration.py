@@ -5,8 +5,6 @@ of segments. A segment is a graph of tasks, and an iteration repeats it `repeat`
 The simulator times segments (`simulator.segments`); `explain` adds up the bytes of their calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Megatron-LM: synchronous pipelines of tensor-parallel groups, and a ring of fp32 gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

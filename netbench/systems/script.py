@@ -1,7 +1,5 @@
 """A user's script on every rank (`netbench run --command`). Nothing is known of what it does."""
 
-from __future__ import annotations
-
 import re
 
 from netbench.systems.base import System, Variant

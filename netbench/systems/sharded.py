@@ -4,8 +4,6 @@ Shared by `zero3` (DeepSpeed's rule) and `fsdp` (torch's): micro-steps, units of
 gathered together, and groups of ranks that share a copy of the model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter
@@ -16,14 +14,7 @@ from netbench.errors import PlanError
 from netbench.plan.model import Layout, Plan
 from netbench.scenario.model import Scenario, Workload
 from netbench.systems.base import System, Variant
-from netbench.systems.iteration import (
-    COLLECTIVE,
-    OPTIMIZER,
-    WAIT,
-    Call,
-    Segment,
-    SegmentBuilder,
-)
+from netbench.systems.iteration import COLLECTIVE, OPTIMIZER, WAIT, Call, Segment, SegmentBuilder
 from netbench.units import counted
 from netbench.workload.costs import DTYPE_BYTES, layer_parameters, model_parameters
 
@@ -126,7 +117,7 @@ class Sharded(System):
         update.add("device", OPTIMIZER, plan.stages[0].optimizer_s)
         return (*segments, update.build("update"))
 
-    def add_passes(self, plan: Plan, step: MicroStep) -> None:
+    def add_passes(self, plan: Plan, step: "MicroStep") -> None:
         """Append a micro-step's forward and backward pass, with their collectives."""
         raise NotImplementedError
 

@@ -3,8 +3,6 @@
 Source: DeepSpeed's documentation of `stage3_max_live_parameters` and `reduce_bucket_size`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -4,8 +4,6 @@ A run never reaches around it (`testbed.runs.session`). Below it, commands and f
 `netbench.network.nodes.Node`, which shaping and probing use too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

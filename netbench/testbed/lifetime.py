@@ -1,7 +1,5 @@
 """Processes and folders that end with this process, even if it is killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

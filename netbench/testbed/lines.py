@@ -1,7 +1,5 @@
 """Cut a stream of bytes into lines, in linear time and bounded memory."""
 
-from __future__ import annotations
-
 from netbench.errors import TestbedError
 from netbench.units import format_bytes
 

@@ -4,8 +4,6 @@
 them through an sshd per node, as a cluster would.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

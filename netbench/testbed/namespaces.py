@@ -9,8 +9,6 @@ Everything here is made inside a private mount and network namespace (or a guest
 kernel removes it when the last process of the session ends, however it ends.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import subprocess

@@ -4,8 +4,6 @@
 `reached` are the same, to run commands on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial

@@ -1,7 +1,5 @@
 """Nodes, channels and a testbed whose other ends are functions; capabilities of machines."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`python -m netbench.trainers [--fork-server SOCKET [MODULE ...] | --command | --calibrate]`."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os

@@ -20,8 +20,6 @@ order but the first may be answered {"event": "skipped", "reason": ..}. An error
 {"event": "error", "message": ..}.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math
@@ -83,7 +81,7 @@ class TooSlow(Exception):
     """One run takes longer than the budget."""
 
 
-def _open(order: Message) -> DeviceBench:
+def _open(order: Message) -> "DeviceBench":
     device = find_device(order["device"])
     if device.type == "cuda":
         return DeviceBench(device, cuda_stopwatch)

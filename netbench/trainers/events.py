@@ -13,8 +13,6 @@ interrupts it, so a thread's spans never overlap and their seconds add up. Sends
 beside them. Times are CLOCK_MONOTONIC. Without a trace, nothing is recorded, at almost no cost.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

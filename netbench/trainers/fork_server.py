@@ -3,8 +3,6 @@
 Importing torch 64 times on two cores takes minutes; a fork takes a fraction of a second.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -49,8 +49,6 @@ connected. `start_s` is the actual start of the rank (late if above `start_at`),
 its part of the iteration, both CLOCK_MONOTONIC. Phases are seconds and add up to `end_s - start_s`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -72,14 +70,14 @@ class MessageChannel:
         self._writer = writer
 
     @classmethod
-    def over_standard_streams(cls) -> MessageChannel:
+    def over_standard_streams(cls) -> "MessageChannel":
         """Use this process's stdin and stdout. Later prints go to stderr instead."""
         writer = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         return cls(os.fdopen(os.dup(sys.stdin.fileno()), "rb"), writer)
 
     @classmethod
-    def over_socket(cls, connection: socket.socket) -> MessageChannel:
+    def over_socket(cls, connection: socket.socket) -> "MessageChannel":
         """Use a connected stream socket."""
         return cls(connection.makefile("rb"), connection.makefile("wb"))
 

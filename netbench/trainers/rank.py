@@ -1,7 +1,5 @@
 """The main loop of one rank: read an order, carry it out, answer."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

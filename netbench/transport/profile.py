@@ -4,8 +4,6 @@ The built-in profiles are `profiles/*.yaml`; every value has its source there. T
 them, and a plan embeds what the trainers need (`plan.model.Transport`).
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -5,8 +5,6 @@ rate. Both are fitted per dtype; the file that is written is a device profile li
 ones, with the measurements and what the fit leaves as comments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Every formula counts one layer = self-attention + feed-forward of width 4h, h = 
 s = sequence length, b = sequences per micro-batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Not counted: the allocator's fragmentation, communication buffers, the logits of
 head, and the framework itself (about 1 GB on a GPU).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Models by name: their blocks with parameters and work, in the order of the forward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

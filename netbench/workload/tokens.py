@@ -4,8 +4,6 @@ A token file is little-endian unsigned 16-bit numbers, one per token, nothing el
 for GPT-2's vocabulary of 50,257 write.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models that every rank has whole: their blocks in order, and their cost."""
 
-from __future__ import annotations
-
 from netbench.errors import PlanError
 from netbench.scenario.model import DeviceProfile, Workload
 from netbench.workload.costs import (

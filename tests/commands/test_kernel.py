@@ -20,9 +20,7 @@ def test_status_of_an_empty_cache_says_how_to_build(
     assert str(tmp_path) in out
 
 
-def test_a_missing_source_archive_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_missing_source_archive_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """It is found before anything is built."""
     assert cli.run(["kernel", "build", "--source", "/nonexistent.tar.xz"]) == 2
     assert "/nonexistent.tar.xz" in capsys.readouterr().err

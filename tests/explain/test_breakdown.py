@@ -21,13 +21,7 @@ from netbench.explain.losses import losses
 from netbench.simulator import load_transport, simulate
 from tests.plans import BACKWARD_S as B
 from tests.plans import FORWARD_S as F
-from tests.plans import (
-    GOODPUT,
-    MESSAGE_BYTES,
-    NO_LIMITS,
-    pipeline_plan,
-    simulate_published,
-)
+from tests.plans import GOODPUT, MESSAGE_BYTES, NO_LIMITS, pipeline_plan, simulate_published
 
 PUBLISHED = [
     ("case3", "dtfm-scheduled"),

@@ -7,13 +7,7 @@ import pytest
 from netbench.explain.usage import links
 from netbench.simulator import simulate
 from netbench.systems import system_of
-from tests.plans import (
-    GOODPUT,
-    MESSAGE_BYTES,
-    NO_LIMITS,
-    pipeline_plan,
-    simulate_published,
-)
+from tests.plans import GOODPUT, MESSAGE_BYTES, NO_LIMITS, pipeline_plan, simulate_published
 
 
 def test_use_of_a_link_is_its_bytes_over_what_it_could_carry() -> None:

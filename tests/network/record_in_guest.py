@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar
 from unittest.mock import patch
 
+from benchmarks.guest import run_in_guest
 from netbench.network.shaping import netlink
-from netbench.testbed.guest.boot import run_in_guest
 from netbench.testbed.machine.capabilities import probe_machine
 from tests.network.shaping_cases import CASES, kept_text
 

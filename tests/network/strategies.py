@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from netbench.errors import NetworkError
 from netbench.network.shaping.program import Program, compile_program
-from netbench.scenario.model import (
-    NO_BURSTS,
-    BurstLoss,
-    Link,
-    Network,
-)
+from netbench.scenario.model import NO_BURSTS, BurstLoss, Link, Network
 from netbench.scenario.schema import JitterForm
 from netbench.scenario.sharing import SHARING, num_routers
 

@@ -13,13 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netbench.errors import PlanError, ScenarioError
-from netbench.placement.file import (
-    Placed,
-    device_names,
-    placed_text,
-    read_placed,
-    scenario_hash,
-)
+from netbench.placement.file import Placed, device_names, placed_text, read_placed, scenario_hash
 from netbench.placement.plan_problem import Request
 from netbench.plan.serial import plan_hash
 from netbench.scenario import Scenario, load_scenario

@@ -192,9 +192,7 @@ def test_a_plan_that_does_not_fit_as_listed_is_placed_where_it_does() -> None:
     small = dataclasses.replace(large, name="Small", memory_bytes=between)
     node = dataclasses.replace(TWO_LABS.nodes[0], device="Small")
     scenario = dataclasses.replace(
-        TWO_LABS,
-        nodes=(node, *TWO_LABS.nodes[1:]),
-        devices={**TWO_LABS.devices, "Small": small},
+        TWO_LABS, nodes=(node, *TWO_LABS.nodes[1:]), devices={**TWO_LABS.devices, "Small": small}
     )
     found = find_candidates(scenario, Setting(layers=8, batch=16), degrees=Degrees(pp=2, tp=1))
     candidates = [o for o in found if o.plan.schedule == "gpipe" and o.request.num_ranks is None]

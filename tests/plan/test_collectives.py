@@ -6,14 +6,7 @@ import math
 
 import pytest
 
-from netbench.plan.collectives import (
-    COLLECTIVES,
-    Hop,
-    HopList,
-    double_tree,
-    needs,
-    relays,
-)
+from netbench.plan.collectives import COLLECTIVES, Hop, HopList, double_tree, needs, relays
 from tests.hops import bounds, carry_out
 
 LENGTH = 41

@@ -119,11 +119,7 @@ def test_shaped_cases_share_a_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "round_trips_ms", "rates_gbps"),
     [
-        (
-            "fluidstack2",
-            {("East", "Mid"): 21.8},
-            {("Mid", "East"): 3.04, ("East", "Mid"): 3.10},
-        ),
+        ("fluidstack2", {("East", "Mid"): 21.8}, {("Mid", "East"): 3.04, ("East", "Mid"): 3.10}),
         (
             "fluidstack3",
             {("East", "Mid"): 21.8, ("East", "West"): 60.2, ("Mid", "West"): 39.7},

@@ -10,11 +10,7 @@ import pytest
 
 from netbench.errors import ScenarioError
 from netbench.scenario import load_scenario
-from netbench.scenario.devices import (
-    list_device_profiles,
-    load_device_profile,
-    read_device_profile,
-)
+from netbench.scenario.devices import list_device_profiles, load_device_profile, read_device_profile
 
 Bend = Callable[..., str]
 
@@ -97,10 +93,7 @@ def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
             "devices: {V100: {flops: 55}}\n",
             ':10: devices.V100.flops "55" has no unit; write e.g. "55TFLOPS"',
         ),
-        (
-            "devices: {V100: {flops: {zero3: 1}}}\n",
-            ':10: devices.V100.flops.zero3 "1" has no unit',
-        ),
+        ("devices: {V100: {flops: {zero3: 1}}}\n", ':10: devices.V100.flops.zero3 "1" has no unit'),
         ("devices: {V100: {memory: 16GB}}\n", ":10: devices.V100.flops is missing; write e.g."),
     ],
 )

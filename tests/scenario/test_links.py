@@ -86,10 +86,7 @@ def test_a_matrix_has_a_row_per_source_and_the_inside_on_its_diagonal(bend: Bend
             "[[1ms, 11ms, 1ms], [1ms, 1ms, 1ms]]",
             ":7: network.links.one_way_delay[0] has 3 values; expected 2, one per region",
         ),
-        (
-            "[[1ms, 11ms]]",
-            ":7: network.links.one_way_delay has 1 row; expected 2, one per region",
-        ),
+        ("[[1ms, 11ms]]", ":7: network.links.one_way_delay has 1 row; expected 2, one per region"),
         ("[[1ms, 11], [1ms, 1ms]]", ':7: network.links.one_way_delay[0][1] "11" has no unit'),
         ("[[1ms, -1ms], [1ms, 1ms]]", ':7: network.links.one_way_delay[0][1] "-1ms" is negative'),
     ],

@@ -129,11 +129,7 @@ def test_an_ideal_network_is_a_network(bend: Bend) -> None:
         ("[A, B]", "[]", ":1: regions is []; expected at least 1"),
         ("layers: 8", "layers: 0", ":9: workload.layers is 0; expected more than 0"),
         ("layers: 8", "layers: 1e9", ":9: workload.layers is 1000000000.0; expected at most 10000"),
-        (
-            "hidden: 512",
-            "hidden: 1000000000",
-            ":9: workload.hidden is 1000000000; expected at mo",
-        ),
+        ("hidden: 512", "hidden: 1000000000", ":9: workload.hidden is 1000000000; expected at mo"),
         ("heads: 8", "heads: 7", ":9: workload.heads is 7, which does not divide hidden 512; choo"),
         (
             "heads: 8",

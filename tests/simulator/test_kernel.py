@@ -37,9 +37,7 @@ def network(
 
 
 def tasks(
-    amount: Sequence[float],
-    path: Sequence[int],
-    edges: Sequence[tuple[int, int, float]] = (),
+    amount: Sequence[float], path: Sequence[int], edges: Sequence[tuple[int, int, float]] = ()
 ) -> Tasks:
     columns = np.asarray(edges, dtype=float).reshape(-1, 3).T
     before, after = columns[:2].astype(np.int64)

@@ -19,11 +19,7 @@ BIT = 8 * 2 / BANDWIDTH_BPS
 def sharded_plan(variant: str, *, batch: int = 64, seconds: float = 0.01) -> Plan:
     """8 layers on 4 nodes, all live; forward `seconds`, backward three times as much."""
     return uniform_plan(
-        variant,
-        num_nodes=4,
-        bandwidth_bps=BANDWIDTH_BPS,
-        batch=batch,
-        forward_s=seconds,
+        variant, num_nodes=4, bandwidth_bps=BANDWIDTH_BPS, batch=batch, forward_s=seconds
     )
 
 

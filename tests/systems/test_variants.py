@@ -63,14 +63,8 @@ MEGATRON = ("megatron", "1f1b", "ring")
         ("megatron-zero-bubble", variant("megatron", "zero-bubble", "ring")),
         ("dtfm-scheduled-1f1b", variant("dtfm", "1f1b", "reduce-broadcast")),
         ("dtfm-random-allreduce", variant("dtfm", "gpipe", "ring", scheduler="random")),
-        (
-            "dtfm-random-1f1b-sharded-ps",
-            variant("dtfm", "1f1b", "sharded-ps", scheduler="random"),
-        ),
-        (
-            "dtfm-scheduled-p4",
-            variant("dtfm", "gpipe", "reduce-broadcast", pipeline=4),
-        ),
+        ("dtfm-random-1f1b-sharded-ps", variant("dtfm", "1f1b", "sharded-ps", scheduler="random")),
+        ("dtfm-scheduled-p4", variant("dtfm", "gpipe", "reduce-broadcast", pipeline=4)),
         (
             "dtfm-random-p16-1f1b-sharded-ps",
             variant("dtfm", "1f1b", "sharded-ps", pipeline=16, scheduler="random"),
@@ -99,10 +93,7 @@ MEGATRON = ("megatron", "1f1b", "ring")
             "hivemind",
             variant("hivemind", "none", "butterfly", pipeline=1, staleness=1, compression="fp16"),
         ),
-        (
-            "hivemind-sync",
-            variant("hivemind", "none", "butterfly", pipeline=1, compression="fp16"),
-        ),
+        ("hivemind-sync", variant("hivemind", "none", "butterfly", pipeline=1, compression="fp16")),
         ("diloco", variant("diloco", "none", "ring", pipeline=1, local_steps=500)),
         ("diloco-h30", variant("diloco", "none", "ring", pipeline=1, local_steps=30)),
     ],

@@ -159,10 +159,7 @@ class Stream:
     came_s: dict[int, float] = field(default_factory=dict)
 
     def flow(self, src: NodeAddress, dst: NodeAddress, until_s: float) -> None:
-        with (
-            socket_on(src, socket.SOCK_DGRAM) as there,
-            socket_on(dst, socket.SOCK_DGRAM) as here,
-        ):
+        with socket_on(src, socket.SOCK_DGRAM) as there, socket_on(dst, socket.SOCK_DGRAM) as here:
             here.settimeout(1.0)
             receiver = threading.Thread(target=self._receive, args=(here,))
             receiver.start()

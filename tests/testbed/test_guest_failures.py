@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.guest import run_in_guest
 from netbench.records import Run, find_run, read_run
 from netbench.scenario import load_scenario
-from netbench.testbed.guest.boot import BOOTED, HANG_S, run_in_guest
+from netbench.testbed.guest.boot import BOOTED, HANG_S
 from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.ranks.hangs import QUIET_S, WATCH_S

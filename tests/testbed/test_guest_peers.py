@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from netbench.testbed.guest.boot import run_in_guest
+from benchmarks.guest import run_in_guest
 from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.runs.controller import LATE_START_S
 

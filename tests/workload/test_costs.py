@@ -28,9 +28,7 @@ GPT_XL = Workload(
     layers=24, hidden=2048, heads=16, sequence=2048, batch=1024, embedding_parameters=64_000_000
 )
 DEVICE = DeviceProfile(
-    name="X",
-    flops={"dtfm": 50e12, "default": 100e12},
-    optimizer_s_per_parameter={"megatron": 1e-9},
+    name="X", flops={"dtfm": 50e12, "default": 100e12}, optimizer_s_per_parameter={"megatron": 1e-9}
 )
 
 

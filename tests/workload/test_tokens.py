@@ -53,11 +53,7 @@ def test_only_what_is_read_must_be_in_the_vocabulary(tmp_path: Path) -> None:
     [
         (range(SEQUENCE), "<u2", "has 8 tokens; a sequence of 8 needs 9"),
         ((), "<u2", "cannot be read as a token file: cannot mmap an empty file"),
-        (
-            range(19),
-            "u1",
-            "token file: .* not a multiple of the data-type size; expected",
-        ),
+        (range(19), "u1", "token file: .* not a multiple of the data-type size; expected"),
         (range(1, 20), "<i4", "every second 16-bit number is 0, as in 32-bit or 64-bit numbers"),
         (range(1, 20), "<i8", "every second 16-bit number is 0, as in 32-bit or 64-bit numbers"),
         (range(1, 20), ">u2", "token 8 is 2304; the model knows 0 to 99"),

@@ -1,7 +1,5 @@
 """Plans and links of a scenario that `netbench sweep` and `netbench require` vary."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence

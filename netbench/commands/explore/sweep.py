@@ -1,7 +1,5 @@
 """`netbench sweep SCENARIO --vary ...`: simulate a grid of networks and workloads."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -197,7 +195,4 @@ def _problems(sweep: SweepResult) -> list[str]:
         f"{point.system}: {point.problem}" for point in sweep.points if point.problem
     )
     more = len(found) - PROBLEMS_SHOWN
-    return [
-        *list(found)[:PROBLEMS_SHOWN],
-        *([f"and {more} more"] if more > 0 else []),
-    ]
+    return [*list(found)[:PROBLEMS_SHOWN], *([f"and {more} more"] if more > 0 else [])]

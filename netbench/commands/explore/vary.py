@@ -1,7 +1,5 @@
 """Parse `netbench sweep --vary`: `bandwidth=0.1x..10x:9`, `delay=1ms,10ms`, `batch=64,128`."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ One module per command. `options` says where the network is: `hosts` opens those
 `persistent` a network of this machine.
 """
 
-from __future__ import annotations
-
 import click
 
 from netbench.commands.lazy import Commands, LazyGroup

@@ -1,7 +1,5 @@
 """`netbench net agent FILE`: write the agent, for root to install on hosts."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`netbench net apply`: give machines the network of a scenario, all or none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -63,7 +61,6 @@ def _lease(text: str) -> float | None:
     "lease_s",
     type=QuantityType("TIME", _lease),
     default=DEFAULT_LEASE,
-    show_default=True,
     help=f"Time after which the hosts clear themselves. {NO_END}: they wait for `clear`.",
 )
 @click.option("--hold", is_flag=True, help="Stay, and clear the hosts on Ctrl-C.")
@@ -172,7 +169,7 @@ def _keep(scenario: Scenario, testbed: str) -> int:
             click.echo(
                 f"\nEnter a node from another terminal:  netbench net shell {first}\n"
                 f"Run one command there:               netbench net shell {first} -- ip route\n"
-                "Ctrl-C ends the network.",
+                "Ctrl-C ends the network."
             )
             wait()
         except KeyboardInterrupt:

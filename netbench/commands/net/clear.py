@@ -1,19 +1,12 @@
 """`netbench net clear`: put machines back as they were."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
 import click
 from rich.text import Text
 
-from netbench.commands.net.hosts import (
-    host_table,
-    nodes_options,
-    open_console,
-    open_fleet,
-)
+from netbench.commands.net.hosts import host_table, nodes_options, open_console, open_fleet
 from netbench.network.remote.deployer import AgentRefused
 from netbench.network.remote.fleet import Cleared
 from netbench.scenario import load_scenario

@@ -1,7 +1,5 @@
 """Say where a network is, open its hosts for a command, and print what was found there."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -138,9 +136,7 @@ def nodes_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in (
         click.option(
-            "--testbed",
-            type=click.Choice([LOCAL]),
-            help="The persistent network of this machine.",
+            "--testbed", type=click.Choice([LOCAL]), help="The persistent network of this machine."
         ),
         inventory_option,
         click.argument("scenario", metavar="SCENARIO"),

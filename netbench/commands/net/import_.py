@@ -1,7 +1,5 @@
 """`netbench net import FILE...`: convert measurements of a real network to a scenario."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,25 +22,34 @@ from netbench.scenario.readings import Reader, read_matrix
 @click.option("-o", "--output", type=FILE, help="File to write instead of stdout.")
 @click.option("--csv", type=FILE, help="File for the matrix.")
 @click.option("--name", help="Name of the scenario.  [default: the output's]")
-@click.option("--title", default="", help="Title of the scenario.")
+@click.option("--title", default="", show_default=False, help="Title of the scenario.")
 @click.option(
     "--rename", "renames", multiple=True, metavar="PLACE=NAME", help="Rename a place to NAME."
 )
 @click.option("--symmetric", is_flag=True, help="Fill a missing direction with the opposite one.")
 @click.option("--round-trip", is_flag=True, help="Delays in tables are round trips: halve them.")
-@click.option("--delay-unit", default="", metavar="UNIT", help="Unit of bare delays in tables: ms.")
-@click.option("--bandwidth-unit", default="", metavar="UNIT", help="Unit of bare bandwidths: Gbit.")
-@click.option("--jitter", is_flag=True, help="Import jitter too, if there is any.")
 @click.option(
-    "--nodes",
-    default=1,
-    type=click.IntRange(1, MAX_DEVICES),
-    help="Nodes per region.  [default: 1]",
+    "--delay-unit",
+    default="",
+    show_default=False,
+    metavar="UNIT",
+    help="Unit of bare delays in tables: ms.",
 )
-@click.option("--device", default="V100", help="Device of every node.  [default: V100]")
+@click.option(
+    "--bandwidth-unit",
+    default="",
+    show_default=False,
+    metavar="UNIT",
+    help="Unit of bare bandwidths: Gbit.",
+)
+@click.option("--jitter", is_flag=True, help="Import jitter too, if there is any.")
+@click.option("--nodes", default=1, type=click.IntRange(1, MAX_DEVICES), help="Nodes per region.")
+@click.option("--device", default="V100", help="Device of every node.")
 @click.option("--inside-delay", type=DELAY, help="One-way delay inside regions.")
 @click.option("--inside-bandwidth", type=RATE, help="Bandwidth inside regions.")
-@click.option("--inside-note", default="", help="Source of the figures inside regions.")
+@click.option(
+    "--inside-note", default="", show_default=False, help="Source of the figures inside regions."
+)
 @click.option("--comment", "comments", multiple=True, help="Comment line at the head of the file.")
 def command(
     *,

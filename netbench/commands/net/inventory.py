@@ -1,7 +1,5 @@
 """`netbench net inventory FILE`: print the hosts of an inventory without connecting to any."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

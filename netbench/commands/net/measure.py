@@ -1,7 +1,5 @@
 """`netbench net measure`: measure the network that machines have."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 
@@ -23,22 +21,13 @@ from netbench.testbed.ssh.scenario_hosts import data_addresses
 
 
 @click.command("measure")
-@click.option(
-    "--inventory",
-    required=True,
-    type=FILE,
-    metavar="FILE",
-    help="The hosts (YAML).",
-)
+@click.option("--inventory", required=True, type=FILE, metavar="FILE", help="The hosts (YAML).")
 @click.option("-o", "--output", type=FILE, help="File for a scenario.")
 @click.option("--csv", type=FILE, help="File for the matrix.")
 @click.option(
-    "--streams",
-    type=click.IntRange(1, 128),
-    default=8,
-    help="Number of parallel connections.  [default: 8]",
+    "--streams", type=click.IntRange(1, 128), default=8, help="Number of parallel connections."
 )
-@click.option("--each", "each_s", type=TIME, default=2.0, help="Time per transfer.  [default: 2s]")
+@click.option("--each", "each_s", type=TIME, default="2s", help="Time per transfer.")
 @click.option(
     "--at-once",
     "together",

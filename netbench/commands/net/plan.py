@@ -1,7 +1,5 @@
 """`netbench net plan`: print what `apply` would do to each host, and whether it could deliver."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,13 +30,7 @@ from netbench.testbed.persistent.scenario import programs_of
 @click.option("--program", "full", is_flag=True, help="Print every tc configuration in full.")
 @click.option("--offline", is_flag=True, help="Contact no host. Needs data addresses.")
 @click.option("--replace", is_flag=True, help="Allow foreign root qdiscs, as `apply` does.")
-def command(
-    scenario: str,
-    inventory: Path | None,
-    full: bool,
-    offline: bool,
-    replace: bool,
-) -> int:
+def command(scenario: str, inventory: Path | None, full: bool, offline: bool, replace: bool) -> int:
     """Print what `apply` would do to every host, and the deviations it would have.
 
     Changes nothing. With --testbed local it starts nothing either. Exit code 1: a host cannot

@@ -1,7 +1,5 @@
 """`netbench net replay`: give nodes a network whose links change as a trace says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,18 +35,12 @@ from netbench.units import counted, format_time
     "--then",
     type=click.Choice(["clear", "hold"]),
     default="clear",
-    show_default=True,
     help="Action after the last change. hold: keep the network until Ctrl-C.",
 )
 @click.option("--replace", is_flag=True, help="Set foreign root qdiscs aside meanwhile.")
 @click.option("--anyway", is_flag=True, help="Try even if hosts cannot deliver all of it.")
 def command(
-    scenario: str,
-    trace: Path,
-    inventory: Path | None,
-    then: str,
-    replace: bool,
-    anyway: bool,
+    scenario: str, trace: Path, inventory: Path | None, then: str, replace: bool, anyway: bool
 ) -> int:
     """Give nodes the network of SCENARIO, and change its links when TRACE says so.
 

@@ -1,7 +1,5 @@
 """`netbench net shell [NODE [-- COMMAND...]]`: a shell or a command in a persistent network."""
 
-from __future__ import annotations
-
 import os
 import time
 

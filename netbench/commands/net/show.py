@@ -1,19 +1,12 @@
 """`netbench net show`: compare what hosts hold with the scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from netbench.commands.net.hosts import (
-    host_table,
-    nodes_options,
-    open_console,
-    open_fleet,
-)
+from netbench.commands.net.hosts import host_table, nodes_options, open_console, open_fleet
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.remote.fleet import Shown
 from netbench.network.remote.preflight import Inspection, inspect

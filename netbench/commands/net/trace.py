@@ -1,7 +1,5 @@
 """`netbench net trace`: write and print traces of links that change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,14 +56,11 @@ def outage(
 @click.option(
     "--low", required=True, type=PERCENT, help="Lowest rate as a fraction of the link's, e.g. 30%."
 )
-@click.option(
-    "--period", "period_s", default="24h", show_default=True, type=TIME, help="Length of a day."
-)
+@click.option("--period", "period_s", default="24h", type=TIME, help="Length of a day.")
 @click.option(
     "--steps",
     "num_steps",
     default=96,
-    show_default=True,
     type=click.IntRange(2, MAX_CHANGES),
     help="Changes per period.",
 )
@@ -73,13 +68,10 @@ def outage(
     "--periods",
     "num_periods",
     default=1,
-    show_default=True,
     type=click.IntRange(1, MAX_CHANGES),
     help="Number of periods.",
 )
-@click.option(
-    "--peak", "phase_s", default="0s", show_default=True, type=TIME, help="Time of the peak."
-)
+@click.option("--peak", "phase_s", default="0s", type=TIME, help="Time of the peak.")
 @OUTPUT
 def diurnal_command(
     scenario: str, links: Sequence[str], output: Path | None, **options: float | int | None

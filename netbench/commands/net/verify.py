@@ -1,7 +1,5 @@
 """`netbench net verify SCENARIO`: measure link classes or pairs and compare with the scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +39,8 @@ MEASURED_S = 0.5
 @click.option(
     "--tolerance",
     type=PERCENT,
-    default=REAL_TIME_TOLERANCE,
-    help="Relative tolerance of every figure.  [default: 5%]",
+    default=f"{REAL_TIME_TOLERANCE:.0%}",
+    help="Relative tolerance of every figure.",
 )
 @click.option("--csv", type=FILE, help="File for every figure, unrounded.")
 @click.option("--plot", type=FILE, help="File for heat maps (PNG, SVG, PDF).")

@@ -1,7 +1,5 @@
 """`netbench net watch`: show the traffic on links, live."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from netbench.commands.net.hosts import (
-    nodes_options,
-    open_console,
-    open_fleet,
-    shortened,
-)
+from netbench.commands.net.hosts import nodes_options, open_console, open_fleet, shortened
 from netbench.commands.options import TIME
 from netbench.commands.output import plain_table
 from netbench.errors import NetworkError
@@ -59,12 +52,7 @@ class Watched:
 @click.command("watch")
 @nodes_options
 @click.option(
-    "--interval",
-    "interval_s",
-    type=TIME,
-    default="1s",
-    show_default=True,
-    help="Interval between readings.",
+    "--interval", "interval_s", type=TIME, default="1s", help="Interval between readings."
 )
 @click.option("--once", is_flag=True, help="Print every link for one interval, and exit.")
 def command(scenario: str, inventory: Path | None, interval_s: float, once: bool) -> int:

@@ -1,7 +1,5 @@
 """`netbench reproduce`: the pages of `results/`, from published, simulated and recorded times."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

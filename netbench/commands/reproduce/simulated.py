@@ -3,8 +3,6 @@
 A row of a table needs the times of one or more tasks. Each task is simulated once, on all cores.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -20,11 +18,7 @@ from netbench.plan.maps import SEEDED
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import Plan
 from netbench.report.numbers import exact_text
-from netbench.report.page.predictions import (
-    PIPELINE_SYSTEMS,
-    PRINTED_MICRO_BATCH,
-    PRINTED_NETWORK,
-)
+from netbench.report.page.predictions import PIPELINE_SYSTEMS, PRINTED_MICRO_BATCH, PRINTED_NETWORK
 from netbench.report.page.published import (
     CASES,
     KEY,

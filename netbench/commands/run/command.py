@@ -1,7 +1,5 @@
 """`netbench run SCENARIO`: run plans on a testbed and print their table."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -85,7 +83,6 @@ IN_RUN = "in the run's folder"
     "--compute",
     type=click.Choice(COMPUTE),
     default=VIRTUAL,
-    show_default=True,
     help="Kind of compute: virtual layers sleep for the device's time, cpu and cuda train.",
 )
 @click.option(
@@ -112,9 +109,7 @@ IN_RUN = "in the run's folder"
     "default, which follows the system's name.  [default: default]",
 )
 @limit_options
-@click.option(
-    "--testbed", default="local", show_default=True, help=f"Where to run: {' | '.join(REQUESTS)}."
-)
+@click.option("--testbed", default="local", help=f"Where to run: {' | '.join(REQUESTS)}.")
 @click.option("--ssh", is_flag=True, help="Reach every node through its own sshd.")
 @results_option
 @click.option(

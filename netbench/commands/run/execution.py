@@ -1,7 +1,5 @@
 """Run plans on a testbed or in the simulator, and record their iterations."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

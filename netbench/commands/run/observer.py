@@ -1,7 +1,5 @@
 """Progress of a run: its sessions' steps, its iterations and the time left."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

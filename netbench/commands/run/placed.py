@@ -139,9 +139,7 @@ def _from_file(
     return [
         placed.on(
             dataclasses.replace(
-                request,
-                variant=placed.request.variant,
-                num_ranks=placed.request.num_ranks,
+                request, variant=placed.request.variant, num_ranks=placed.request.num_ranks
             )
         ).plan()
         for request in requests.values()

@@ -1,7 +1,5 @@
 """Options of `netbench run` that select plans, and the plans they select."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -85,11 +85,7 @@ def simulator_environment() -> Environment:
     from netbench.simulator.parallel import library_versions
 
     return Environment(
-        kernel="none",
-        mode="sim",
-        scale=1.0,
-        versions=library_versions(),
-        machine=machine_name(),
+        kernel="none", mode="sim", scale=1.0, versions=library_versions(), machine=machine_name()
     )
 
 

@@ -8,8 +8,6 @@
   `interruption` makes Ctrl-C end a search with its best result.
 """
 
-from __future__ import annotations
-
 import click
 
 from netbench.commands.lazy import Commands, DefaultGroup

@@ -60,7 +60,6 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
     "--scheduler",
     metavar="NAME,...",
     default=",".join(SCHEDULERS),
-    show_default=True,
     help=f"Schedulers to compare, comma-separated: {SCHEDULER_NAMES}.",
 )
 @click.option(
@@ -68,7 +67,6 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
     "num_seeds",
     type=click.IntRange(1, MAX_SEARCHES),
     default=5,
-    show_default=True,
     help="Number of searches per scheduler, with seeds from the scenario's first on.",
 )
 @limit_options
@@ -206,11 +204,7 @@ def _ended(one: SearchResult) -> tuple[tuple[str, str], str]:
 
 
 def _emulate(
-    console: Console,
-    request: Request,
-    contest: Contest,
-    placed: dict[Key, Placed],
-    results: Path,
+    console: Console, request: Request, contest: Contest, placed: dict[Key, Placed], results: Path
 ) -> tuple[Contest, int]:
     """Emulate the best two, as `netbench run` does; return their times and the exit code."""
     from netbench.commands.run.execution import execute

@@ -1,7 +1,5 @@
 """Make Ctrl-C end a search instead of the command, which then reports the best so far."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

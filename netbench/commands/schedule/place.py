@@ -58,10 +58,7 @@ DEFAULT_OUTPUT = "placement.json"
     "--layout", help="Layout to search as well: auto, or fixed degrees, e.g. p8 or p4t2d8."
 )
 @click.option(
-    "--scheduler",
-    default=DEFAULT_SCHEDULER,
-    show_default=True,
-    help=f"Search algorithm: {SCHEDULER_NAMES}.",
+    "--scheduler", default=DEFAULT_SCHEDULER, help=f"Search algorithm: {SCHEDULER_NAMES}."
 )
 @click.option("--seed", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}")
 @limit_options

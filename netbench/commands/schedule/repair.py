@@ -14,12 +14,7 @@ from netbench import units
 from netbench.commands.options import aliased_option, batch_option, layers_option
 from netbench.commands.output import heading
 from netbench.commands.schedule.place import keep, run_hint, system_text
-from netbench.commands.schedule.request import (
-    DEFAULT_SYSTEM,
-    Output,
-    make_request,
-    output_options,
-)
+from netbench.commands.schedule.request import DEFAULT_SYSTEM, Output, make_request, output_options
 from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
 from netbench.limits import MAX_DEVICES, MAX_EVALUATIONS
@@ -44,16 +39,11 @@ DIGITS = 3
 @click.option(
     "--moves",
     default=0,
-    show_default=True,
     type=click.IntRange(0, MAX_DEVICES),
     help="Number of devices that may load another stage without having to.",
 )
 @click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, NUM_SEEDS - 1),
-    help="Seed of the search.",
+    "--seed", default=0, type=click.IntRange(0, NUM_SEEDS - 1), help="Seed of the search."
 )
 @click.option(
     "--evaluations",

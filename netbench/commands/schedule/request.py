@@ -104,12 +104,7 @@ def request_options(function: Command) -> Command:
     options = (
         click.argument("scenario"),
         aliased_option(
-            "--system",
-            "--systems",
-            metavar="NAME",
-            default=DEFAULT_SYSTEM,
-            show_default=True,
-            help="System to place.",
+            "--system", "--systems", metavar="NAME", default=DEFAULT_SYSTEM, help="System to place."
         ),
         *SETTING_OPTIONS,
     )
@@ -131,7 +126,6 @@ def limit_options(function: Command) -> Command:
             "--budget",
             type=QuantityType("TIME", parse_budget),
             default=DEFAULT_BUDGET,
-            show_default=True,
             help="Time limit of a search, on one core, without compilation.",
         ),
         click.option(

@@ -54,9 +54,7 @@ def warm_up(name: str) -> None:
 
     scenario = load_scenario("example-two-labs")
     small = Request(
-        scenario=scenario,
-        variant="dtfm-scheduled",
-        setting=scenario.sweep.first_setting(),
+        scenario=scenario, variant="dtfm-scheduled", setting=scenario.sweep.first_setting()
     ).problem()
     find_scheduler(name)(small, 0, Budget(evaluations=WARM_UP))
 

@@ -4,16 +4,14 @@
 `results/fidelity.md` summarises them. Pure, except for reading the file.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from operator import attrgetter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from netbench.errors import RecordError
 from netbench.units import counted, format_bandwidth, format_time
@@ -21,7 +19,7 @@ from netbench.units import counted, format_bandwidth, format_time
 TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
 """Largest relative deviation of a trusted cell, or of a probed link in a run, by testbed."""
 
-_COLUMNS = {"testbed": "backend"}
+COLUMNS = {"testbed": "backend"}
 """Field -> column, where the file keeps an older name."""
 
 
@@ -73,30 +71,19 @@ def read_cells(path: Path) -> tuple[FidelityCell, ...]:
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="ascii"))))
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}; run: make fidelity") from error
-    return tuple(_cell(row, f"{path}:{line}") for line, row in enumerate(rows, 2))
-
-
-def _cell(row: dict[str, str], where: str) -> FidelityCell:
-    readers: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
-    readers["bool"] = lambda text: text == "True"
-    try:
-        values: dict[str, Any] = {
-            field.name: readers[str(field.type)](row[_COLUMNS.get(field.name, field.name)])
-            for field in fields(FidelityCell)
-        }
-        return FidelityCell(**values)
-    except (KeyError, ValueError, TypeError) as error:
-        raise RecordError(f"{where}: {error!r}; expected a row of `make fidelity`") from error
-
-
-def write_cells(cells: Iterable[FidelityCell]) -> str:
-    """Format cells as CSV, sorted."""
-    order = attrgetter("testbed", "busy", "num_flows", "bandwidth_bps", "one_way_delay_s")
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS.get(field.name, field.name) for field in fields(FidelityCell))
-    writer.writerows(asdict(cell).values() for cell in sorted(cells, key=order))
-    return out.getvalue()
+    cell, names = TypeAdapter(FidelityCell), {column: name for name, column in COLUMNS.items()}
+    cells = []
+    for line, row in enumerate(rows, 2):
+        values = {names.get(column, column): text for column, text in row.items()}
+        try:
+            cells.append(cell.validate_python(values))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise RecordError(
+                f"{path}:{line}: {problem['loc'][0]}: {problem['msg']}, found "
+                f"{problem['input']!r}; expected a row of `make fidelity`"
+            ) from None
+    return tuple(cells)
 
 
 def fidelity_warning(

@@ -3,8 +3,6 @@
 The probe is sent on standard input, so a node needs Python but not netbench.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import secrets

@@ -5,8 +5,6 @@ bursts. A standard deviation s of n delays has the standard deviation s x sqrt((
 k is the fourth standardised moment. A figure may be off by the tolerance plus `SIGMAS` of these.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

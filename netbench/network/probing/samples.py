@@ -1,7 +1,5 @@
 """Choose the links to measure, those that run at once, and how much each sends. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Traffic on links, from two readings of a node's counters. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

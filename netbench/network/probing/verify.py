@@ -5,8 +5,6 @@ flows is measured over one common interval: flows that share a queue do not get 
 and their separate goodputs would add up to more than the rate.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

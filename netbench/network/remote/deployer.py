@@ -4,8 +4,6 @@ The agent gets a temporary folder that only the login user and root can enter. I
 its checksum was verified on the host. It receives nothing but arguments and JSON on stdin.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Facts about hosts, read before anything is changed, and what is compiled from them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +63,7 @@ class Facts:
         addresses: tuple[str, ...],
         ssh: tuple[str, ...],
         owner: Mapping[str, Any],
-    ) -> Facts:
+    ) -> "Facts":
         """Parse the agent's answer to `owner`."""
         names = {field.name for field in dataclasses.fields(cls)}
         known = {key: value for key, value in answer.items() if key in names}

@@ -7,8 +7,6 @@ cause. If nothing was loaded yet, an earlier network stays instead, with the lea
 that cannot be reached clears itself when its lease ends, after `ARM_LEASE_S` until the last step.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Compare hosts with the network they are to deliver, before anything is changed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

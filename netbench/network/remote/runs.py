@@ -3,8 +3,6 @@
 $XDG_STATE_HOME/netbench/runs    a line per run: session, path of the inventory
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -8,8 +8,6 @@ a root qdisc may be replaced: adding one fails unless the interface still has it
 A node that outlives the session needs a dead-man timer (`netbench.network.remote`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

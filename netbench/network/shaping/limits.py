@@ -1,7 +1,5 @@
 """Warn about what netem cannot deliver (docs/netem-limits.md) before a network is shaped. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from netbench.network.shaping.tc import TABLE_DEVIATIONS, frame_bytes

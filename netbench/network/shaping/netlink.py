@@ -8,8 +8,6 @@ linux/pkt_sched.h, linux/pkt_cls.h.
 every line of stdin it prints a line of JSON with a `snapshot` of each namespace (a file), in order.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -19,8 +19,6 @@ Design decisions:
   peer is: the controller may run on a node.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ tc truncates rates of classes to 3 or 4 digits, and times, which pass through ti
 whole microseconds. It prints fractions with 6 digits and stores bursts as times.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import math

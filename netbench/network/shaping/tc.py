@@ -4,8 +4,6 @@ tc's resolution (iproute2 6.1): delays are whole microseconds, stored in ticks o
 are whole bytes per second. Configurations use these units, so that nothing is rounded twice.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 from dataclasses import dataclass

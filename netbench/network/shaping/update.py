@@ -15,8 +15,6 @@ A configuration that netbench never makes is replaced as a whole (`is_replaced`)
 somebody else changed the qdisc, or an update was interrupted while a class moved.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -130,7 +128,7 @@ def _class_lines(program: Program, found: KernelState) -> Iterator[str]:
 
 
 def _changed_leaf_lines(
-    dev: str, htb: HtbClass, leaf: Leaf, found: KernelState, same: _Same
+    dev: str, htb: HtbClass, leaf: Leaf, found: KernelState, same: "_Same"
 ) -> Iterator[str]:
     name = _name(leaf.minor)
     existing = found.leaves.get(name)

@@ -1,7 +1,5 @@
 """Generate traces: a diurnal bandwidth, and a link that fails and recovers. Pure."""
 
-from __future__ import annotations
-
 import math
 import random
 

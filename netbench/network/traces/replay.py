@@ -4,8 +4,6 @@ Clocks need not be synchronised. The offset of each node's clock is measured ove
 NTP does, with an error of half the shortest of several round trips.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -11,8 +11,6 @@ Links are between regions (`A -> B`, both ways `A <-> B`) or inside one (`A`). A
 is down. Changes at the same time are one step. Queued packets stay queued, and none is unshaped.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -11,8 +11,6 @@ clusters is one for the sites. With tensor parallelism a stage has several group
 set of sites. Only the group of the slowest pipeline waits for it; nothing is assumed of the others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import heapq
 import math

@@ -4,8 +4,6 @@ The devices of a site share region, kind, NIC rate and number of devices per nod
 two sites is the best between any two of their devices, without contention.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 
@@ -37,7 +35,7 @@ class Links:
     byte_s: Floats
     slow_s: Floats
 
-    def between(self, cluster: Grid) -> Links:
+    def between(self, cluster: Grid) -> "Links":
         """Return the least times between clusters of sites; cluster: (S,), numbers from 0."""
         times = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return Links(**{name: least_between(each, cluster) for name, each in times.items()})
@@ -101,7 +99,7 @@ class Floors:
     def num_sites(self) -> int:
         return len(self.kind)
 
-    def twins(self, sites: Grid) -> Floors:
+    def twins(self, sites: Grid) -> "Floors":
         """Return floors of n sites twice: each site, then the same site as other nodes of it."""
 
         def blocks(here: Floats, there: Floats) -> Floats:
@@ -115,7 +113,7 @@ class Floors:
         kind, width = np.tile(self.kind[sites], 2), np.tile(self.width[sites], 2)
         return dataclasses.replace(self, kind=kind, width=width, links=Links(**both))
 
-    def merged(self, cluster: Grid) -> Floors:
+    def merged(self, cluster: Grid) -> "Floors":
         """Return floors for groups with sites merged, without their kinds; cluster: (S,)."""
         width = np.zeros(int(cluster.max()) + 1, np.int64)
         np.maximum.at(width, cluster, self.width)

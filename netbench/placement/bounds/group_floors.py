@@ -4,8 +4,6 @@ A set of sites is a number with a bit per site. The value of a set is the least 
 contain it, so a bound for a set also holds for groups that span more of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ afterwards the last one has to leave, both over the best sites. `docs/placement.
 formulas.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +30,7 @@ class Hops:
     across_whole_s: Floats
     least_s: Floats
 
-    def between(self, cluster: Grid) -> Hops:
+    def between(self, cluster: Grid) -> "Hops":
         """Return the least times between clusters of sites; cluster: (S,), numbers from 0."""
 
         def least(of_sites: Floats) -> Floats:

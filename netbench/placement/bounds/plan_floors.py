@@ -5,8 +5,6 @@ waiting, and bytes at their path's full rate after the slow start of a connectio
 buffers, idle connections and waiting only add to it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The integer programme of a bound: can devices be placed with these hops and sets of sites?"""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +67,7 @@ class DeviceProgramme:
         )
         return bool(solution.status != _INFEASIBLE)
 
-    def _placed(self) -> list[_Constraint]:
+    def _placed(self) -> "list[_Constraint]":
         """Constrain flow: arrivals equal departures, every lane has a site, sites have a size."""
         return [
             _Constraint(self._flow, 0, 0),
@@ -77,7 +75,7 @@ class DeviceProgramme:
             _Constraint(self._at.sum(axis=0), 0, self._sizes),
         ]
 
-    def _grouped(self, sets: list[list[int]]) -> list[_Constraint]:
+    def _grouped(self, sets: list[list[int]]) -> "list[_Constraint]":
         """Constrain groups: each has one set, and a stage has no more members at a site than the
         sets of its groups allow."""
         num_sites = len(self._sizes)

@@ -16,8 +16,6 @@ Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneo
 NeurIPS 2022, section 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -15,8 +15,6 @@ Two corrections to the release: the seed decides everything (the release never s
 and the acceptance test has its parentheses where they were meant.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

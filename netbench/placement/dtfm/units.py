@@ -4,8 +4,6 @@ A unit is a block (`search.sites`) that can hold a stage. The time between two u
 slowest of their links, lane by lane.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

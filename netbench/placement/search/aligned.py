@@ -9,8 +9,6 @@ first; its kinds one after another, or dealt out evenly to its pipelines. The va
 shortest simulated iteration wins.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

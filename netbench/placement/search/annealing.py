@@ -11,8 +11,6 @@ have a small weight too (`SMOOTH`); otherwise most moves would change nothing.
 Source: Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ kind; so are the devices of one kind on a node. Grids that differ in the order o
 tried: it is the order of the members of a ring or chain, and affects its time.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

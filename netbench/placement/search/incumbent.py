@@ -1,7 +1,5 @@
 """The best placement found so far, and the budget of a search."""
 
-from __future__ import annotations
-
 import math
 import time
 

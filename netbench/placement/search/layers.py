@@ -1,7 +1,5 @@
 """Cost of each stage by its number of layers, for searches that also choose the layers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ slot must load its parameters; one that changes pipelines within its slot need n
 devices hold a slot than there are pipelines, some loads are necessary.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The best of many random placements: a baseline that ignores the network."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from netbench.errors import PlanError

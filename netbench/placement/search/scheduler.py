@@ -13,8 +13,6 @@ few placements exist, all are simulated: very few before the first round; a larg
 other layers of stages, after the last.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from netbench.placement.problem import Answer, Budget, Floats, Grid, Problem

@@ -6,8 +6,6 @@ remains overall. The blocks of a site share their region, kind, NIC rate and num
 node. A search places blocks; which block of a site it takes matters only where nodes have several.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -8,8 +8,6 @@ Flows of the same phase that share a NIC, class, pair or trunk are counted; each
 an equal share.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -118,9 +116,7 @@ def _keys(problem: Problem, sites: Sites) -> tuple[Grid, Grid]:
 
 
 def fitted(
-    model: Model,
-    pipelines: tuple[Grid, Grid, Floats],
-    groups: tuple[Grid, Grid, Grid, Floats],
+    model: Model, pipelines: tuple[Grid, Grid, Floats], groups: tuple[Grid, Grid, Grid, Floats]
 ) -> Model:
     """Return `model` with weights fitted to simulated seconds by relative error.
 

@@ -5,8 +5,6 @@ keeps part of a group off it; a rectangle, such as 2 x 2, does half of both. The
 on contention at the NICs, and moves of single devices hardly lead from one shape to another.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from netbench.placement.problem import Grid

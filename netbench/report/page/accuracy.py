@@ -3,8 +3,6 @@
 An error is relative: simulated over published, both means over the seeds, minus 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Each finding says what it rests on: `computed`, or `notes` if only the experimen
 show it. Numbers in the text are computed too, so a corrected CSV corrects the text.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """`results/case1.md` to `case5.md`: all times of one case, published, simulated and emulated."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +7,7 @@ import pandas as pd
 
 from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text, seconds_text, spread_text
-from netbench.report.page.accuracy import (
-    FAR,
-    absolute_and_mean_error,
-    far_columns,
-    far_markdown,
-)
+from netbench.report.page.accuracy import FAR, absolute_and_mean_error, far_columns, far_markdown
 from netbench.report.page.layouts import case_layouts_markdown
 from netbench.report.page.published import CASES, case_title, setting_name
 from netbench.report.page.published_tables import NOTABLE, efficiency_table, printed_times

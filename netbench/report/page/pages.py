@@ -1,7 +1,5 @@
 """All generated pages of `results/`, and the front page, `README.md`, which sums them up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

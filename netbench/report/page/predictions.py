@@ -1,7 +1,5 @@
 """`results/predictions.md`: simulated runs that have not been published, and transfers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The published tables of a case: times as printed, and efficiencies as printed and as means."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data-parallel scaling, simulated and published: a section of `results/predictions.md`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

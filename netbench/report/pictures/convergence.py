@@ -1,7 +1,5 @@
 """A picture of searches: the best result so far over the time of search."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

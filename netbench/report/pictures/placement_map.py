@@ -5,8 +5,6 @@ many devices, a circle shows the fractions of the groups, and an arrow the numbe
 go from one region to another.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -3,8 +3,6 @@
 Few regions are drawn as a map of circles and edges, many as two heat maps.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

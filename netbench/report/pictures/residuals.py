@@ -1,7 +1,5 @@
 """Simulated and emulated seconds over published ones, with their relative errors beneath."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Systems that are much slower than the fastest one have their own axis beneath it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Scalability over the number of replicas: simulated lines, published points, the ideal line."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pandas as pd

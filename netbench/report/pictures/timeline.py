@@ -1,7 +1,5 @@
 """A picture of an iteration: the activities and waits of ranks, as a whole and in a close-up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -10,8 +10,6 @@ message takes d + tau; broadcast and reduce forward small slices as they arrive.
 docs/collectives.md compares them with measurements.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

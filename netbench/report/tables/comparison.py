@@ -1,7 +1,5 @@
 """Iteration times of a run, pooled over seeds, beside published and predicted times."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

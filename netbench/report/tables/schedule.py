@@ -1,7 +1,5 @@
 """Tables of `netbench schedule`: one placement, or all schedulers side by side."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Throughput and scalability of models by name: a run beside the published figures, which are in
 `results/published/dp_scaling.csv`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from netbench.report.numbers import or_dash, percent_text, scaling_text, throughput_text

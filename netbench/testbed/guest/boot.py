@@ -4,8 +4,6 @@ User-Mode Linux is an ordinary process. Its root is the host's file system with 
 host's user. /proc, /sys, /dev, /dev/shm and /run are its own, so files made there stay inside.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -17,9 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from netbench.errors import TestbedError
 from netbench.testbed.lifetime import Scratch, tied
-from netbench.testbed.machine.capabilities import Capabilities
 
 EVENTS_DEVICE = "/dev/ttyS0"
 """The guest's first serial line: its output comes out of a pipe on the host."""
@@ -137,37 +133,6 @@ def write_init(path: Path, command: str) -> None:
     path.chmod(0o755)
 
 
-def run_in_guest(
-    machine: Capabilities,
-    argv: Sequence[str],
-    *,
-    virtual_time: bool = True,
-    memory_bytes: int = 2 << 30,
-    timeout_s: float = HANG_S,
-) -> tuple[int, str]:
-    """Run a command as root in a guest. Return its exit status and output, both streams.
-
-    timeout_s: wall seconds. Raises TestbedError if there is no kernel, or no end in time.
-    """
-    if machine.guest_kernel is None or machine.guest_tmpdir is None:
-        raise TestbedError("the guest kernel is not built; run: netbench kernel build")
-    with Scratch() as scratch:
-        init = scratch / "init"
-        line = f"{shlex.join(argv)} > {EVENTS_DEVICE} 2>&1"
-        write_init(init, f'{line}\necho "exit status $?" > {EVENTS_DEVICE}')
-        # Console and events go to one pipe: the console tells why a guest did not start.
-        command = boot_command(
-            machine.guest_kernel, init, memory_bytes, events=1, virtual_time=virtual_time
-        )
-        code, console = _run(command, machine.guest_tmpdir, timeout_s)
-    if code is None:
-        raise TestbedError(f"the guest did not end within {timeout_s:g} s:\n{console}")
-    output, mark, status = console.rpartition("exit status ")
-    if not mark:
-        raise TestbedError(f"the guest ended before its command did:\n{console[-2000:]}")
-    return int(status.split()[0]), output
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BootResult:
     """Result of a test boot.
@@ -191,7 +156,7 @@ def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
         init.chmod(0o755)
         command = boot_command(kernel, init, 256 << 20, events=1, virtual_time=virtual_time)
         start_s = time.monotonic()
-        code, console = _run(command, tmpdir, BOOT_TIMEOUT_S)
+        code, console = run_to_end(command, tmpdir, BOOT_TIMEOUT_S)
         wall_s = time.monotonic() - start_s
     for line in console.splitlines():
         if line.startswith(CHECKED):
@@ -200,7 +165,7 @@ def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
     return BootResult(error=_reason(code, console), wall_s=wall_s)
 
 
-def _run(command: Sequence[str], tmpdir: Path, timeout_s: float) -> tuple[int | None, str]:
+def run_to_end(command: Sequence[str], tmpdir: Path, timeout_s: float) -> tuple[int | None, str]:
     """Return the exit status (None: it was killed) and the console. The guest has ended then."""
     process = subprocess.Popen(
         command,

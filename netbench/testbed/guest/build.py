@@ -1,7 +1,5 @@
 """Build the guest kernel from Debian's kernel source package, in a given directory."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -7,8 +7,6 @@ the compiler: an upgrade of either does not invalidate a kernel that works. buil
 A directory appears by one rename, complete or not at all.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import hashlib

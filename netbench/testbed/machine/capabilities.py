@@ -1,7 +1,5 @@
 """Capabilities of this machine: read from it, or tried in private namespaces."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import mmap
 import os

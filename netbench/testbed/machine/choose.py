@@ -1,7 +1,5 @@
 """Choose the local testbed of a run, and give the reason."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

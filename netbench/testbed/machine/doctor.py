@@ -1,7 +1,5 @@
 """Report what a machine can do, and what to install for the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Debian packages: map commands to packages, find missing ones, install them if allowed."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

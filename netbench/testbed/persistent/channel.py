@@ -1,7 +1,5 @@
 """Lines to and from a command in a persistent network."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

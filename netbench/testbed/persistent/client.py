@@ -8,8 +8,6 @@ permissions.
     netbench net shell <-socket-> daemon <-lines-> session -> command in a node
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue
@@ -125,7 +123,7 @@ class PersistentNetwork:
         return connection
 
     @property
-    def nodes(self) -> tuple[PersistentNode, ...]:
+    def nodes(self) -> "tuple[PersistentNode, ...]":
         """The nodes, and after them the routers."""
         count = len(self.node_names) + num_routers(self.network)
         return tuple(PersistentNode(self, index) for index in range(count))

@@ -4,8 +4,6 @@ A line carries one command at a time. A client that asks for a command gets a fr
 command ends.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue
@@ -125,7 +123,7 @@ class Daemon:
 class Line(threading.Thread):
     """One line into the session. Output is passed on at once, input no faster than it is read."""
 
-    def __init__(self, stream: socket.socket, free: queue.SimpleQueue[Line]) -> None:
+    def __init__(self, stream: socket.socket, free: "queue.SimpleQueue[Line]") -> None:
         super().__init__(daemon=True)
         self._stream = stream
         self._free = free

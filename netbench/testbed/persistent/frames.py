@@ -5,8 +5,6 @@ The same frames cross the socket of a persistent network and the lines into its 
 cases between two processes of one user.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import select
@@ -111,7 +109,7 @@ class Frames:
         self._reader = FrameReader()
         self._received: deque[tuple[bytes, bytes]] = deque()
 
-    def __iter__(self) -> Frames:
+    def __iter__(self) -> "Frames":
         return self
 
     def __next__(self) -> tuple[bytes, bytes]:

@@ -6,8 +6,6 @@ After it the protocol is that of the agent's `replay`. When stdin ends, the proc
 step fails, the nodes are restored.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

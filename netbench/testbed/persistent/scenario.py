@@ -1,7 +1,5 @@
 """The persistent network of a scenario: find it, read it back, measure in it, read counters."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -7,8 +7,6 @@ The counterpart of `testbed.persistent.client`, started as `testbed.runs.local_s
     error      message
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import tty

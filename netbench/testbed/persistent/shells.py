@@ -4,8 +4,6 @@ A line is a byte stream into the session (a socket, or a serial line of the gues
 `frames`: a request, then input in one direction and output in the other, then the end.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

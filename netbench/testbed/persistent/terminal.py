@@ -1,7 +1,5 @@
 """The near end of a command in a persistent network: this process's terminal or pipes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

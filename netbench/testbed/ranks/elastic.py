@@ -6,8 +6,6 @@ spares the peers from having to agree. A rank whose process has ended is left ou
 iteration another one starts in its place and gets the parameters of the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from netbench.errors import TestbedError

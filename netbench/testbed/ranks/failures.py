@@ -1,7 +1,5 @@
 """Explain failures of ranks in one message: the cause, without secondary failures."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,6 @@ only bytes count there. A rank that computes for ever stops the virtual clock; o
 detect that (`controller.STALL_S`).
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

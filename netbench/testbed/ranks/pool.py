@@ -7,8 +7,6 @@ blocks: polling would keep virtual time from advancing.
 A rank that dies, reports an error or hangs ends the session with one message.
 """
 
-from __future__ import annotations
-
 import json
 import queue
 import threading

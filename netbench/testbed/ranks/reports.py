@@ -10,8 +10,6 @@ The kind of the first report of a run is used throughout: Megatron-DeepSpeed pri
 regular expression of the user's replaces them all.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ The script is started as `torchrun` would start it, on the node of its rank. It 
 its output is read (`reports`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import queue

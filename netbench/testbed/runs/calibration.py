@@ -1,7 +1,5 @@
 """Client of the process that measures a device of this machine (`trainers.calibrate`)."""
 
-from __future__ import annotations
-
 import json
 import queue
 import subprocess

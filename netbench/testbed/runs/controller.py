@@ -6,8 +6,6 @@ It is the only writer of the run's record file: finished iterations and reasons 
 are on disk whatever happens to a session. Sessions die with the controller.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import queue

@@ -6,8 +6,6 @@ Either way all of the session ends with the controller (`testbed.lifetime`). Its
 whole kernel vanish with its last process, and so does its scratch folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

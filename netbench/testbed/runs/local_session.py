@@ -11,8 +11,6 @@ line, come between two more:
 The controller (`testbed.runs.controller`) keeps the records; a session writes nothing else.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import subprocess

@@ -14,8 +14,6 @@ Everything about where the nodes are is behind `Testbed`. The events:
     drops      packets that full queues dropped since the last such event: the limits were too short
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Collection, Mapping

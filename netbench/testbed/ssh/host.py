@@ -1,7 +1,5 @@
 """A machine to reach over SSH."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +28,7 @@ class Host:
     use_agent: bool = True
     agent_socket: Path | None = None
     only_named: bool = False
-    jump: Host | None = None
+    jump: "Host | None" = None
     sudo: bool = True
     python: str = "python3"
     data_addresses: tuple[str, ...] = ()

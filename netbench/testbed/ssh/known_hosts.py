@@ -4,8 +4,6 @@ Format: sshd(8), SSH_KNOWN_HOSTS FILE FORMAT. Host certificates are not supporte
 an authority (`@cert-authority`) vouches for is unknown, and the error names the authority's line.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import fnmatch

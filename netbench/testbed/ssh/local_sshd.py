@@ -4,8 +4,6 @@ Keys are made for the run and thrown away with it. Host keys are checked against
 that is written here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -4,8 +4,6 @@ A host key is checked against known_hosts files and never accepted unseen. Every
 deadline, and every error names the host.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import struct

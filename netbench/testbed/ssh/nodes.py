@@ -5,8 +5,6 @@ stream while it waits for another. Nothing reaches a remote shell unquoted. Ever
 deadline, and every error names the host.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import shlex
@@ -59,7 +57,7 @@ class SshNode:
         self._is_root = is_root
 
     @property
-    def as_root(self) -> SshNode:
+    def as_root(self) -> "SshNode":
         """The host as root reaches it: through `sudo -n`, unless the login user is root."""
         return SshNode(self._host, self._link, self._connect_timeout_s, is_root=True)
 
@@ -77,7 +75,7 @@ class SshNode:
             self._check_sudo(sudo)
         return completed
 
-    def open(self, argv: Sequence[str]) -> SshChannel:
+    def open(self, argv: Sequence[str]) -> "SshChannel":
         """Start a command that stays: lines to its stdin, lines from its stdout."""
         return SshChannel(self._start([*self._sudo(), *argv]), self._host.name)
 

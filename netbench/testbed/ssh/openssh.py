@@ -4,8 +4,6 @@ The OpenSSH config is not parsed here: Include, Match, tokens and precedence dif
 versions.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

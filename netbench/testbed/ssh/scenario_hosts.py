@@ -1,7 +1,5 @@
 """Hosts of an inventory that play the nodes of a scenario: host i is node i."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ in front of other data of its node. The arithmetic is real. All members of a gro
 function with tensors of the same length and the same `num_slices`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,14 +55,14 @@ class Group:
     ahead: int | None = None
 
     @classmethod
-    def of(cls, world: World, members: Sequence[int], ahead: int | None = None) -> Group:
+    def of(cls, world: World, members: Sequence[int], ahead: int | None = None) -> "Group":
         """Return the group of these processes, of which this process is one."""
         return cls(world, tuple(members), tuple(members).index(world.rank), ahead)
 
     @classmethod
     def buffered(
         cls, world: World, members: Sequence[int], plan: Plan, slice_bytes: float
-    ) -> Group:
+    ) -> "Group":
         """Return a group whose slices run ahead as far as the buffers reach.
 
         slice_bytes: size of a slice, unscaled.
@@ -83,7 +81,7 @@ class Group:
         around = {self.members[self.index - 1], self.members[(self.index + 1) % self.size]}
         return around - {self.world.rank}
 
-    def backwards(self) -> Group:
+    def backwards(self) -> "Group":
         """Return the group with its members in reverse order."""
         return replace(self, members=self.members[::-1], index=self.size - 1 - self.index)
 

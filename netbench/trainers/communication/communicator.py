@@ -19,8 +19,6 @@ How, with real bytes
   message of its own rank, which, scaled down, fills the link in one piece.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable

@@ -3,8 +3,6 @@
 All functions are pure. Sizes are at full scale.
 """
 
-from __future__ import annotations
-
 import math
 
 from netbench.plan.model import Plan

@@ -5,8 +5,6 @@ process ends, its kernel closes its connections, so the others notice at once. T
 peer that hangs; the controller watches for those.
 """
 
-from __future__ import annotations
-
 import selectors
 import socket
 import struct

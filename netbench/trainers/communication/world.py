@@ -3,8 +3,6 @@
 A plan's logical rank r runs on process `placement[r]`, so one world serves every placement.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from datetime import timedelta
@@ -55,7 +53,7 @@ class World:
         store: str,
         serve_store: bool,
         address: str = LOOPBACK,
-    ) -> World:
+    ) -> "World":
         """Rendezvous with all other processes at `store` ("address:port")."""
         # torch reads this when it creates the gloo device.
         os.environ["GLOO_SOCKET_IFNAME"] = interface

@@ -5,8 +5,6 @@ Source of the architecture: GPT-2 (Radford et al. 2019): pre-norm, GELU, learned
 has its own weights.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -19,13 +19,7 @@ from netbench.errors import PlanError
 from netbench.plan.model import Plan
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.real import Batches, RealStage
-from netbench.workload.models import (
-    IMAGE_CLASSES,
-    IMAGE_SIDE,
-    SENTENCE_CLASSES,
-    VOCABULARY,
-    WORDS,
-)
+from netbench.workload.models import IMAGE_CLASSES, IMAGE_SIDE, SENTENCE_CLASSES, VOCABULARY, WORDS
 
 if TYPE_CHECKING:
     from netbench.trainers.layers.stage import StageRole

@@ -6,8 +6,6 @@ across. A CPU has no streams: what goes on beside the computation does so in thr
 communicator that NCCL would have.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,7 +46,7 @@ class Mesh:
     device_mesh: DeviceMesh
 
     @classmethod
-    def of(cls, world: World, placement: Sequence[int], shard_ranks: int = 0) -> Mesh:
+    def of(cls, world: World, placement: Sequence[int], shard_ranks: int = 0) -> "Mesh":
         """Form groups of `shard_ranks` neighbours in the order of ranks; 0 = one group."""
         size = shard_ranks or len(placement)
         group, index = divmod(tuple(placement).index(world.rank), size)
@@ -100,7 +98,7 @@ class Collectives:
         self._scatter: Future[None] | None = None
         self._reductions: list[Future[None]] = []
 
-    def all_gather(self, tensor: torch.Tensor) -> Pending:
+    def all_gather(self, tensor: torch.Tensor) -> "Pending":
         """Fill in the other members' parts of `tensor`."""
         chunks = self._mesh.chunks(tensor)
         with self._waiting():

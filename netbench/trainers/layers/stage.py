@@ -4,8 +4,6 @@ A boundary tensor is an activation, or its gradient, of one micro-batch in the p
 sent as 1-D uint8: (boundary_bytes,).
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol

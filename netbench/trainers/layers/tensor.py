@@ -8,8 +8,6 @@ and every all-reduce is a reduce-scatter and an all-gather.
 Sources: Megatron-LM (Shoeybi et al. 2019), section 3; Korthikanti et al. 2022, section 4.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Virtual devices: computing is sleeping for the time the plan gives."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Payloads are float32 and rounded up to a whole element per rank.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -89,8 +87,7 @@ def _p2p(rank: Benchmark) -> Phases:
 def _central_ps(rank: Benchmark) -> Phases:
     """Rank 0 is the server: it sums the gradients and hands out the parameters."""
     return _timed(
-        reduce_s=lambda: dist.reduce(rank.full, 0),
-        broadcast_s=lambda: dist.broadcast(rank.full, 0),
+        reduce_s=lambda: dist.reduce(rank.full, 0), broadcast_s=lambda: dist.broadcast(rank.full, 0)
     )
 
 

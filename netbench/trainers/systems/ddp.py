@@ -15,8 +15,6 @@ Every replica computes its term of the mean loss over the batch, so gradients ar
 averaged. Running statistics of normalisations stay each replica's own (`broadcast_buffers=False`).
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

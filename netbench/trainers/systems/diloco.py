@@ -11,8 +11,6 @@ The state of the outer step is on the CPU, in fp32 or more; a virtual device spe
 The average is an all-reduce in a ring, as NCCL's.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 
@@ -56,10 +54,7 @@ class DilocoRank:
         self._replicas = Group.buffered(world, plan.placement, plan, cost.gradient_bytes / messages)
         dtype = gradient_dtype(plan)
         part = StageRole(
-            index=0,
-            replica=self._replicas.index,
-            gradient_dtype=dtype,
-            gradient_messages=messages,
+            index=0, replica=self._replicas.index, gradient_dtype=dtype, gradient_messages=messages
         )
         self._stage = build_stage(plan, part)
         self._start = self._stage.parameters.to("cpu", dtype, copy=True)

@@ -10,8 +10,6 @@ The release has no 1F1B, which needs no barriers, no all-reduce of gradients, an
 over the ranks of a stage.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
@@ -68,11 +66,7 @@ class DtfmRank:
         phases = build_programs(plan.schedule, pp, plan.num_micro_batches, one_thread=True)
         self._programs = [programs[stage] for programs in phases]
         self._pipeline = PipelineRank(
-            world,
-            plan,
-            pipeline_of(plan, rank),
-            [self._stage],
-            self._programs * plan.num_rounds,
+            world, plan, pipeline_of(plan, rank), [self._stage], self._programs * plan.num_rounds
         )
         self._barrier = Barrier(Group.of(world, placement))
 

@@ -19,8 +19,6 @@ peers take the same result, where Hivemind's keep rounding errors), peers at dif
 relays.
 """
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ for before the rank computes again, as in `forward_backward_pipelining_without_i
 modelled: the all-reduce of tied embeddings between the first and the last stage.
 """
 
-from __future__ import annotations
-
 import time
 
 from netbench.plan.model import Plan

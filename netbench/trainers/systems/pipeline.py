@@ -5,8 +5,6 @@ system continues only when an exchange is done, which takes at least as long as 
 largest message between a GPU and the sockets.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The trainers of the training systems. One is built per plan on every rank, and run often."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable

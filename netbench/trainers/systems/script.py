@@ -16,8 +16,6 @@ answers:
 The script, and every process in its session, ends with the channel.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -5,8 +5,6 @@ sleeps in the rank's main thread. Each communicator has a thread, in which its c
 one another: those among the ranks that share a copy of the model, and those across copies.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor

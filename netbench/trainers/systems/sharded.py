@@ -9,8 +9,6 @@ Gradients are reduce-scattered in every micro-step, and summed where they are sc
 they are summed over the groups once, in the last micro-step.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar

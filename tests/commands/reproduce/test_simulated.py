@@ -11,13 +11,7 @@ import pytest
 
 from netbench.cli import run
 from netbench.commands.reproduce import simulated
-from netbench.commands.reproduce.simulated import (
-    Task,
-    Transfer,
-    rows_of,
-    simulate_tasks,
-    tasks_of,
-)
+from netbench.commands.reproduce.simulated import Task, Transfer, rows_of, simulate_tasks, tasks_of
 from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.model import Plan
 from netbench.report.page.simulated import COLUMNS, TRANSFERS, differences, table_path, table_text

@@ -91,10 +91,7 @@ def test_the_best_placement_is_kept_and_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("schedulers", "message"),
-    [
-        ("identity,dftm", "did you mean dtfm"),
-        ("identity,identity", '"identity" is given twice'),
-    ],
+    [("identity,dftm", "did you mean dtfm"), ("identity,identity", '"identity" is given twice')],
 )
 def test_schedulers_are_checked_before_any_searches(
     schedulers: str, message: str, tmp_path: Path, capsys: CaptureFixture

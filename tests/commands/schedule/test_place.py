@@ -73,10 +73,7 @@ def test_a_listed_placement_that_does_not_fit_is_marked(
 
 def test_equal_numbers_of_candidates_give_equal_files(tmp_path: Path) -> None:
     """Two searches with the same number of candidates differ only in their duration."""
-    scenario, files = (
-        four_nodes.write(tmp_path),
-        [tmp_path / "a.json", tmp_path / "b.json"],
-    )
+    scenario, files = (four_nodes.write(tmp_path), [tmp_path / "a.json", tmp_path / "b.json"])
     texts = []
     for file in files:
         assert run(["schedule", scenario, *SEARCH, "--seed", "3", "-o", str(file)]) == 0

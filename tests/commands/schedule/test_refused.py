@@ -52,12 +52,7 @@ def changed(tmp_path: Path, old: str, new: str) -> str:
         ),
         (GARAGE, GARAGE, ("--evaluations", "0"), "0 is not in the range 1<=x<=1000000"),
         (GARAGE, GARAGE, ("--seed", "4294967296"), "is not in the range 0<=x<=4294967295"),
-        (
-            GARAGE,
-            GARAGE,
-            ("-o", "a.png", "--plot", "./a.png"),
-            "a.png; choose different paths",
-        ),
+        (GARAGE, GARAGE, ("-o", "a.png", "--plot", "./a.png"), "a.png; choose different paths"),
     ],
 )
 def test_an_impossible_request_is_one_message(

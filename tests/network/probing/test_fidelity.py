@@ -7,26 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fidelity_page import write_cells
 from netbench.errors import RecordError
-from netbench.network.probing.fidelity import (
-    FidelityCell,
-    cells_path,
-    fidelity_warning,
-    read_cells,
-    write_cells,
-)
+from netbench.network.probing.fidelity import FidelityCell, cells_path, fidelity_warning, read_cells
 
 GOOD = FidelityCell(
     testbed="guest-real", busy=False, cores=2, num_flows=4, bandwidth_bps=1e9, one_way_delay_s=0.05,
     goodput_ratio=0.97, fastest_ratio=1.01, one_way_error_s=0.0002, rtt_error_s=0.0003,
 )  # fmt: skip
 BAD = replace(GOOD, num_flows=16, goodput_ratio=0.4)
-ASKED = {
-    "testbed": "guest-real",
-    "num_flows": 4,
-    "bandwidth_bps": 1e9,
-    "one_way_delay_s": 0.05,
-}
+ASKED = {"testbed": "guest-real", "num_flows": 4, "bandwidth_bps": 1e9, "one_way_delay_s": 0.05}
 
 
 def test_what_is_written_reads_back_sorted(tmp_path: Path) -> None:

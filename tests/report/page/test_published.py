@@ -88,8 +88,7 @@ def test_every_printed_efficiency_is_reproduced_to_its_last_digit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "at_least"),
-    [(always_the_mean, 128), (always_2022, 17), (always_the_best, 119)],
+    ("estimator", "at_least"), [(always_the_mean, 128), (always_2022, 17), (always_the_best, 119)]
 )
 def test_no_other_estimator_reproduces_the_tables(estimator: Estimator, at_least: int) -> None:
     """One estimator for all columns misses many cells: the comparison can fail."""
@@ -132,8 +131,7 @@ def test_a_sample_is_the_published_times_of_one_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [("mine", "zero3", 24, 1024), ("case3", "ddp", 24, 1024), ("case3", "zero3", 6, 1024)],
+    "key", [("mine", "zero3", 24, 1024), ("case3", "ddp", 24, 1024), ("case3", "zero3", 6, 1024)]
 )
 def test_unpublished_settings_have_no_sample(key: tuple[str, str, int, int]) -> None:
     """An unknown scenario, variant or setting is not an error."""

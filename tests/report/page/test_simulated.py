@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netbench.commands.reproduce.simulated import (
-    TableRow,
-    rows_of,
-    simulate_tasks,
-    tasks_of,
-)
+from netbench.commands.reproduce.simulated import TableRow, rows_of, simulate_tasks, tasks_of
 from netbench.errors import RecordError
 from netbench.report.page.simulated import (
     COLUMNS,

@@ -9,10 +9,7 @@ from rich.console import Console
 
 from netbench.report.tables.grid import Grid, csv_text, markdown, rich_table
 
-GRID = Grid(
-    head=("Setting", "published s"),
-    rows=(("L24 B1024", "18.87 ±0.21"), ('a "b", c', "9")),
-)
+GRID = Grid(head=("Setting", "published s"), rows=(("L24 B1024", "18.87 ±0.21"), ('a "b", c', "9")))
 
 
 def test_markdown_aligns_labels_left_and_figures_right() -> None:

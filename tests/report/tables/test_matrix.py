@@ -12,11 +12,7 @@ import pytest
 from netbench.errors import UsageError
 from netbench.report.pictures.style import save_picture
 from netbench.report.tables.grid import csv_text, markdown
-from netbench.report.tables.matrix import (
-    matrix_figure,
-    matrix_frame,
-    matrix_grid,
-)
+from netbench.report.tables.matrix import matrix_figure, matrix_frame, matrix_grid
 from netbench.scenario import load_scenario
 from tests.networks import ROUGH, two_regions
 from tests.report.verifications import verification

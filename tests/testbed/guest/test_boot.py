@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netbench.testbed.guest import boot as module
+from benchmarks.guest import run_in_guest
 from netbench.testbed.guest.boot import boot_check
 from netbench.testbed.machine.capabilities import probe_machine
 
@@ -41,7 +41,7 @@ def test_a_file_that_cannot_be_executed_is_an_error_and_no_traceback(tmp_path: P
 
 def test_a_kernel_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It and what it started; the wait has an end."""
-    monkeypatch.setattr(module, "BOOT_TIMEOUT_S", 0.4)
+    monkeypatch.setattr("netbench.testbed.guest.boot.BOOT_TIMEOUT_S", 0.4)
     result = boot_check(script(tmp_path, "echo hm; sleep 600"), tmp_path, virtual_time=True)
     assert result.error == "no answer in 0 s; last line: hm"
 
@@ -60,7 +60,7 @@ def test_a_guest_needs_no_home_and_leaves_nothing_there(
     monkeypatch.delenv("HOME")
     if home is not None:
         monkeypatch.setenv("HOME", home)
-    assert module.run_in_guest(machine, ["true"])[0] == 0
+    assert run_in_guest(machine, ["true"])[0] == 0
     monkeypatch.undo()
     assert set(Path.home().glob(".uml/*")) == left
     assert list(temporary.iterdir()) == []

@@ -54,11 +54,7 @@ def test_root_installs_and_is_told_the_command(
     said: list[str] = []
     install(["bc"], purpose="testing", say=said.append)
     assert said[0] == ("testing needs packages: apt-get install -y --no-install-recommends bc")
-    assert [line.split()[-1] for line in apt_log.read_text().splitlines()] == [
-        "bc",
-        "update",
-        "bc",
-    ]
+    assert [line.split()[-1] for line in apt_log.read_text().splitlines()] == ["bc", "update", "bc"]
 
 
 def test_nothing_missing_runs_nothing(apt_log: Path) -> None:

@@ -161,9 +161,7 @@ def test_those_who_lost_a_peer_are_not_the_cause() -> None:
     )
 
 
-def test_a_rank_that_is_gone_when_an_order_comes_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rank_that_is_gone_when_an_order_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed send reports nothing; the end of its channel does."""
     pool, testbed = started_pool(obedient)
 

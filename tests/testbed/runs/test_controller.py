@@ -20,11 +20,7 @@ from netbench.records import Environment, Record, Run, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.systems.ddp import Ddp
 from netbench.testbed.runs import controller as local
-from netbench.testbed.runs.controller import (
-    SessionSetup,
-    check_emulable,
-    run_plans,
-)
+from netbench.testbed.runs.controller import SessionSetup, check_emulable, run_plans
 from netbench.testing.nodes import LAPTOP
 
 Event = dict[str, Any]
@@ -294,10 +290,7 @@ def test_silence_is_reported_with_the_console(
     said = r"(?s)no sign of life.*session 1 after iteration 0 of dtfm-scheduled.*Kernel panic"
     with pytest.raises(TestbedError, match=said):
         run(
-            plans[:1],
-            tmp_path,
-            monkeypatch,
-            lambda job: [HELLO, iteration(plan_hash(plans[0]), 0)],
+            plans[:1], tmp_path, monkeypatch, lambda job: [HELLO, iteration(plan_hash(plans[0]), 0)]
         )
 
 

@@ -18,10 +18,7 @@ pytestmark = pytest.mark.ssh
 def test_a_rank_that_fails_says_why_once(tmp_path: Path) -> None:
     """The end of its stderr is the last message, in the form of a rank's own errors."""
     script = 'echo \'{"event": "ready"}\'; for i in 1 2 3 4; do echo line $i >&2; done; exit 1'
-    with (
-        Sshd(tmp_path / "sshd") as server,
-        Hosts([server.host()], [server.known_hosts]) as hosts,
-    ):
+    with Sshd(tmp_path / "sshd") as server, Hosts([server.host()], [server.known_hosts]) as hosts:
         failing = RankChannel(hosts[0].open(["sh", "-c", script]))
         assert json.loads(failing.receive() or "") == {"event": "ready"}
         last = json.loads(failing.receive() or "")
@@ -38,10 +35,7 @@ def test_a_rank_that_writes_much_to_stderr_is_not_blocked(tmp_path: Path) -> Non
     """
     noise = f"head -c {3 << 20} /dev/zero | tr '\\0' x >&2"
     script = f"{noise}; echo '{{}}'; read line; {noise}; echo >&2; echo the end >&2; exit 1"
-    with (
-        Sshd(tmp_path / "sshd") as server,
-        Hosts([server.host()], [server.known_hosts]) as hosts,
-    ):
+    with Sshd(tmp_path / "sshd") as server, Hosts([server.host()], [server.known_hosts]) as hosts:
         channel = hosts[0].open(["sh", "-c", script])
         assert channel.receive(timeout_s=30.0) == "{}"
         rank = RankChannel(channel)

@@ -169,9 +169,7 @@ def test_gradients_are_sent_once_whatever_the_number_of_micro_batches(
     assert found == [share * GRADIENT_BYTES for share in sent]
 
 
-def test_scaled_down_a_message_is_shortened_by_what_gloo_adds(
-    plan_of: Callable[..., Plan],
-) -> None:
+def test_scaled_down_a_message_is_shortened_by_what_gloo_adds(plan_of: Callable[..., Plan]) -> None:
     """Two messages for a bucket and rank, one to reduce and one to gather, 162 bytes less each."""
     plan = ddp_plan(plan_of, scale=4.0, forward_s=0.0)
     sent = 6 * (BUCKET_BYTES // 4 - 2 * 162)

@@ -54,10 +54,7 @@ def test_updates_of_one_node_share_its_cpu(
 
 @pytest.mark.parametrize(("data_parallel", "share"), [("ring", 1.0), ("sharded-ps", 0.5)])
 def test_without_a_central_server_all_ranks_update_on_the_cpu_of_their_node(
-    start_ranks: Callable[[int], Any],
-    plan_of: Callable[..., Any],
-    data_parallel: str,
-    share: float,
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any], data_parallel: str, share: float
 ) -> None:
     """All of the parameters, or a share each of the two pipelines; two ranks of a node at once."""
     ranks = start_ranks(4)

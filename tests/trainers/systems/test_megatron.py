@@ -51,8 +51,7 @@ def test_an_exchange_lasts_at_least_as_long_as_its_copies(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "num_chunks", "bubble"),
-    [("interleaved", 2, 1 / 2), ("zero-bubble", 1, 3 / 4)],
+    ("schedule", "num_chunks", "bubble"), [("interleaved", 2, 1 / 2), ("zero-bubble", 1, 3 / 4)]
 )
 def test_other_schedules_last_at_least_what_is_left_of_the_bubble(
     start_ranks: Callable[[int], Any],

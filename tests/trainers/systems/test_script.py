@@ -94,10 +94,7 @@ def test_a_script_is_asked_to_end_before_it_is_killed(rank: Rank) -> None:
     )
     assert rank.receive()["text"] == "ready"
     rank.send(op="stop")
-    assert rank.rest() == [
-        {"event": "output", "text": "saved"},
-        {"event": "ended", "status": 0},
-    ]
+    assert rank.rest() == [{"event": "output", "text": "saved"}, {"event": "ended", "status": 0}]
 
 
 def close_input(rank: Rank) -> None:

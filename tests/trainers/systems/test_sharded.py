@@ -252,12 +252,7 @@ def test_the_next_unit_comes_while_one_computes(plan_of: Callable[..., Any]) -> 
     """A device that goes on computing until the next unit is there, and the gradients of the one
     before are away, gets to the end of both passes."""
     plan = sharded_plan(
-        plan_of,
-        (0, 1),
-        system="fsdp",
-        units=(1,) * 4,
-        num_micro_batches=1,
-        prefetch_units=1,
+        plan_of, (0, 1), system="fsdp", units=(1,) * 4, num_micro_batches=1, prefetch_units=1
     )
     came = on_processes(2, _come_while_computing, plan, world_type=SlowWorld)
     assert came == [[True] * (4 + 4 + 1)] * 2  # passes of units, and the update

@@ -1,0 +1,40 @@
+"""Commands in a guest kernel, for benchmarks and tests."""
+
+import shlex
+from collections.abc import Sequence
+
+from netbench.errors import TestbedError
+from netbench.testbed.guest.boot import EVENTS_DEVICE, HANG_S, boot_command, run_to_end, write_init
+from netbench.testbed.lifetime import Scratch
+from netbench.testbed.machine.capabilities import Capabilities
+
+
+def run_in_guest(
+    machine: Capabilities,
+    argv: Sequence[str],
+    *,
+    virtual_time: bool = True,
+    memory_bytes: int = 2 << 30,
+    timeout_s: float = HANG_S,
+) -> tuple[int, str]:
+    """Run a command as root in a guest. Return its exit status and output, both streams.
+
+    timeout_s: wall seconds. Raises TestbedError if there is no kernel, or no end in time.
+    """
+    if machine.guest_kernel is None or machine.guest_tmpdir is None:
+        raise TestbedError("the guest kernel is not built; run: netbench kernel build")
+    with Scratch() as scratch:
+        init = scratch / "init"
+        line = f"{shlex.join(argv)} > {EVENTS_DEVICE} 2>&1"
+        write_init(init, f'{line}\necho "exit status $?" > {EVENTS_DEVICE}')
+        # Console and events go to one pipe: the console tells why a guest did not start.
+        command = boot_command(
+            machine.guest_kernel, init, memory_bytes, events=1, virtual_time=virtual_time
+        )
+        code, console = run_to_end(command, machine.guest_tmpdir, timeout_s)
+    if code is None:
+        raise TestbedError(f"the guest did not end within {timeout_s:g} s:\n{console}")
+    output, mark, status = console.rpartition("exit status ")
+    if not mark:
+        raise TestbedError(f"the guest ended before its command did:\n{console[-2000:]}")
+    return int(status.split()[0]), output
