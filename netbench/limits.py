@@ -69,9 +69,14 @@ def memory_limit_bytes() -> float:
             return parse_bytes(given) / _num_processes
         except ValueError as error:
             raise UsageError(f"{MEMORY_VARIABLE}: {error}") from None
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+    return available_memory_bytes() / _num_processes
+
+
+def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float:
+    """Return `MemAvailable` of /proc/meminfo, bytes, or infinity if the file lacks it."""
+    for line in meminfo.read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024 / _num_processes
+            return int(line.split()[1]) * 1024
     return math.inf
 
 

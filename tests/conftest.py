@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -42,21 +41,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items
     }
     items.sort(key=lambda item: place[item.path])
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Keep a guest on one core where tests run side by side. Its kernel and its processes take
-    turns thousands of times a second, and waking the other core each time costs more."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    if not worker or item.get_closest_marker("guest") is None:
-        return (yield)
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(cores)[int(worker) % len(cores)]})
-    try:
-        return (yield)
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Output of commands: consoles and shared lines, tables, and files, checked before any work."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Container, Sequence
@@ -36,7 +34,7 @@ def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, markup=False)
 
 
-def heading(scenario: Scenario) -> Text:
+def heading(scenario: "Scenario") -> Text:
     """Name and title of a scenario."""
     return Text.assemble((scenario.name, "bold"), f": {scenario.title}" if scenario.title else "")
 
@@ -46,7 +44,7 @@ def print_warning(console: Console, subject: str, warning: str) -> None:
     console.print(Text.assemble((subject, "yellow"), f": {warning}"), soft_wrap=True)
 
 
-def print_verdict(console: Console, run: Run) -> int:
+def print_verdict(console: Console, run: "Run") -> int:
     """Print why a run is not trustworthy, if it is not; return the exit code of its command."""
     for reason in run.reasons:
         alarm = Text.assemble(("not trustworthy", "bold red"), f": {reason}")
@@ -54,7 +52,7 @@ def print_verdict(console: Console, run: Run) -> int:
     return exit_code(run)
 
 
-def exit_code(run: Run) -> int:
+def exit_code(run: "Run") -> int:
     """Return the exit code of a command that made `run`."""
     return EXIT_NOT_TRUSTWORTHY if run.reasons else 0
 

@@ -4,8 +4,6 @@ A grid, (dp * tp, pp), is the device of every lane and stage. Lane l is tensor-p
 l % tp of pipeline l // tp, as in the rows of `systems.rank_lanes`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,10 +88,10 @@ class Problem:
     ranks: Grid
     objective: Objective
     stage_layers: tuple[int, ...] = ()
-    with_layers: Callable[[tuple[int, ...]], Problem] | None = None
+    with_layers: "Callable[[tuple[int, ...]], Problem] | None" = None
     forward_fraction: float = 0.25
     sharing: str = "pair"
-    floors: Floors | None = None
+    floors: "Floors | None" = None
 
     @property
     def num_devices(self) -> int:

@@ -1,7 +1,7 @@
 """Refuse settings that do not make a plan on any network."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from netbench.errors import PlanError, nearest
@@ -98,6 +98,28 @@ def check_stage_layers(stage_layers: Sequence[int], depth: int, layers: int) -> 
             f"stages of {', '.join(map(str, stage_layers))} layers: expected "
             f"{counted(depth, 'stage')} of at least one layer each that add up to {layers}"
         )
+
+
+def micro_batch_warnings(plans: Iterable[Plan], asked: Iterable[int]) -> tuple[str, ...]:
+    """Name the micro-batches asked for that a system replaced by its own choice, per variant."""
+    found: dict[str, set[int]] = {}
+    for plan in plans:
+        found.setdefault(plan.variant, set()).add(plan.workload.micro_batch)
+    return tuple(
+        f"{variant} chooses its own size: {_listed(sizes)} sequences, not {_listed(missing)}"
+        for variant, sizes in found.items()
+        if (missing := set(asked) - sizes)
+    )
+
+
+def check_micro_batch(plan: Plan, asked: int | None) -> None:
+    """Raise PlanError if the system replaced the micro-batch asked for, if any, by its own."""
+    for warning in micro_batch_warnings([plan], () if asked is None else (asked,)):
+        raise PlanError(f"micro-batch: {warning}")
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def check_chunks(

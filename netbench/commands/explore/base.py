@@ -15,6 +15,7 @@ from netbench.commands.options import (
     split_names,
 )
 from netbench.plan.build import build_plan
+from netbench.plan.checks import check_micro_batch
 from netbench.plan.model import Plan
 from netbench.plan.what_if import LINKS, changed_links, check_links, default_links
 from netbench.scenario import Scenario, load_scenario
@@ -38,17 +39,24 @@ Command = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """Systems in one setting of a scenario, and the links that vary."""
+    """Systems in one setting of a scenario, and the links that vary.
+
+    micro_batch: the size that every system must have, if one was asked for.
+    """
 
     scenario: Scenario
     systems: tuple[str, ...]
     setting: Setting
     links: str
+    micro_batch: int | None = None
 
     def plan(self, system: str, **sizes: Any) -> Plan:
-        """Plan of one iteration at full size. sizes: layers, batch, micro_batch to replace."""
+        """Plan one iteration at full size. sizes: layers, batch, micro_batch to replace. Raises
+        PlanError also if the system chooses another micro-batch."""
         setting = dataclasses.replace(self.setting, **sizes)
-        return build_plan(self.scenario, system, setting)
+        plan = build_plan(self.scenario, system, setting)
+        check_micro_batch(plan, sizes.get("micro_batch", self.micro_batch))
+        return plan
 
     def describe(self, varied: Mapping[str, bool] = NOTHING) -> str:
         """Describe what all points share. varied: name of each variable -> whether by factors."""
@@ -105,6 +113,7 @@ def base_options(function: Command) -> Command:
             systems=split_names(systems) or sweep.default_variants,
             setting=sweep.first_setting(**asked),
             links=links or default_links(found.network),
+            micro_batch=asked["micro_batch"],
         )
         check_links(found.network, base.links)
         return function(base, **others)

@@ -31,6 +31,7 @@ from netbench.commands.run.simulation import plot_simulation, warn_of_impairment
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.files import read_text
 from netbench.plan.build import build_plan
+from netbench.plan.checks import check_micro_batch
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
@@ -108,6 +109,7 @@ def command(
         setting = scenario.sweep.first_setting(**asked)
         plan = build_plan(scenario, system or scenario.sweep.default_variants[0], setting)
         warnings = memory_warnings(plan, scenario)
+        check_micro_batch(plan, asked["micro_batch"])
     elif {system, *asked.values()} != {None}:
         raise UsageError(
             f"{what} is a plan, which fixes all settings; leave out --system, --layers, --batch, "

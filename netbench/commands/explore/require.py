@@ -1,7 +1,5 @@
 """`netbench require SCENARIO --efficiency 0.8`: find the worst network that is good enough."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -73,7 +71,7 @@ class Requirement:
     pflop: float
     ideal_s: float
     now_s: float
-    limits: tuple[Limit, ...]
+    limits: "tuple[Limit, ...]"
     memory: str = ""
 
     @property
@@ -234,7 +232,7 @@ def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, .
     return Grid(head=head, rows=tuple(rows))
 
 
-def _limit_text(limit: Limit, quantity: SearchedQuantity) -> str:
+def _limit_text(limit: "Limit", quantity: SearchedQuantity) -> str:
     if limit.value is None:
         return "none"
     if limit.unbounded:

@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from netbench.commands.options import FILE, NUMBERS, aliased_option
-from netbench.commands.output import check_writable, exit_code, results_option, wide_console
+from netbench.commands.output import (
+    check_writable,
+    exit_code,
+    print_warning,
+    results_option,
+    wide_console,
+)
 from netbench.commands.run.execution import execute
 from netbench.commands.run.placed import check_placements, is_file, place_plans
 from netbench.commands.run.selection import Selection, check_script
@@ -19,7 +25,7 @@ from netbench.commands.schedule.request import Limits, limit_options
 from netbench.errors import UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.build import at_scale
-from netbench.plan.checks import check_data
+from netbench.plan.checks import check_data, micro_batch_warnings
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.serial import plan_from_json
@@ -183,13 +189,17 @@ def command(
         plans = _recorded_plans(resumed, simulated)
     for plan in plans:
         check_data(plan)
+    console = wide_console()
+    for warning in micro_batch_warnings(plans, selection.micro_batch or ()):
+        print_warning(console, "micro-batch", warning)
+    if selection.whole_sweep and any(selection.sizes):
+        print_warning(console, "--all", "of the sweep, only what the other options choose")
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
         return 0
     if resumed is not None and not foreign_command:
         _check_owner(resumed, plans)
-    console = wide_console()
     path = execute(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
     run = read_run(path)
     console.print(render_run(run))
@@ -260,7 +270,6 @@ def _placed(
             "--systems selects what schedulers place, but a file names its system; leave out "
             f"--systems, or write --placement default,{','.join(placements)}"
         )
-    sizes = (selection.layers, selection.batch, selection.micro_batch, selection.networks)
     return place_plans(
         wide_console(),
         scenario,
@@ -268,7 +277,7 @@ def _placed(
         placements,
         seeds=selection.seeds or scenario.sweep.default_seeds[:1],
         limits=limits,
-        every_setting=any(sizes) or selection.whole_sweep,
+        every_setting=any(selection.sizes) or selection.whole_sweep,
         scale=1.0 if simulated else selection.scale,
     )
 

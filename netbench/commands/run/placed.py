@@ -1,7 +1,5 @@
 """`netbench run --placement`: place plans by a scheduler, by a file, or as their variants say."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -177,7 +175,7 @@ def _searched(
     return list(found.values())
 
 
-def _placed_text(placed: Placed, system: str) -> str:
+def _placed_text(placed: "Placed", system: str) -> str:
     request, setting = placed.request, placed.request.setting
     network = f" on {setting.network}" if setting.network else ""
     return (
@@ -192,7 +190,7 @@ def _setting(plan: Plan) -> tuple[object, ...]:
     return plan.network_name, workload.layers, workload.batch, workload.micro_batch
 
 
-def _request(scenario: Scenario, plan: Plan) -> Request:
+def _request(scenario: Scenario, plan: Plan) -> "Request":
     from netbench.placement.plan_problem import Request
 
     setting = Setting(

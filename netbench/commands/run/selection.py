@@ -43,6 +43,11 @@ class Selection:
     iteration_regex: str | None
 
     @property
+    def sizes(self) -> tuple[object, ...]:
+        """Return what was asked for of layers, batches, micro-batches and networks."""
+        return self.layers, self.batch, self.micro_batch, self.networks
+
+    @property
     def selects(self) -> bool:
         """Return true if any option but the number of iterations was given."""
         given = dataclasses.asdict(self)

@@ -1,7 +1,5 @@
 """`netbench run --testbed sim`: simulate the plans instead of running them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -113,7 +111,7 @@ def write_pictures(
             console.print(f"{kind} of {plan_name(plan)}: {path}", soft_wrap=True)
 
 
-def plot_simulation(simulation: Simulation, path: Path) -> None:
+def plot_simulation(simulation: "Simulation", path: Path) -> None:
     """Draw an iteration's timeline to `path`. Raises UsageError if that fails."""
     from netbench.explain.activity import activity
     from netbench.explain.breakdown import timelines

@@ -1,7 +1,5 @@
 """Options that the commands of `netbench schedule` share: plan to place, search budget, output."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +56,7 @@ class Limits:
     evaluations: int | None = None
     interrupted: Interrupted = never
 
-    def budget(self) -> Budget:
+    def budget(self) -> "Budget":
         """Budget of a search that begins now, without progress.
 
         A number of candidates replaces the time limit, so that every machine finds the same.
@@ -90,7 +88,7 @@ class Output:
         return plain_console(stderr=True) if self.as_json else wide_console()
 
 
-def make_request(scenario: str, system: str = DEFAULT_SYSTEM, **asked: Any) -> Request:
+def make_request(scenario: str, system: str = DEFAULT_SYSTEM, **asked: Any) -> "Request":
     """Request for a plan of a scenario. asked: values of a setting, None = the scenario's first."""
     from netbench.placement.plan_problem import Request  # numba: not for --help
 

@@ -1,7 +1,5 @@
 """The best plans found for published settings: a summary, and a table per case."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +47,7 @@ where the search puts the ranks, with the number of layers it chooses for each s
 """
 
 
-def layouts(table: pd.DataFrame) -> Grid:
+def layouts(table: "pd.DataFrame") -> Grid:
     """A row per setting: seconds per iteration, and how many times faster the found plan is."""
     columns: list[Column[Any]] = [
         ("Setting", lambda row: setting_name(row.layers, row.batch)),
@@ -70,7 +68,7 @@ def layout_text(layout: Any) -> str:
     return f"p{layout.pp}{f't{layout.tp}' if layout.tp > 1 else ''}d{layout.dp}"
 
 
-def _summary(table: pd.DataFrame) -> str:
+def _summary(table: "pd.DataFrame") -> str:
     """By how much the found plans are faster, and how much of that is due to placement."""
     least = table.loc[table["simulated_speedup"].idxmin()]
     most = table.loc[table["simulated_speedup"].idxmax()]
@@ -96,5 +94,5 @@ def _summary(table: pd.DataFrame) -> str:
     return "\n".join(map(bullet, lines))
 
 
-def _where(row: pd.Series[Any]) -> str:
+def _where(row: "pd.Series[Any]") -> str:
     return f"({row['case']}, {setting_name(row['layers'], row['batch'])})"

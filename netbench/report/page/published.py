@@ -6,8 +6,6 @@ Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneo
 import of `netbench table`.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +78,7 @@ def setting_name(layers: int, batch: int) -> str:
     return f"L{layers} B{batch}"
 
 
-def load(name: str) -> pd.DataFrame:
+def load(name: str) -> "pd.DataFrame":
     """Read a published CSV file, by its name without `.csv`."""
     import pandas as pd
 
@@ -93,13 +91,13 @@ def load(name: str) -> pd.DataFrame:
 
 
 @functools.cache
-def iteration_times() -> pd.DataFrame:
+def iteration_times() -> "pd.DataFrame":
     """One row per printed time: `KEY`, printed_as, seed (missing for a single run), iteration_s."""
     return load("published_iteration_times").astype({"seed": "Int64"})
 
 
 @functools.cache
-def settings() -> pd.DataFrame:
+def settings() -> "pd.DataFrame":
     """One row per system and setting, in printed order, with its times over the seeds.
 
     Columns: `KEY`, n, mean_s, min_s, max_s, seed_s (of `SEED`; missing for a single run), pflop
@@ -118,7 +116,7 @@ def settings() -> pd.DataFrame:
 
 
 @functools.cache
-def efficiencies() -> pd.DataFrame:
+def efficiencies() -> "pd.DataFrame":
     """One row per printed efficiency, with its estimator.
 
     Columns: those of `settings`, printed (PFLOPS), printed_as, estimator, pflops (printed work over

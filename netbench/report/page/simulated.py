@@ -3,8 +3,6 @@
 `netbench reproduce --simulate` writes them. The pages are made from them, without simulating.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,7 +90,7 @@ def table_text(name: str, rows: Sequence[Sequence[str]]) -> str:
     return csv_text(Grid(head=COLUMNS[name], rows=tuple(map(tuple, rows)))) + "\n"
 
 
-def read_table(results: Path, name: str) -> pd.DataFrame | None:
+def read_table(results: Path, name: str) -> "pd.DataFrame | None":
     """Read a table with the types of its columns; None if the file does not exist.
 
     Raises RecordError if the file has other columns, or text where a number belongs.
@@ -145,7 +143,7 @@ def _agree(column: str, found: str, wanted: str) -> bool:
     return column.startswith("simulated_") and abs(a - b) <= TOLERANCE * abs(b)
 
 
-def simulated_settings(results: Path) -> pd.DataFrame | None:
+def simulated_settings(results: Path) -> "pd.DataFrame | None":
     """One row per published setting and system, in printed order, with means over the seeds.
 
     Columns: `KEY`, num (times), published_s, simulated_s, error (simulated over published - 1).

@@ -1,7 +1,5 @@
 """Two timelines of one plan side by side: seconds by activity, in numbers and a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -162,7 +160,9 @@ def difference_lines(
         )
 
 
-def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[int, str]) -> Figure:
+def diff_figure(
+    title: str, first: Timeline, second: Timeline, names: Mapping[int, str]
+) -> "Figure":
     """Draw two lanes per rank, the first timeline above. names: of the ranks, from the top down."""
     height_in = ROW_IN * max(4, len(names)) + 1.6
     figure = new_figure(WIDTH_IN, height_in, title, (0.08, 0.1), fontsize=11)
@@ -183,7 +183,7 @@ def diff_figure(title: str, first: Timeline, second: Timeline, names: Mapping[in
     return figure
 
 
-def _draw(axis: Axes, timeline: Timeline, rank: int, place: float) -> set[str]:
+def _draw(axis: "Axes", timeline: Timeline, rank: int, place: float) -> set[str]:
     """Draw one lane and return its kinds. Forward and backward passes have different colours."""
     kinds = {kind: KINDS.get(kind, (kind,)) for kind in COLORS}
     found = {kind: some for kind, some in stretches(timeline, rank, kinds).items() if some}

@@ -1,7 +1,5 @@
 """A table of text, and its three forms: markdown, a terminal's (rich) and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -72,7 +70,7 @@ def csv_of(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def rich_table(grid: Grid) -> Table:
+def rich_table(grid: Grid) -> "Table":
     """The same cells for a terminal; labels wrap, so that the table of a run fits 80 columns."""
     from rich import box
     from rich.table import Table

@@ -4,8 +4,6 @@ A place is a node. It is a region if not every pair of nodes was measured, or if
 to read. Of several pairs of nodes in a pair of regions, the one with the largest error is shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,7 +168,7 @@ def _deviation(check: LinkCheck) -> float:
     return off / check.allowed if check.allowed else math.copysign(math.inf, off) if off else 0.0
 
 
-def matrix_frame(found: Verification) -> pd.DataFrame:
+def matrix_frame(found: Verification) -> "pd.DataFrame":
     """A row per figure, unrounded, in SI units; the nodes of a sample are separated by blanks."""
     import pandas as pd
 
@@ -195,7 +193,7 @@ def matrix_frame(found: Verification) -> pd.DataFrame:
     ).astype({"packets": "Int64"})
 
 
-def matrix_figure(found: Verification) -> Figure:
+def matrix_figure(found: Verification) -> "Figure":
     """A heat map per quantity, a row per source, with the measured and the expected figure.
 
     The colour is the error over the allowed error. Failed checks have a frame and a cross; pairs
@@ -238,7 +236,7 @@ def matrix_figure(found: Verification) -> Figure:
 
 
 def _draw(
-    axes: Axes, key: Key, cells: Mapping[tuple[int, int], LinkCheck], places: Sequence[str]
+    axes: "Axes", key: Key, cells: Mapping[tuple[int, int], LinkCheck], places: Sequence[str]
 ) -> None:
     """One heat map."""
     import numpy as np

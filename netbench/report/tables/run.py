@@ -1,7 +1,5 @@
 """The table of a run and its caption, as `netbench run` and `netbench table` print them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
@@ -35,7 +33,7 @@ ALARM = "NOT TRUSTWORTHY"
 """First words of the caption's warning, which is printed in bold."""
 
 
-def render_run(run: Run) -> Group:
+def render_run(run: Run) -> "Group":
     """The comparison and its caption for a `rich` console."""
     from rich.console import Group
     from rich.text import Text

@@ -1,7 +1,5 @@
 """Results of `netbench sweep`: tables for a terminal, CSV, and a picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -135,7 +133,7 @@ def sweep_csv_grid(sweep: SweepResult) -> Grid:
     return Grid(head=(*(axis.key for axis in sweep.axes), "system", *head), rows=tuple(rows))
 
 
-def sweep_figure(sweep: SweepResult) -> Figure:
+def sweep_figure(sweep: SweepResult) -> "Figure":
     """Seconds over the first variable, a line per system and value of the others; compute alone is
     dotted. Points with an infinite value are left out.
 
@@ -212,9 +210,9 @@ def _lines(sweep: SweepResult) -> dict[str, list[SweepPoint]]:
     }
 
 
-def _scale(axis: Axes, across: Axis, lines: dict[str, list[SweepPoint]]) -> None:
+def _scale(axis: "Axes", across: Axis, lines: dict[str, list[SweepPoint]]) -> None:
     """Set logarithmic axes if the values grow by a factor; a zero among them keeps its place."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+    from matplotlib import ticker
 
     values = {v: text for v, text in zip(across.values, across.texts, strict=True) if v < math.inf}
     positive = [value for value in values if value > 0]
@@ -223,25 +221,19 @@ def _scale(axis: Axes, across: Axis, lines: dict[str, list[SweepPoint]]) -> None
     elif across.geometric and positive:
         axis.set_xscale("symlog", linthresh=min(positive), linscale=0.4)
     ticks = dict(list(values.items())[:: math.ceil(len(values) / MAX_TICKS)])
-    axis.xaxis.set_major_locator(FixedLocator(list(ticks)))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: ticks.get(value, "")))
-    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_locator(ticker.FixedLocator(list(ticks)))
+    axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: ticks.get(value, "")))
+    axis.xaxis.set_minor_locator(ticker.NullLocator())
     if across.geometric:
         axis.set_yscale("log")
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         times = [t for line in lines.values() for p in line for t in (p.iteration_s, p.bound_s)]
         if max(times) < 1000 * min(times):
-            axis.yaxis.set_major_locator(FixedLocator(_round_ticks(min(times), max(times))))
-        axis.yaxis.set_minor_formatter(NullFormatter())
+            axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten from below `low` to above `high`."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    return [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
-
-
-def label_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+def label_ends(axis: "Axes", ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Write names at the right ends of lines, moved apart if they would overlap. ends: (x, y, name,
     colour)."""
     axis.autoscale_view()

@@ -4,7 +4,9 @@ User-Mode Linux is an ordinary process. Its root is the host's file system with 
 host's user. /proc, /sys, /dev, /dev/shm and /run are its own, so files made there stay inside.
 """
 
+import fcntl
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -22,6 +24,9 @@ EVENTS_DEVICE = "/dev/ttyS0"
 
 LINE_DEVICE = "/dev/ttyS{number}"
 """The further serial lines, from 1: streams in both directions, made raw by their reader."""
+
+CORE = "/sys/devices/system/cpu/cpu{number}"
+"""The kernel's folder of a core, which a guest locks while it has the core: no file is left."""
 
 PASSED_VARIABLES = ("HOME", "LANG", "PATH", "VIRTUAL_ENV", "XDG_CACHE_HOME")
 
@@ -77,6 +82,25 @@ time.sleep({sleep_s})
 print("\\n{mark}", os.uname().release, time.monotonic() - start_s)
 ctypes.CDLL(None).reboot(0x4321FEDC)  # LINUX_REBOOT_CMD_POWER_OFF
 """
+
+
+def take_core(command: Sequence[str]) -> tuple[list[str], int]:
+    """Return `command` on one core, which no other guest has if there are enough, and a descriptor
+    that it must inherit to keep the core.
+
+    A guest's kernel and its processes take turns thousands of times a second. On several cores each
+    turn wakes another core, and a run takes twice as long (docs/local-testbed.md).
+    """
+    cores = os.sched_getaffinity(0)
+    for core in random.sample(sorted(cores), len(cores)):
+        kept = os.open(CORE.format(number=core), os.O_RDONLY)
+        with suppress(BlockingIOError):
+            fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        os.close(kept)
+    else:
+        kept = os.open(os.devnull, os.O_RDONLY)
+    return ["taskset", "--cpu-list", str(core), *command], kept
 
 
 def boot_command(
@@ -167,16 +191,19 @@ def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
 
 def run_to_end(command: Sequence[str], tmpdir: Path, timeout_s: float) -> tuple[int | None, str]:
     """Return the exit status (None: it was killed) and the console. The guest has ended then."""
+    on_core, core = take_core(command)
     process = subprocess.Popen(
-        command,
+        on_core,
         env={**os.environ, "TMPDIR": str(tmpdir)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        pass_fds=(core,),
         text=True,
         errors="replace",
         start_new_session=True,
     )
+    os.close(core)
     try:
         console, _ = process.communicate(timeout=timeout_s)
         return process.returncode, console

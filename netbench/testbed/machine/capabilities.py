@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from netbench.limits import available_memory_bytes
 from netbench.testbed.guest.cache import cache_dir, locate_kernel, locate_packaged_kernel
 from netbench.testbed.machine.packages import find_command
 
@@ -47,7 +48,7 @@ class Capabilities:
     packaged_kernel: Path | None
     guest_tmpdir: Path | None
     num_cores: int
-    memory_bytes: int
+    memory_bytes: float
     tc_version: str
     torch_version: str
 
@@ -91,14 +92,6 @@ def allows_executable_mappings(directory: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return `MemAvailable` of /proc/meminfo, bytes, or 0 if the file lacks it."""
-    for line in meminfo.read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _native_error() -> str:

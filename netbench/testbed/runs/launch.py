@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from netbench.errors import NetbenchError, TestbedError
-from netbench.testbed.guest.boot import BOOTED, EVENTS_DEVICE, LINE_DEVICE, boot_command, write_init
+from netbench.testbed.guest.boot import (
+    BOOTED,
+    EVENTS_DEVICE,
+    LINE_DEVICE,
+    boot_command,
+    take_core,
+    write_init,
+)
 from netbench.testbed.lifetime import Scratch, tied
 from netbench.testbed.machine.capabilities import Capabilities
 
@@ -106,17 +113,21 @@ def start_session(
     job_file.write_text(json.dumps({**job, "testbed": testbed, "lines": inner}))
     program = [sys.executable, "-m", module, str(job_file)]
     read_end, write_end = os.pipe()
-    if testbed == "native":
-        command = _native_command(program, write_end)
-    else:
-        command = _guest_command(testbed, machine, scratch, program, num_ranks, write_end, lines)
-    inherited = (write_end, temporary.fd, *lines)
+    core = write_end
     try:
+        if testbed == "native":
+            command = _native_command(program, write_end)
+        else:
+            command, core = take_core(
+                _guest_command(testbed, machine, scratch, program, num_ranks, write_end, lines)
+            )
+        inherited = (write_end, core, temporary.fd, *lines)
         session = SessionProcess(command, inherited, machine.guest_tmpdir or scratch)
     except OSError as error:
-        raise TestbedError(f"cannot start a session with {command[0]}: {error}") from error
+        raise TestbedError(f"cannot start a session on {testbed}: {error}") from error
     finally:
-        os.close(write_end)
+        for descriptor in {write_end, core}:
+            os.close(descriptor)
     threading.Thread(target=_forward, args=(read_end, on_event, temporary), daemon=True).start()
     return session
 

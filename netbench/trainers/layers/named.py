@@ -5,8 +5,6 @@ layout trains the same model. The normalisations of a ResNet see one micro-batch
 result depends on the micro-batch, but not on the number of replicas.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +95,7 @@ class _Numbers(Batches):
 class NamedStage(RealStage):
     """A whole named model that computes."""
 
-    def __init__(self, plan: Plan, part: StageRole) -> None:
+    def __init__(self, plan: Plan, part: "StageRole") -> None:
         super().__init__(plan, part)
         self._name, self._seed = plan.workload.model, plan.seed
         self._batches = _Numbers(plan, part.replica)

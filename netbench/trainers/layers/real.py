@@ -1,7 +1,5 @@
 """Layers that compute: a part of a GPT with its gradients and optimizer, on a CPU or a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -175,7 +173,7 @@ def views(flat: torch.Tensor, parameters: Sequence[nn.Parameter]) -> Iterator[to
         start += parameter.numel()
 
 
-def _share(plan: Plan, group: Group | None, layers: Iterable[nn.Module]) -> SharedLayers | None:
+def _share(plan: Plan, group: Group | None, layers: Iterable[nn.Module]) -> "SharedLayers | None":
     """Keep this rank's shards of layers that `group` shares; None = no group shares them."""
     if group is None:
         return None
@@ -205,7 +203,7 @@ class RealStage:
     part.
     """
 
-    def __init__(self, plan: Plan, part: StageRole) -> None:
+    def __init__(self, plan: Plan, part: "StageRole") -> None:
         workload = plan.workload
         self.chunk = part.index // plan.layout.pp
         self._device = find_device(plan.compute)

@@ -136,3 +136,14 @@ def test_a_plan_that_exceeds_memory_is_marked_and_warned_about(
     assert [[text.endswith("*") for text in row[1:]] for row in rows] == [[True, False]] * 3
     assert printed.count("* memory: dtfm-scheduled L12") == 1
     assert "V100 has 16GB" in printed
+
+
+def test_a_point_has_the_micro_batch_of_its_row(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Whether it varies or is given for all: a system that chooses another one has no figure."""
+    command = ["example-two-labs", "--systems", "zero3"]
+    first, second = swept(tmp_path, *command, "--vary", "micro-batch=2,4")
+    assert first["problem"] == "micro-batch: zero3 chooses its own size: 4 sequences, not 2"
+    assert float(second["iteration_s"]) > 0
+    command += ["--micro-batch", "2"]
+    assert run(["sweep", *command, "--vary", "delay=1ms"]) == 2
+    assert "zero3 chooses its own size" in capsys.readouterr().err

@@ -157,6 +157,26 @@ def test_a_whole_sweep_leaves_out_systems_without_a_trainer(
     assert "megatron-t8" in capsys.readouterr().out
 
 
+def test_a_micro_batch_that_a_system_replaces_is_named(capsys: CaptureFixture) -> None:
+    """zero3 takes up to 4 sequences; what it does take is not named, nor are other systems."""
+    command = ["run", "example-two-labs", "--testbed", "sim", "--dry-run"]
+    assert run([*command, "--systems", "zero3,megatron", "--micro-batch", "1,2,4"]) == 0
+    first, *plans = capsys.readouterr().out.splitlines()
+    assert first == "micro-batch: zero3 chooses its own size: 4 sequences, not 1, 2"
+    assert sum("megatron" in plan for plan in plans) == 3
+
+
+def test_a_part_of_the_sweep_is_not_taken_for_all_of_it(capsys: CaptureFixture) -> None:
+    """Three batches of the nine settings."""
+    command = ["run", "case1", "--all", "--systems", "zero3", "--dry-run"]
+    assert run([*command, "--layers", "32"]) == 0
+    first, *plans = capsys.readouterr().out.splitlines()
+    assert first == "--all: of the sweep, only what the other options choose"
+    assert len(plans) == 3
+    assert run(command) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9
+
+
 def test_dry_run_simulates_nothing(tmp_path: Path, capsys: CaptureFixture) -> None:
     """It prints the plans at scale 1 and creates no folder."""
     command = ["run", "case3", "--testbed", "sim", "--results", str(tmp_path), "--dry-run"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks.guest import run_in_guest
-from netbench.testbed.guest.boot import boot_check
+from netbench.testbed.guest.boot import boot_check, take_core
 from netbench.testbed.machine.capabilities import probe_machine
 
 
@@ -64,3 +67,30 @@ def test_a_guest_needs_no_home_and_leaves_nothing_there(
     monkeypatch.undo()
     assert set(Path.home().glob(".uml/*")) == left
     assert list(temporary.iterdir()) == []
+
+
+def test_every_guest_has_a_core_of_its_own_while_there_are_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more shares. A core is free again when the process that has it ends."""
+    monkeypatch.setattr("netbench.testbed.guest.boot.CORE", str(tmp_path / "cpu{number}"))
+    cores = os.sched_getaffinity(0)
+    for core in cores:
+        (tmp_path / f"cpu{core}").mkdir()
+    show = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
+
+    def taken() -> tuple[int, int]:
+        command, kept = take_core(show)
+        return int(subprocess.check_output(command)), kept
+
+    first = [taken() for _ in cores]
+    assert {core for core, _ in first} == cores
+    shared, other = taken()
+    assert shared in cores
+    os.close(other)
+    freed, kept = first[0]
+    os.close(kept)
+    again, kept = taken()
+    assert again == freed
+    for descriptor in (kept, *(kept for _, kept in first[1:])):
+        os.close(descriptor)

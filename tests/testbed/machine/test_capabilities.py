@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from netbench.limits import available_memory_bytes
 from netbench.testbed.machine.capabilities import (
     allows_executable_mappings,
-    available_memory_bytes,
     failed_step,
     guest_tmpdir,
     probe_machine,
