@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from benchmarks import objective, simulator
+from benchmarks import cores, objective, simulator
 from benchmarks.guest import run_in_guest
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.machine.capabilities import probe_machine
@@ -22,6 +22,7 @@ HEAD = ("what", "netbench", "s", "instead of", "s", "times faster")
 MODULES = """\
 Each module also runs alone, as python -m benchmarks.NAME:
   simulator, objective                  rows of the simulator
+  cores                                 the row of whole runs in a guest
   calibrate_transport, calibrate_v100   constants of the profiles, fitted
   fidelity                              how closely testbeds deliver a network
   chaos                                 what is left after kills at random moments"""
@@ -38,7 +39,7 @@ def main() -> None:
     parser.parse_args()
     print(f"| {' | '.join(HEAD)} |")
     print("|---|---|---:|---|---:|---:|")
-    for row in (*simulator.rows(), *objective.rows(), *testbed_rows()):
+    for row in (*simulator.rows(), *objective.rows(), *testbed_rows(), *cores.rows()):
         print(render(*row), flush=True)
 
 

@@ -85,7 +85,7 @@ def test_an_unknown_command_is_a_usage_error_with_the_nearest_name(
 ) -> None:
     """A typing mistake is answered with the name that was meant."""
     assert cli.run(["knrel"]) == 2
-    assert "No such command 'knrel'. Did you mean kernel?" in capsys.readouterr().err
+    assert "no such command 'knrel'; did you mean kernel?" in capsys.readouterr().err
 
 
 def test_an_unknown_command_near_nothing_lists_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,12 @@
 
 import difflib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from netbench.errors import nearest
 
 Commands = Mapping[str, tuple[str, str]]
 """Command name -> (module, one line of help), so that `--help` imports no command. A module has
@@ -40,9 +42,7 @@ class LazyGroup(click.Group):
         name = args[0]
         if name in self.lazy or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        near = difflib.get_close_matches(name, self.lazy, n=2)
-        hint = _did_you_mean(near) if near else f"One of: {', '.join(self.lazy)}."
-        raise click.UsageError(f"No such command {name!r}. {hint}", ctx)
+        raise click.UsageError(f"no such command {name!r}; {nearest(name, self.lazy)}", ctx)
 
 
 class DefaultGroup(LazyGroup):
@@ -92,13 +92,8 @@ class DefaultGroup(LazyGroup):
         return command
 
     def _refuse_misspelt(self, ctx: click.Context, name: str) -> None:
-        near = difflib.get_close_matches(name, self._others(), n=2)
-        if near:
-            raise click.UsageError(f"No such command {name!r}. {_did_you_mean(near)}", ctx)
+        if near := difflib.get_close_matches(name, self._others()):
+            raise click.UsageError(f"no such command {name!r}; {nearest(name, near)}", ctx)
 
     def _others(self) -> list[str]:
         return [name for name in self.lazy if name != self.default]
-
-
-def _did_you_mean(names: Sequence[str]) -> str:
-    return f"Did you mean {' or '.join(names)}?"

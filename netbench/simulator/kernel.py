@@ -549,7 +549,7 @@ def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
     The resource with the least room per flow fills up first and fixes the rate of its flows.
     """
     flows, resources, queue, beside, _, reached, num = traffic
-    num_reached, num_open = _gather(first, hops, flows, resources, beside, reached, num[_SHARES])
+    num_reached, num_open = _gather(first, hops, traffic)
     while num_open > 0:
         tightest, fair = NONE, np.inf
         for place in range(num_reached):
@@ -572,16 +572,10 @@ def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _gather(
-    first: int,
-    hops: Integers,
-    flows: Records,
-    resources: Records,
-    beside: Integers,
-    reached: Integers,
-    mark: int,
-) -> tuple[int, int]:
+def _gather(first: int, hops: Integers, traffic: _Traffic) -> tuple[int, int]:
     """Mark the resources and flows connected with `first`. Return how many of each."""
+    flows, resources, _, beside, _, reached, num = traffic
+    mark = num[_SHARES]
     resources[first].mark, reached[0] = mark, first
     num_reached, num_flows, place = 1, 0, 0
     while place < num_reached:  # the list grows meanwhile

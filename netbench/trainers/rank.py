@@ -19,7 +19,7 @@ from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
 from netbench.trainers.systems.hivemind import RoundOutcome
-from netbench.trainers.systems.registry import ElasticTrainer, Trainer, build_trainer
+from netbench.trainers.systems.registry import AheadTrainer, ElasticTrainer, Trainer, build_trainer
 
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
 TIMER_SLACK_NS = 1
@@ -160,7 +160,8 @@ class Rank:
         trainer = self._trainer(order)
         if isinstance(trainer, ElasticTrainer):
             trainer.decide = self._decide if order.get("elastic") else None
-        trainer.arm()
+        if isinstance(trainer, AheadTrainer):
+            trainer.arm()
         if order.get("trace"):
             RECORDER.begin(on_gpu=torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
         sleep_until(order["start_at"])

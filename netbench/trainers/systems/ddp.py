@@ -86,9 +86,6 @@ class DdpRank:
             return Group.of(self._world, range(self._world.size)).neighbours
         return self._group.neighbours
 
-    def arm(self) -> None:
-        """Do nothing: a ring posts its receives when a rank reaches it."""
-
     def take_loss(self) -> float | None:
         return self._stage.take_loss()
 

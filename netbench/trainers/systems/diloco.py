@@ -64,9 +64,6 @@ class DilocoRank:
     def peers(self) -> set[int]:
         return self._replicas.neighbours
 
-    def arm(self) -> None:
-        """Do nothing: a ring posts its receives when a rank reaches it."""
-
     def take_loss(self) -> float | None:
         return self._stage.take_loss()
 

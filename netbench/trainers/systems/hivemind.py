@@ -96,9 +96,6 @@ class HivemindRank:
         """Return no processes: peers do not communicate over gloo."""
         return set()
 
-    def arm(self) -> None:
-        """Do nothing: nothing is posted ahead."""
-
     def meet(self, members: Mapping[int, str], epoch: int, new: Sequence[int]) -> None:
         """Connect to these peers. The first that is not new sends its state to the new ones.
 

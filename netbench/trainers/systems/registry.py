@@ -24,14 +24,19 @@ class Trainer(Protocol):
     def peers(self) -> set[int]:
         """Return the processes this rank exchanges data with. They list it too."""
 
-    def arm(self) -> None:
-        """Prepare an iteration before the common start: post receives."""
-
     def iterate(self) -> Phases:
         """Run one iteration."""
 
     def take_loss(self) -> float | None:
         """Return this rank's term of the batch's mean loss; None if it has none."""
+
+
+@runtime_checkable
+class AheadTrainer(Protocol):
+    """A trainer that prepares an iteration before the common start."""
+
+    def arm(self) -> None:
+        """Post receives."""
 
 
 @runtime_checkable

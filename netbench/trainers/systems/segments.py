@@ -48,9 +48,6 @@ class SegmentRank:
             )
         )
 
-    def arm(self) -> None:
-        """Nothing is posted ahead: a collective posts its receives when it starts."""
-
     def take_loss(self) -> None:
         """Nothing was learnt."""
 

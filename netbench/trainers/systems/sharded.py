@@ -51,9 +51,6 @@ class FullyShardRank:
     def peers(self) -> set[int]:
         return self._mesh.peers
 
-    def arm(self) -> None:
-        """Do nothing: a ring posts its receives when a rank reaches it."""
-
     def take_loss(self) -> float | None:
         return self._model.take_loss()
 

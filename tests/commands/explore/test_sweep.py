@@ -139,7 +139,7 @@ def test_a_plan_that_exceeds_memory_is_marked_and_warned_about(
 
 
 def test_a_point_has_the_micro_batch_of_its_row(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """Whether it varies or is given for all: a system that chooses another one has no figure."""
+    """A varied or a fixed one; a system that chooses another one has no figure."""
     command = ["example-two-labs", "--systems", "zero3"]
     first, second = swept(tmp_path, *command, "--vary", "micro-batch=2,4")
     assert first["problem"] == "micro-batch: zero3 chooses its own size: 4 sequences, not 2"

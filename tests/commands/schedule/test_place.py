@@ -166,4 +166,4 @@ def test_a_usage_error_does_not_name_the_default_command(
 def test_a_misspelt_command_is_not_taken_for_a_scenario(capsys: CaptureFixture) -> None:
     """With two arguments, the first was meant as a command."""
     assert run(["schedule", "comapre", "case3"]) == 2
-    assert "Did you mean compare?" in capsys.readouterr().err
+    assert "did you mean compare?" in capsys.readouterr().err

@@ -56,7 +56,6 @@ def _losses(world: World, plan: Plan) -> list[float]:
     world.warm(system.peers())
     losses = []
     for _ in range(STEPS):
-        system.arm()
         system.iterate()
         losses.append(system.take_loss() or 0.0)
     return losses

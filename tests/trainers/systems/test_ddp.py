@@ -79,7 +79,6 @@ class Arrival:
 def _time(world: World, plan: Plan) -> tuple[float, dict[str, float]]:
     system = DdpRank(world, plan)
     world.warm(system.peers())
-    system.arm()
     started_s = time.monotonic()
     phases = system.iterate()
     return time.monotonic() - started_s, phases
