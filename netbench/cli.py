@@ -82,8 +82,13 @@ def run(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
-    except (ImportError, SystemError) as error:  # compiled code wraps what a signal raises
-        cause = _first_cause(error)
+    except (
+        ImportError,
+        SystemError,
+    ) as error:  # compiled code wraps what a signal raises, several times
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
         if isinstance(cause, KeyboardInterrupt):
             return _interrupted()
         if isinstance(cause, SystemExit):
@@ -121,13 +126,6 @@ def _flush() -> bool:
         _silence_stdout()
         return False
     return True
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return the original exception: nested compiled code wraps it several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _interrupted() -> int:

@@ -118,13 +118,12 @@ def search_layouts(
     seed: int = 0,
     budget: Budget | None = None,
     progress: Callable[[PlacedCandidate], None] | None = None,
-    num_finalists: int = NUM_FINALISTS,
     name: str = "netbench",
 ) -> LayoutSearch:
     """Simulate `candidates` and place the best by successive halving.
 
     scheduler: None = `netbench`. name: of the scheduler, in plans.
-    budget: of all its runs together. The best `num_finalists` (a power of 2) share a quarter of it
+    budget: of all its runs together. The best `NUM_FINALISTS` (a power of 2) share a quarter of it
     if they are 8, the better half another quarter, and so on. Seed and evaluations decide the
     result; seconds only truncate the search. An interruption ends it with the best so far.
     progress: called with each new best. Systems without stages are not placed.
@@ -134,7 +133,7 @@ def search_layouts(
     budget = budget or Budget()
     started_s = time.perf_counter()
     deadline_s = started_s + budget.seconds
-    best, num_simulated = _simulate_best(candidates, num_finalists, budget)
+    best, num_simulated = _simulate_best(candidates, NUM_FINALISTS, budget)
     shown_s = math.inf
 
     def report() -> None:
@@ -147,9 +146,9 @@ def search_layouts(
 
     report()
     placing = _Placing(scheduler or SCHEDULERS["netbench"], name, seed)
-    rungs = num_finalists.bit_length()
+    rungs = NUM_FINALISTS.bit_length()
     for rung in range(rungs):
-        rest = best[: num_finalists >> rung]
+        rest = best[: NUM_FINALISTS >> rung]
         evaluations = budget.evaluations / (rungs * len(rest))
         if evaluations < 1:
             continue

@@ -75,30 +75,24 @@ def apply(
         raise
 
 
-def clear(
-    programs: Sequence[Program], nodes: Sequence[Node], deadline_s: float = DEADLINE_S
-) -> None:
+def clear(programs: Sequence[Program], nodes: Sequence[Node]) -> None:
     """Remove the shaping of every node that has any; never touch a foreign qdisc.
 
     Raises NetworkError that lists every node that may still be shaped.
     """
     clears = {p.node: partial(_clear, p, nodes[p.node]) for p in programs}
-    all_or_error(at_once(clears, deadline_s), "removing the shaping")
+    all_or_error(at_once(clears, DEADLINE_S), "removing the shaping")
 
 
 def read_back(
-    programs: Sequence[Program],
-    nodes: Sequence[Node],
-    deadline_s: float = DEADLINE_S,
-    *,
-    read: Read | None = None,
+    programs: Sequence[Program], nodes: Sequence[Node], *, read: Read | None = None
 ) -> tuple[ReadBack, ...]:
     """Compare what every node's kernel holds with its tc configuration, field by field.
 
     Raises NetworkError that lists every node that could not be read.
     """
     reads = {p.node: partial(_compare, p, nodes[p.node], read) for p in programs}
-    found = all_or_error(at_once(reads, deadline_s), "reading back the shaping")
+    found = all_or_error(at_once(reads, DEADLINE_S), "reading back the shaping")
     return tuple(found[program.node] for program in programs)
 
 

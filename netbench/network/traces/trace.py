@@ -146,17 +146,11 @@ def _states(network: Network, changes: Iterable[Change]) -> list[Network]:
 
 
 def compile_replays(
-    network: Network,
-    changes: Sequence[Change],
-    addresses: Sequence[Sequence[str]],
-    interface: str,
-    scale: float = 1.0,
+    network: Network, changes: Sequence[Change], addresses: Sequence[Sequence[str]], interface: str
 ) -> tuple[Replay, ...]:
     """Compile for every node and router; see `compile_replay`."""
     nodes = range(network.num_nodes + num_routers(network))
-    return tuple(
-        compile_replay(network, changes, node, addresses, interface, scale) for node in nodes
-    )
+    return tuple(compile_replay(network, changes, node, addresses, interface) for node in nodes)
 
 
 def compile_replay(
@@ -165,7 +159,6 @@ def compile_replay(
     node: int,
     addresses: Sequence[Sequence[str]],
     interface: str,
-    scale: float = 1.0,
     exempt_ports: tuple[int, ...] = (),
 ) -> Replay:
     """Compile the steps of a node or router. addresses: see `compile_programs`.
@@ -176,7 +169,7 @@ def compile_replay(
     states = [network, *(state for _, state in changed)]
     groups = _lasting_groups(states, node)
     compiled = {
-        state: compile_program(state, node, addresses, interface, scale, groups, exempt_ports)
+        state: compile_program(state, node, addresses, interface, 1.0, groups, exempt_ports)
         for state in dict.fromkeys(states)  # states repeat, e.g. every day
     }
     programs = _with_longest_queues([compiled[state] for state in states])
@@ -191,7 +184,7 @@ def compile_replay(
             links[0], loss=max((x.loss for x in links if x.loss < 1), default=0.0)
         ),
     )
-    segments = compile_program(lossiest, node, addresses, interface, scale, groups)
+    segments = compile_program(lossiest, node, addresses, interface, groups=groups)
     return Replay(
         program=replace(programs[0], max_segments=segments.max_segments),
         steps=tuple(step for step in steps if step.text),

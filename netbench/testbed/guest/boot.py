@@ -89,7 +89,7 @@ def take_core(command: Sequence[str]) -> tuple[list[str], int]:
     that it must inherit to keep the core.
 
     A guest's kernel and its processes take turns thousands of times a second. On several cores each
-    turn wakes another core, and a run takes twice as long (docs/local-testbed.md).
+    turn may wake another core, which takes up to twice as long (docs/local-testbed.md).
     """
     cores = os.sched_getaffinity(0)
     for core in random.sample(sorted(cores), len(cores)):
