@@ -106,10 +106,10 @@ def test_over_ssh_the_times_are_the_same(quiet_run: tuple[str, Run], tmp_path: P
 
 @pytest.fixture
 def busy_machine() -> Iterator[None]:
-    """Two processes per core that compute all the time."""
+    """A process per core that computes all the time."""
     burners = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in range(2 * (os.cpu_count() or 1))
+        for _ in range(os.cpu_count() or 1)
     ]
     yield
     for burner in burners:
