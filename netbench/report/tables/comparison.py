@@ -12,6 +12,7 @@ from netbench.report.numbers import TimeSummary
 from netbench.report.page.published import PUBLISHED_MODEL, sample, setting_name
 from netbench.scenario.model import Workload
 from netbench.systems import placed_name
+from netbench.systems.script import SCRIPT
 from netbench.workload.costs import pflop_per_iteration
 
 
@@ -24,7 +25,8 @@ class Comparison:
     setting: layers, batch, and everything else that varies, e.g. `L12 B64 m4 10ms-1Gbit`.
     network: name in the scenario's sweep; "" for the scenario's network. num_warmups: iterations
     dropped. One replica of `replicas` of a model by name computes for alone_s seconds.
-    name: of the row: the variant, or `placed_name` if a scheduler placed it.
+    name: of the row: the variant, or `placed_name` if a scheduler placed it. pflop: work of one
+    iteration; None for a script, which trains what it likes.
     """
 
     scenario: str
@@ -40,11 +42,7 @@ class Comparison:
     replicas: int
     alone_s: float
     name: str
-
-    @property
-    def pflop(self) -> float:
-        """Work of one iteration."""
-        return pflop_per_iteration(self.workload)
+    pflop: float | None
 
     @property
     def error(self) -> float | None:
@@ -145,6 +143,7 @@ def _comparison(
         alone_s=_alone_s(run.plans[first.plan_hash]) if workload.model else 0.0,
         scenario=first.scenario,
         name=name,
+        pflop=None if first.system == SCRIPT else pflop_per_iteration(workload),
     )
 
 

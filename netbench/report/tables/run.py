@@ -16,7 +16,6 @@ from netbench.report.numbers import (
 from netbench.report.tables.comparison import Comparison, compare, has_other_model, run_source
 from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
 from netbench.report.tables.throughput import run_caption, run_grid
-from netbench.systems.script import SCRIPT
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -106,8 +105,6 @@ def caption(run: Run) -> list[str]:
     elif has_other_model(run):
         lines.append("published: no comparison; this workload is not the published one.")
     lines += run_caption(rows)
-    if any(record.system == SCRIPT for record in run.records):
-        lines.append("PFLOPS: for the planned workload; the scripts may have trained another one.")
     if any(row.simulated_s is not None for row in rows):
         lines.append("simulated: the same plans, before the run; mean over the same seeds.")
     return lines + provenance(run)
@@ -158,7 +155,8 @@ def _num(times: TimeSummary | None) -> str:
 
 
 def _pflops(row: Comparison, times: TimeSummary | None) -> str:
-    return or_dash(lambda known: pflops_text(row.pflop / known.mean_s), times)
+    known = row.pflop / times.mean_s if row.pflop is not None and times else None
+    return or_dash(pflops_text, known)
 
 
 def _summary(times: TimeSummary | None) -> tuple[float | None, ...]:

@@ -132,6 +132,16 @@ def test_csv_has_unrounded_seconds(tmp_path: Path) -> None:
     assert {row["run_id"] for row in rows} == {run.run_id}
 
 
+def test_the_work_of_a_script_is_not_known(tmp_path: Path) -> None:
+    """It has a time, and neither PFLOP nor PFLOPS."""
+    run = varied_run(tmp_path, [("command", "", 1, 26.0), ("dtfm-random", "", 1, 26.0)])
+    script, trained = csv.DictReader(io.StringIO(run_csv(run)))
+    assert script["mean_s"] == trained["mean_s"]
+    assert (script["pflop"], bool(trained["pflop"])) == ("", True)
+    cells = [line.split("|")[1:-1] for line in run_markdown(run).splitlines() if "26.0" in line]
+    assert [cell[-1].strip() == "-" for cell in cells] == [True, False]
+
+
 def test_networks_and_micro_batches_have_separate_rows(tmp_path: Path) -> None:
     """In planned order; only times of the scenario's default network were published."""
     run = varied_run(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from netbench.records import Record, Run, RunStore, canonical_text, content_hash, read_run
 from netbench.scenario.model import Workload
+from netbench.systems import find_variant
+from netbench.systems.script import SCRIPT
 from tests.runs import ENVIRONMENT
 
 
@@ -37,7 +39,7 @@ def varied_run(tmp_path: Path, settings: Sequence[tuple[str, str, int, float]]) 
                     plan_hash=plan_hash,
                     scenario="case3",
                     variant=variant,
-                    system="dtfm",
+                    system=find_variant(variant, script=variant == SCRIPT).system,
                     layers=24,
                     batch=1024,
                     seed=2022,
