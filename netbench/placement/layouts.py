@@ -84,13 +84,14 @@ class LayoutSearch:
     """Result of a search over layouts.
 
     best: sorted by simulated time. num_candidates: plans that fit the devices. num_simulated: of
-    these, those whose bound did not rule them out. num_evaluated: candidates of the scheduler.
-    elapsed_s: of the search.
+    these, those whose bound did not rule them out. num_left: those that time ran out for.
+    num_evaluated: candidates of the scheduler. elapsed_s: of the search.
     """
 
     best: tuple[PlacedCandidate, ...]
     num_candidates: int
     num_simulated: int
+    num_left: int
     num_evaluated: int
     elapsed_s: float
 
@@ -124,8 +125,8 @@ def search_layouts(
 
     scheduler: None = `netbench`. name: of the scheduler, in plans.
     budget: of all its runs together. The best `NUM_FINALISTS` (a power of 2) share a quarter of it
-    if they are 8, the better half another quarter, and so on. Seed and evaluations decide the
-    result; seconds only truncate the search. An interruption ends it with the best so far.
+    if they are 8, the better half another quarter, and so on. Simulating takes at most half of the
+    seconds. Seed and evaluations decide the result; seconds only truncate the search.
     progress: called with each new best. Systems without stages are not placed.
 
     Raises PlanError where none of the best fits its devices' memory on any placement tried.
@@ -133,7 +134,8 @@ def search_layouts(
     budget = budget or Budget()
     started_s = time.perf_counter()
     deadline_s = started_s + budget.seconds
-    best, num_simulated = _simulate_best(candidates, NUM_FINALISTS, budget)
+    half = Budget(seconds=budget.seconds / 2, interrupted=budget.interrupted)
+    best, num_simulated, num_left = _simulate_best(candidates, NUM_FINALISTS, half)
     shown_s = math.inf
 
     def report() -> None:
@@ -173,6 +175,7 @@ def search_layouts(
         best=fitting,
         num_candidates=len(candidates),
         num_simulated=num_simulated,
+        num_left=num_left,
         num_evaluated=placing.num_evaluated,
         elapsed_s=time.perf_counter() - started_s,
     )
@@ -268,19 +271,18 @@ def best_listed(scenario: Scenario, setting: Setting) -> PlacedCandidate | None:
 
 def _simulate_best(
     candidates: Sequence[Candidate], num: int, budget: Budget
-) -> tuple[list[PlacedCandidate], int]:
-    """Return the best `num` where they are listed, and how many were simulated to find them.
-
-    Candidates whose bound is above the worst of the best are skipped. Fewer than `num` are returned
-    if the budget is interrupted.
-    """
+) -> tuple[list[PlacedCandidate], int, int]:
+    """Return the best `num`, or fewer, where they are listed, how many were simulated to find them,
+    and how many that could be among the best were not, because the budget had ended."""
     best: list[PlacedCandidate] = []
-    num_simulated = 0
+    num_simulated, started_s = 0, time.perf_counter()
     for candidate in sorted(candidates, key=lambda one: one.at_least_s):
         if len(best) == num and candidate.at_least_s >= best[-1].iteration_s:
             break
-        if best and budget.interrupted():
-            break
+        if best and budget.over(time.perf_counter() - started_s, num_simulated):
+            worst_s = best[-1].iteration_s if len(best) == num else math.inf
+            left = sum(one.at_least_s < worst_s for one in candidates) - num_simulated
+            return best, num_simulated, left
         num_simulated += 1
         with suppress(PlanError):  # a schedule with a deadlock
             seconds = simulate(candidate.plan).iteration_s
@@ -292,7 +294,7 @@ def _simulate_best(
                 fits=not memory_warnings(candidate.plan, candidate.request.scenario),
             )
             best = sorted([*best, one], key=_by_time)[:num]
-    return best, num_simulated
+    return best, num_simulated, 0
 
 
 class _Placing:

@@ -78,7 +78,7 @@ def find_layout(
     console.print(rich_table(layouts_grid(found.best[:NUM_SHOWN], listed)))
     console.print()
     console.print(
-        f"searched for {found.elapsed_s:.1f} s: {_simulated_text(found, limits)}; {scheduler} "
+        f"searched for {found.elapsed_s:.1f} s: {_simulated_text(found)}; {scheduler} "
         f"placed the best, {count_text(found.num_evaluated)} in all (seed {seed}, budget {limits})",
         soft_wrap=True,
     )
@@ -100,13 +100,14 @@ def _watching(console: Console, limits: Limits) -> Iterator[Callable[[PlacedCand
         yield on_best
 
 
-def _simulated_text(found: LayoutSearch, limits: Limits) -> str:
+def _simulated_text(found: LayoutSearch) -> str:
     """Say how many plans fit, how many were simulated, and why not all."""
     fitting = f"{counted(found.num_candidates, 'plan')} fit the devices' memory"
     if found.num_simulated == found.num_candidates:
         return f"{fitting}, all were simulated"
-    why = "" if limits.interrupted() else ", the others cannot be among the best"
-    return f"{fitting}, {found.num_simulated} were simulated{why}"
+    late = f"the --budget was over before {found.num_left} others"
+    why = late if found.num_left else "the others cannot be among the best"
+    return f"{fitting}, {found.num_simulated} were simulated, {why}"
 
 
 def layouts_grid(found: tuple[PlacedCandidate, ...], listed: PlacedCandidate | None) -> Grid:
