@@ -83,8 +83,8 @@ def _replay(
         console.print(text)
 
     left, status = 0, 0
-    say(_beginning(changes))
     try:
+        say(_beginning(changes))
         played = fleet.replay(replays, say)
         status = _print_played(
             console, {fleet.name(node): found for node, found in sorted(played.items())}
@@ -112,8 +112,8 @@ def _replay_persistent(
             while not wait(1.0):
                 pass
 
-    console.print(_beginning(changes))
     try:
+        console.print(_beginning(changes))
         with console.status("starting") as status:
             replay_persistent(persistent, changes, status.update, end)
     except KeyboardInterrupt:
