@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -40,20 +41,48 @@ def plan_of() -> Callable[..., Plan]:
     return small_plan
 
 
+def forked(server: str, count: int) -> RankProcesses:
+    """Ranks of this server that have said `started`."""
+    connections = [connect_to(server) for _ in range(count)]
+    ranks = RankProcesses(connections)
+    for rank in range(count):
+        ranks.send(rank, op="fork", rank=rank, netns=None)
+    ranks.pids = [answer["pid"] for answer in ranks.all("started")]
+    return ranks
+
+
 @pytest.fixture
 def start_ranks(fork_server: str) -> Iterator[Callable[[int], RankProcesses]]:
     """Start n ranks that have said `started` and are not connected yet."""
     opened: list[RankProcesses] = []
 
     def start(count: int) -> RankProcesses:
-        connections = [connect_to(fork_server) for _ in range(count)]
-        ranks = RankProcesses(connections)
-        opened.append(ranks)
-        for rank in range(count):
-            ranks.send(rank, op="fork", rank=rank, netns=None)
-        ranks.pids = [answer["pid"] for answer in ranks.all("started")]
-        return ranks
+        opened.append(forked(fork_server, count))
+        return opened[-1]
 
     yield start
+    for ranks in opened:
+        ranks.close()
+
+
+@pytest.fixture(scope="module")
+def lend_ranks(
+    fork_server: str,
+) -> Iterator[Callable[[int], AbstractContextManager[RankProcesses]]]:
+    """Lend n connected ranks, which do not start again for the next test unless one fails."""
+    opened: list[RankProcesses] = []
+    free: dict[int, RankProcesses] = {}
+
+    @contextmanager
+    def lend(count: int) -> Iterator[RankProcesses]:
+        ranks = free.pop(count, None)
+        if ranks is None:
+            ranks = forked(fork_server, count)
+            opened.append(ranks)
+            ranks.connect()
+        yield ranks
+        free[count] = ranks
+
+    yield lend
     for ranks in opened:
         ranks.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.trainers.parity import TOLERANCE, real_plan, reference_losses, trained_losses
 from tests.trainers.rank_processes import RankProcesses
 
-Start = Callable[[int], RankProcesses]
+Lend = Callable[[int], AbstractContextManager[RankProcesses]]
 
 SHARED: dict[str, Any] = {"system": "megatron", "dp": 1, "batch": 4}
 """Ranks that share layers run as few micro-batches as the test needs."""
@@ -101,14 +102,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_losses_are_those_of_one_process(start_ranks: Start, case: str) -> None:
-    """Three steps, to rounding, in two precisions: the second on the ranks of the first."""
+def test_losses_are_those_of_one_process(lend_ranks: Lend, case: str) -> None:
+    """Three steps, to rounding, in two precisions, on ranks that have trained other cases."""
     plans = {dtype: real_plan(dtype=dtype, **CASES[case]) for dtype in TOLERANCE}
-    ranks = start_ranks(plans["fp32"].layout.num_ranks)
-    ranks.connect()
-    for dtype, plan in plans.items():
-        losses = trained_losses(ranks, plan)
-        assert losses == pytest.approx(reference_losses(plan), rel=TOLERANCE[dtype]), dtype
+    with lend_ranks(plans["fp32"].layout.num_ranks) as ranks:
+        for dtype, plan in plans.items():
+            losses = trained_losses(ranks, plan)
+            assert losses == pytest.approx(reference_losses(plan), rel=TOLERANCE[dtype]), dtype
 
 
 IN_16_BITS: dict[str, dict[str, Any]] = {
@@ -123,10 +123,9 @@ IN_16_BITS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", IN_16_BITS)
-def test_layers_of_16_bits_learn_as_those_of_32_do(start_ranks: Start, case: str) -> None:
+def test_layers_of_16_bits_learn_as_those_of_32_do(lend_ranks: Lend, case: str) -> None:
     """With master weights. Without, Adam divides by 0 in fp16, where its epsilon is none."""
     plan = real_plan(master_weights="cpu", **IN_16_BITS[case])
-    ranks = start_ranks(plan.layout.num_ranks)
-    ranks.connect()
     exact = dataclasses.replace(plan, workload=dataclasses.replace(plan.workload, dtype="fp32"))
-    assert trained_losses(ranks, plan) == pytest.approx(reference_losses(exact), rel=1e-3)
+    with lend_ranks(plan.layout.num_ranks) as ranks:
+        assert trained_losses(ranks, plan) == pytest.approx(reference_losses(exact), rel=1e-3)
