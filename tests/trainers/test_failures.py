@@ -26,7 +26,7 @@ from tests.plans import small_plan
 from tests.ports import free_port
 from tests.trainers.loopback import Loopback
 from tests.trainers.parity import real_plan
-from tests.trainers.rank_processes import PATIENCE_S, connect_to, ended
+from tests.trainers.rank_processes import PATIENCE_S, connect_to, end
 
 
 class Pool:
@@ -36,6 +36,7 @@ class Pool:
         self.pool = RankPool(Loopback(fork_server), plan)
         started = self.pool.start(lambda count: None)
         self.pids = [message["pid"] for message in started]
+        self.processes = [os.pidfd_open(pid) for pid in self.pids]
         self.pool.connect(free_port())
         if prepared:
             self.pool.prepare()
@@ -62,9 +63,7 @@ def start_pool(fork_server: str) -> Iterator[Callable[..., Pool]]:
 
     yield start
     for pool in pools:
-        for pid in pool.pids:
-            if not ended(pid):
-                os.kill(pid, signal.SIGKILL)
+        end(pool.processes)
         pool.pool.stop()
 
 

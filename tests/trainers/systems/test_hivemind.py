@@ -31,7 +31,7 @@ from tests.trainers.learning import final_loss, learning_plan
 from tests.trainers.loopback import Loopback
 from tests.trainers.parity import STEPS, TOLERANCE, real_plan, reference_losses, trained_losses
 from tests.trainers.processes import on_processes
-from tests.trainers.rank_processes import Answers, RankProcesses, ended, phases_add_up
+from tests.trainers.rank_processes import Answers, RankProcesses, end, phases_add_up
 
 Start = Callable[[int], RankProcesses]
 
@@ -138,6 +138,7 @@ class Pool:
     def __init__(self, fork_server: str, plan: Plan) -> None:
         self.pool = PeerPool(Loopback(fork_server), plan)
         self.started = self.pool.start(lambda count: None)
+        self.processes = [os.pidfd_open(answer["pid"]) for answer in self.started]
         self.pool.connect(free_port())
         self.pool.prepare()
         self.pids = {rank: answer["pid"] for rank, answer in enumerate(self.started)}
@@ -164,9 +165,7 @@ def start_pool(fork_server: str) -> Iterator[Callable[[Plan], Pool]]:
 
     yield start
     for pool in pools:
-        for pid in pool.pids.values():
-            if not ended(pid):
-                os.kill(pid, signal.SIGKILL)
+        end(pool.processes)
         pool.pool.stop()
 
 
