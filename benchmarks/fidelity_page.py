@@ -97,6 +97,7 @@ def fidelity_markdown(cells: Sequence[FidelityCell]) -> str:
     tolerances = ", ".join(
         f"{format_percent(tolerance)} ({TESTBEDS[testbed].lower()})"
         for testbed, tolerance in TOLERANCE.items()
+        if testbed in TESTBEDS
     )
     parts = [INTRO.format(picture=PICTURES[0]), READING.format(tolerances=tolerances)]
     for testbed, title in TESTBEDS.items():

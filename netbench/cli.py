@@ -33,8 +33,9 @@ LAZY: Commands = {
     "reproduce": ("netbench.commands.reproduce.command", "Regenerate the pages of results/."),
     "calibrate": ("netbench.commands.calibrate", "Measure a device of this machine."),
     "net": ("netbench.commands.net", "Shape, verify and restore a network."),
+    "runs": ("netbench.commands.runs", "End what runs have left on hosts."),
     "kernel": ("netbench.commands.kernel", "Build the guest kernel, or show its state."),
-    "doctor": ("netbench.commands.doctor", "Show what this machine can run."),
+    "doctor": ("netbench.commands.doctor", "Show what this machine, or hosts, can run."),
 }
 
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)

@@ -46,7 +46,7 @@ HASH_DIGITS = 12
 
 FILE_NAME = "records.jsonl"
 SOURCES = ("published", "simulated", "emulated", "measured")
-TESTBEDS = ("native", "guest-virtual", "guest-real", "sim")
+TESTBEDS = ("native", "guest-virtual", "guest-real", "cluster", "sim")
 
 _RUN_ID = re.compile(r"(?P<scenario>.+)-(?P<created>\d{8}-\d{6})-[0-9a-f]{4}")
 _CHECK = re.compile(rb',"check":"([0-9a-f]{16})"}$')

@@ -5,7 +5,7 @@ parses back to the same number. Bandwidth is decimal and in bits, as in `tc`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
@@ -185,6 +185,12 @@ parse_percent, format_percent = PERCENT.parse, PERCENT.format
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Number with its noun, e.g. 1 device, 4 devices. plural: if it is not the noun with an s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def shortened(names: Sequence[str], shown: int = 4) -> str:
+    """Join names: `a, b, c, d and 60 more`."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def _written(number: Decimal) -> str:

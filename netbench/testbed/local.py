@@ -21,9 +21,10 @@ from netbench.network.nodes import Channel, Node
 from netbench.network.shaping import netlink
 from netbench.scenario.model import Network
 from netbench.testbed import namespaces, shaping
-from netbench.testbed.interface import NodeAddress
+from netbench.testbed.interface import Clocks, NodeAddress
 from netbench.testbed.namespaces import SocketChannel, kill_all, namespace_path
 from netbench.testbed.ranks.hangs import Activity, read_activity
+from netbench.testbed.ranks.scripts import inherited_environment
 
 FORK_SERVER_START_S = 120.0
 """Deadline for importing torch and listening, by the session's clock, seconds."""
@@ -56,8 +57,6 @@ class RankSetup:
 
 class LocalTestbed(ABC):
     """Base of local testbeds: everything of `interface.Testbed` but starting ranks."""
-
-    shared_clock = True
 
     def __init__(
         self,
@@ -126,8 +125,11 @@ class LocalTestbed(ABC):
         path.write_text(text)
         return str(path)
 
-    def clock(self, index: int) -> tuple[float, float]:
-        return 0.0, 0.0
+    def environment(self, node: int) -> Mapping[str, str]:
+        return inherited_environment(sys.executable, os.environ)
+
+    def clocks(self) -> Clocks:
+        return Clocks.shared()
 
 
 def sent_bytes(node: NodeAddress) -> int:

@@ -1,6 +1,9 @@
 """Nodes, channels and a testbed whose other ends are functions; capabilities of machines."""
 
+import os
 import queue
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +12,10 @@ from typing import Any
 from netbench.errors import NetworkError
 from netbench.network.nodes import Channel, Completed
 from netbench.scenario.model import Network
-from netbench.testbed.interface import NodeAddress
+from netbench.testbed.interface import Clocks, NodeAddress
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.ranks.hangs import Activity
+from netbench.testbed.ranks.scripts import inherited_environment
 
 CAPABLE = Capabilities(
     is_root=True,
@@ -136,10 +140,6 @@ class FakeTestbed:
         self._start = start
         self._offsets_s = offsets_s or [0.0] * len(nodes)
 
-    @property
-    def shared_clock(self) -> bool:
-        return not any(self._offsets_s)
-
     def tune(self, network: Network, scale: float) -> None:
         self.asked.append("tune")
 
@@ -161,12 +161,15 @@ class FakeTestbed:
         self.asked.append(f"publish {name}")
         return name
 
+    def environment(self, node: int) -> dict[str, str]:
+        return inherited_environment(sys.executable, os.environ)
+
     def start_rank(self, node: int, rank: int) -> Channel:
         self.asked.append(f"start_rank {node} {rank}")
         return self._start(node, rank)
 
-    def clock(self, index: int) -> tuple[float, float]:
-        return self._offsets_s[index], 0.0
+    def clocks(self) -> Clocks:
+        return Clocks(at_s=time.monotonic(), offsets_s=dict(enumerate(self._offsets_s)))
 
     def close(self) -> None:
         self.asked.append("close")

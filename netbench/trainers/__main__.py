@@ -1,4 +1,4 @@
-"""`python -m netbench.trainers [--fork-server SOCKET [MODULE ...] | --command | --calibrate]`."""
+"""The processes that netbench starts on nodes: `python -m netbench.trainers [OPTION ...]`."""
 
 import argparse
 import gc
@@ -24,7 +24,18 @@ def main() -> None:
     parser.add_argument(
         "--calibrate", action="store_true", help="measure a device for the controller instead"
     )
+    parser.add_argument(
+        "--node-server",
+        nargs=2,
+        metavar=("FOLDER", "INTERFACE"),
+        help="start the ranks of a host for a controller elsewhere",
+    )
     arguments = parser.parse_args()
+    if arguments.node_server:
+        from netbench.trainers.node_server import serve as serve_node
+
+        folder, interface = arguments.node_server
+        sys.exit(serve_node(Path(folder), interface))
     if arguments.calibrate:
         from netbench.trainers.calibrate import run_calibration
 

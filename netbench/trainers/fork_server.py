@@ -31,6 +31,10 @@ BACKLOG = 1024
 """Most connections that wait for a fork: more than the ranks of any scenario."""
 
 
+REQUEST_BYTES = 1 << 12
+"""Longest request to fork a rank."""
+
+
 def serve(path: Path, modules: Sequence[str] = ()) -> NoReturn:
     """Listen on the Unix socket `path`; fork one rank per connection until killed.
 
@@ -75,7 +79,7 @@ def _fork(listener: socket.socket, selector: selectors.BaseSelector) -> None:
                 key.data[1].close()
         listener.close()
         selector.close()
-        status = _serve(MessageChannel.over_socket(connection))
+        status = _serve(connection)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -96,12 +100,18 @@ def _report_end(descriptor: int, child: int, connection: socket.socket) -> None:
     connection.close()
 
 
-def _serve(channel: MessageChannel) -> int:
+def _serve(connection: socket.socket) -> int:
     """Become the rank that the first message asks for. Return the exit status."""
-    try:
-        request = channel.receive()
-    except ChannelClosed:
+    # The controller sends nothing more before it was answered, so this is one whole message.
+    line, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 1)
+    for descriptor in descriptors:
+        os.dup2(descriptor, sys.stdout.fileno())
+        os.dup2(descriptor, sys.stderr.fileno())
+        os.close(descriptor)
+    if not line:
         return 0  # closed without a request
+    channel = MessageChannel.over_socket(connection)
+    request = json.loads(line)
     rank = request.get("rank")
     try:
         if request.get("op") != "fork":

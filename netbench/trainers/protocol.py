@@ -7,6 +7,8 @@ Controller to fork server, first line of a connection; the forked rank keeps the
 
     {"op": "fork", "rank": r, "netns": "/run/netns/n3" or null}
 
+A descriptor that comes with it (SCM_RIGHTS) becomes the rank's standard output and error.
+
 Controller to rank. `rank` is the index of the device that the process owns, in every plan:
 
     {"op": "connect", "rank": r, "world_size": n, "address": "10.77.0.4", "interface": "eth0",

@@ -12,8 +12,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from netbench.network.remote.deployer import FOLDERS
 from netbench.network.remote.fleet import ARM_LEASE_S
@@ -437,12 +438,14 @@ SCENARIOS: dict[str, Callable[[Lab], Iterator[str]]] = {
 }
 
 
-def main() -> int:
-    """Play the scenarios that are named."""
-    lab = Lab()
+L = TypeVar("L", bound=Lab)
+
+
+def play(lab: L, scenarios: Mapping[str, Callable[[L], Iterator[str]]]) -> int:
+    """Play the scenarios that the command line names."""
     for name in sys.argv[1:]:
         try:
-            problems = list(SCENARIOS[name](lab))
+            problems = list(scenarios[name](lab))
         except Exception:
             problems = [traceback.format_exc()]
         print(json.dumps({"scenario": name, "problems": problems}), flush=True)
@@ -452,4 +455,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(play(Lab(), SCENARIOS))

@@ -134,6 +134,11 @@ class Machines(SshServers):
         assert done.returncode == 0, f"{NAMES[node]}: {argv}: {done.stderr}"
         return done.stdout
 
+    def start(self, node: int, *argv: str) -> subprocess.Popen[bytes]:
+        """Start a command on the machine."""
+        inside = ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
+        return subprocess.Popen([*inside, *argv])
+
     def processes(self, node: int) -> dict[int, str]:
         """Return the live processes of a machine: number (the guest's own) -> name."""
         first = self._first(node)
@@ -167,7 +172,7 @@ class Machines(SshServers):
     def snapshot(self, node: int) -> dict[str, str]:
         """Return everything that netbench may change, to the byte, or leave behind."""
         root, first = self.root(node), self._first(node)
-        left = [str(path) for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench.*")]
+        left = [str(path) for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench*")]
         left += [path.name for path in (root / STATE[1:]).iterdir()]
         left += [str(path) for path in root.glob("dev/shm/netbench")]
         left += [name for name in self.processes(node).values() if not is_sshd(name)]
@@ -249,6 +254,13 @@ class Machines(SshServers):
         finally:
             _ip(f"link set v{node} up")
 
+    def limit_frames(self, node: int, mtu_bytes: int, max_segments: int) -> None:
+        """Let the bridge drop longer frames of the machine; it passes on those of several segments
+        whatever their length."""
+        _ip(f"link set v{node} mtu {mtu_bytes}")
+        for at in (node - 1, node):
+            self.run(at, "ip", "link", "set", INTERFACE, "gso_max_segs", str(max_segments))
+
     def end_sessions(self, node: int) -> None:
         """All that was started over SSH and is not the timer ends at once."""
         self.signal(node, signal.SIGKILL, lambda name: not is_sshd(name) and name != TIMER)
@@ -261,12 +273,12 @@ class Machines(SshServers):
 
     def start_sshd(self, node: int) -> None:
         """After `stop_sshd`."""
-        inside = ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
-        subprocess.Popen([*inside, *self._sshd(self._nodes[node])])
+        self.start(node, *self._sshd(self._nodes[node]))
         self._await_all()
 
     def lose(self, node: int) -> None:
         """Its processes, its memory and its network end, as when the power fails."""
+        _ip(f"link set v{node} down")  # first: nothing says good-bye
         os.kill(self._first(node), signal.SIGKILL)
         self._servers[node].wait()
         _ip(f"link del v{node}", f"netns del {namespace_path(node).name}")

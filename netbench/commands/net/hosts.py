@@ -17,11 +17,12 @@ from netbench.commands.output import wide_console
 from netbench.errors import NetworkError, UsageError
 from netbench.network.probing.measure import Endpoints
 from netbench.network.remote.fleet import ARM_LEASE_S, Cleared, Fleet
-from netbench.network.remote.preflight import Inspection, grouped
+from netbench.network.remote.preflight import Deviation, Inspection, grouped
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.persistent.scenario import find_network, persistent_endpoints
 from netbench.testbed.ssh.inventory import load_inventory
 from netbench.testbed.ssh.scenario_hosts import ScenarioHosts, open_scenario_hosts
+from netbench.units import shortened
 
 TABLE_COLUMNS = 140
 """Width of tables that go to a file or a pipe."""
@@ -54,18 +55,20 @@ def open_fleet(
         yield hosts, fleet
 
 
-def print_deviations(console: Console, hosts: ScenarioHosts, found: Inspection) -> None:
-    """Print one line per deviation, with the hosts that share it; errors first."""
-    for (is_error, text), names in grouped(found.deviations, hosts.names).items():
+def print_deviations(
+    console: Console, names: Sequence[str], deviations: Sequence[Deviation]
+) -> None:
+    """Print one line per deviation, with the hosts that share it; errors first. names: of nodes."""
+    for (is_error, text), hosts in grouped(deviations, names).items():
         kind = ("error  ", "red") if is_error else ("warning", "yellow")
-        console.print(Text.assemble(kind, f" {shortened(names)}: {text}"), soft_wrap=True)
+        console.print(Text.assemble(kind, f" {shortened(hosts)}: {text}"), soft_wrap=True)
 
 
 def check_deviations(
     console: Console, hosts: ScenarioHosts, found: Inspection, *, anyway: bool = False
 ) -> None:
     """Print deviations. Raises NetworkError where hosts cannot deliver, unless `anyway`."""
-    print_deviations(console, hosts, found)
+    print_deviations(console, hosts.names, found.deviations)
     if not found.is_complete or (found.has_errors and not anyway):
         hint = " (--anyway tries it)" if found.is_complete else ""
         raise NetworkError(f"nothing was changed: see the errors above{hint}")
@@ -94,12 +97,6 @@ def clear_hosts(console: Console, fleet: Fleet) -> int:
     num_restored = len(results) - len(failed) - len(noted)
     console.print(f"{num_restored} of {len(results)} hosts are as they were")
     return len(failed)
-
-
-def shortened(names: Sequence[str], shown: int = 4) -> str:
-    """Join names: `a, b, c, d and 60 more`."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
 
 
 def host_table(*columns: str) -> Table:

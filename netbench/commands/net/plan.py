@@ -53,7 +53,7 @@ def command(scenario: str, inventory: Path | None, full: bool, offline: bool, re
     if full:
         named = {hosts.names[node]: p for node, p in sorted(found.programs.items())}
         _print_programs(console, named, full)
-    print_deviations(console, hosts, found)
+    print_deviations(console, hosts.names, found.deviations)
     return 1 if found.has_errors else 0
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from netbench.commands.net.hosts import nodes_options, open_console, open_fleet, shortened
+from netbench.commands.net.hosts import nodes_options, open_console, open_fleet
 from netbench.commands.options import TIME
 from netbench.commands.output import plain_table
 from netbench.errors import NetworkError
@@ -29,7 +29,7 @@ from netbench.testbed.persistent.scenario import (
     programs_of,
 )
 from netbench.testbed.ssh.scenario_hosts import ScenarioHosts
-from netbench.units import format_bandwidth, format_bytes
+from netbench.units import format_bandwidth, format_bytes, shortened
 
 DIGITS = 3
 ROWS_KEPT_FREE = 4

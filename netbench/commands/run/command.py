@@ -21,6 +21,7 @@ from netbench.commands.run.execution import execute
 from netbench.commands.run.placed import check_placements, is_file, place_plans
 from netbench.commands.run.selection import Selection, check_script
 from netbench.commands.run.simulation import write_pictures
+from netbench.commands.run.target import LOCAL, Target, inventory_options
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.errors import UsageError
 from netbench.limits import MAX_ITERATIONS
@@ -115,7 +116,8 @@ IN_RUN = "in the run's folder"
     "default, which follows the system's name.  [default: default]",
 )
 @limit_options
-@click.option("--testbed", default="local", help=f"Where to run: {' | '.join(REQUESTS)}.")
+@click.option("--testbed", default=LOCAL, help=f"Where to run: {' | '.join(REQUESTS)}.")
+@inventory_options
 @click.option("--ssh", is_flag=True, help="Reach every node through its own sshd.")
 @results_option
 @click.option(
@@ -149,6 +151,8 @@ def command(
     placement: str | None,
     limits: Limits,
     testbed: str,
+    inventory: Path | None,
+    replace: bool,
     ssh: bool,
     results: Path,
     resume: str | None,
@@ -166,6 +170,7 @@ def command(
     Exit code 3: the run finished, but the network or the machine was outside tolerance.
     """
     check_request(testbed)
+    target = Target(testbed=testbed, ssh=ssh, inventory=inventory, replace=replace)
     placements = check_placements(placement) if placement else ()
     selection, simulated = Selection(**selected), testbed == SIMULATOR
     _check_options(simulated, ssh, selection, trace, plot)
@@ -200,7 +205,7 @@ def command(
         return 0
     if resumed is not None and not foreign_command:
         _check_owner(resumed, plans)
-    path = execute(console, loaded, plans, testbed, ssh, results, resumed, trace is not None)
+    path = execute(console, loaded, plans, target, results, resumed, trace is not None)
     run = read_run(path)
     console.print(render_run(run))
     console.print(f"records: {run.path}", soft_wrap=True)

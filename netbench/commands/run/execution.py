@@ -13,6 +13,7 @@ from rich.console import Console
 from netbench.commands.output import check_results, heading, print_warning
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import predictions, simulate_plans
+from netbench.commands.run.target import Target
 from netbench.network.shaping.limits import network_warnings
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
@@ -31,11 +32,10 @@ def execute(
     console: Console,
     scenario: Scenario,
     plans: Sequence[Plan],
-    testbed: str,
-    ssh: bool,
+    target: Target,
     results: Path,
-    resumed: Path | None,
-    trace: bool,
+    resumed: Path | None = None,
+    trace: bool = False,
 ) -> Path:
     """Choose a testbed, run the unfinished iterations of `plans` there, and record them.
 
@@ -44,30 +44,54 @@ def execute(
     if resumed is None:
         check_results(results)
     console.print(heading(scenario))
-    _warn(console, scenario, plans, emulated=testbed != SIMULATOR)
+    _warn(console, scenario, plans, emulated=target.testbed != SIMULATOR)
     finished: dict[str, list[int]] = {}
     for record in read_run(resumed).records if resumed else ():
         finished.setdefault(record.plan_hash, []).append(record.iteration)
     if resumed is not None and not _has_work_left(console, resumed, plans, finished):
         return _conclude(resumed)
     open_store = functools.partial(_open_store, results, scenario, resumed, plans)
-    if testbed == SIMULATOR:
+    if target.testbed == SIMULATOR:
         return simulate_plans(console, plans, open_store, finished)
-    here = prepare(console, testbed, len(plans[0].device_nodes), plans[0].compute)
+    if target.inventory is not None:
+        here = prepare_cluster(console, scenario, target.inventory, target.replace)
+    else:
+        here = prepare(console, target.testbed, len(plans[0].device_nodes), plans[0].compute)
+        way = "ssh" if target.ssh else "namespaces"
+        console.print(f"nodes: {len(scenario.nodes)}, reached through {way}")
+        for reason in network_doubts(here.testbed, plans):
+            print_warning(console, "network", reason)
     predicted = predictions(plans)
-    console.print(f"nodes: {len(scenario.nodes)}, reached through {'ssh' if ssh else 'namespaces'}")
-    for reason in network_doubts(here.testbed, plans):
-        print_warning(console, "network", reason)
     for plan in plans:
         console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
     with observe(console, plans, _num_finished(plans, finished)) as observer:
         return run_plans(
             plans,
-            dataclasses.replace(here, ssh=ssh, trace=trace),
+            dataclasses.replace(here, ssh=target.ssh, trace=trace),
             open_store=functools.partial(open_store, predicted=predicted),
             finished=finished,
             observer=observer,
         )
+
+
+def prepare_cluster(
+    console: Console, scenario: Scenario, path: Path, replace: bool
+) -> SessionSetup:
+    """Read an inventory and print which hosts play the nodes. Raises UsageError."""
+    # paramiko takes a quarter of a second, which other runs do without.
+    from netbench.testbed.cluster.session import ClusterSession
+    from netbench.testbed.cluster.testbed import NAME
+    from netbench.testbed.ssh.inventory import load_inventory
+    from netbench.testbed.ssh.scenario_hosts import hosts_of
+
+    inventory = load_inventory(path)
+    hosts = hosts_of(scenario, inventory)
+    console.print(f"testbed: {NAME} ({counted(len(hosts), 'host')} of {path})")
+    return SessionSetup(
+        testbed=NAME,
+        start=functools.partial(ClusterSession, inventory, replace),
+        place=f"{counted(len(hosts), 'host')}: {', '.join(host.name for host in hosts)}",
+    )
 
 
 def prepare(console: Console, testbed: str, num_ranks: int, compute: str = VIRTUAL) -> SessionSetup:

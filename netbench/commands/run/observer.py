@@ -1,7 +1,7 @@
 """Progress of a run: its sessions' steps, its iterations and the time left."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -12,10 +12,12 @@ from netbench.plan.model import Plan
 from netbench.progress import Progress, open_progress
 from netbench.records import Record
 from netbench.systems import placed_name
-from netbench.units import format_bytes
+from netbench.testbed.cluster.certificate import NOTHING
+from netbench.units import counted, format_bytes
 
 STEPS = {
     "nodes": "building nodes",
+    "hosts": "preparing hosts",
     "ranks": "starting ranks",
     "connect": "connecting ranks",
     "prepare": "preparing plans",
@@ -41,6 +43,14 @@ class RunObserver:
         task = f"session {session + 1}"
         self._sessions.add(task)
         self._progress.advance(task, done, total, STEPS.get(name, name))
+
+    def certificate(self, hosts: Mapping[str, str]) -> None:
+        clean = [host for host, left in hosts.items() if left == NOTHING]
+        total = counted(len(hosts), "host")
+        self._progress.say(Text(f"hosts: nothing is left on {len(clean)} of {total}"))
+        for host, left in hosts.items():
+            if left != NOTHING:
+                self._progress.say(Text.assemble((f"  {host}: ", "red"), left))
 
     def iteration(self, plan: Experiment, record: Record) -> None:
         kind = "warm-up" if record.warmup else "iteration"

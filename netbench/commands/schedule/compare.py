@@ -21,6 +21,7 @@ from netbench.commands.output import (
     write_file,
 )
 from netbench.commands.run.simulation import warn_of_impairments
+from netbench.commands.run.target import Target, inventory_options
 from netbench.commands.schedule.contest import OnStep, Search, SearchResult, run_searches
 from netbench.commands.schedule.place import keep, print_heading, system_text
 from netbench.commands.schedule.request import (
@@ -71,6 +72,7 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 )
 @limit_options
 @click.option("--emulate", is_flag=True, help="Emulate the best two as well, as netbench run does.")
+@inventory_options
 @click.option("--csv", type=FILE, help="Write every search to a CSV file, unrounded.")
 @click.option("--plot", type=FILE, help="Draw the best value so far over time.")
 @click.option("--map", "map_path", type=FILE, help="Draw the best placement on a map.")
@@ -82,6 +84,8 @@ def command(
     num_seeds: int,
     limits: Limits,
     emulate: bool,
+    inventory: Path | None,
+    replace: bool,
     csv: Path | None,
     plot: Path | None,
     map_path: Path | None,
@@ -93,6 +97,9 @@ def command(
     Simulated times are means over the seeds. DT-FM's cost is the quantity that scheduler dtfm
     minimises. The lower bound is searched last, for as long as one search.
     """
+    target = Target(inventory=inventory, replace=replace)
+    if inventory is not None and not emulate:
+        raise UsageError("--inventory is where the best two are emulated; add --emulate")
     check_writable(csv, output, pictures=[plot, map_path])
     console = wide_console()
     searches = _searches(request, schedulers, num_seeds)
@@ -101,7 +108,7 @@ def command(
     contest, placed = _search(console, request, searches, limits)
     code = 0
     if emulate:
-        contest, code = _emulate(console, request, contest, placed, results)
+        contest, code = _emulate(console, request, contest, placed, target, results)
     _print(console, contest, limits, num_seeds)
     _write(console, request, contest, csv, plot)
     _, best = winners(contest)[0]
@@ -204,7 +211,12 @@ def _ended(one: SearchResult) -> tuple[tuple[str, str], str]:
 
 
 def _emulate(
-    console: Console, request: Request, contest: Contest, placed: dict[Key, Placed], results: Path
+    console: Console,
+    request: Request,
+    contest: Contest,
+    placed: dict[Key, Placed],
+    target: Target,
+    results: Path,
 ) -> tuple[Contest, int]:
     """Emulate the best two, as `netbench run` does; return their times and the exit code."""
     from netbench.commands.run.execution import execute
@@ -223,10 +235,7 @@ def _emulate(
         )
         for name, plan in plans.items()
     }
-    path = execute(
-        console, request.scenario, tuple(plans.values()), "local", ssh=False, results=results,
-        resumed=None, trace=False,
-    )  # fmt: skip
+    path = execute(console, request.scenario, tuple(plans.values()), target, results)
     run = read_run(path)
     times = [(name, measured(run, plan_hash(plan))) for name, plan in plans.items()]
     console.print(f"records: {run.path}", soft_wrap=True)

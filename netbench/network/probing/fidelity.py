@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from netbench.errors import RecordError
 from netbench.units import counted, format_bandwidth, format_time
 
-TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05}
+TOLERANCE = {"guest-virtual": 0.02, "guest-real": 0.05, "native": 0.05, "cluster": 0.05}
 """Largest relative deviation of a trusted cell, or of a probed link in a run, by testbed."""
 
 COLUMNS = {"testbed": "backend"}

@@ -82,7 +82,10 @@ def settings(network: Network, changes: Sequence[Change] = ()) -> dict[str, str]
 
 
 def compile_for(
-    network: Network, facts: Mapping[int, Facts | Exception], exempt_ports: tuple[int, ...]
+    network: Network,
+    facts: Mapping[int, Facts | Exception],
+    exempt_ports: tuple[int, ...],
+    scale: float = 1.0,
 ) -> dict[int, Program]:
     """Compile for every host whose interface is known; for none unless all addresses are known."""
     known, _ = split(facts)
@@ -90,7 +93,9 @@ def compile_for(
         return {}
     addresses = [known[node].addresses for node in range(network.num_nodes)]
     return {
-        node: compile_program(network, node, addresses, host.interface, exempt_ports=exempt_ports)
+        node: compile_program(
+            network, node, addresses, host.interface, scale, exempt_ports=exempt_ports
+        )
         for node, host in known.items()
         if host.interface
     }

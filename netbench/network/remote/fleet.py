@@ -24,7 +24,7 @@ from netbench.network.remote.agent.messages import Lease, Owner
 from netbench.network.remote.deployer import AgentRefused, Deployer, Machine, Sent
 from netbench.network.remote.facts import SETTINGS, Facts
 from netbench.network.shaping import readback
-from netbench.network.shaping.program import Program
+from netbench.network.shaping.program import MAX_SEGMENTS, Program
 from netbench.network.shaping.update import update_text
 from netbench.network.traces.replay import Played, Playing
 from netbench.network.traces.trace import Replay, ReplayStep
@@ -134,9 +134,10 @@ class Fleet(AbstractContextManager["Fleet"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Delete the agent on every host that can be reached."""
-        at_once({n: partial(self._deployer.remove, n) for n in self._nodes}, self._deadline_s)
+    def close(self, nodes: Iterable[int] | None = None) -> None:
+        """Delete the agent on every host that can be reached. nodes: None = all."""
+        nodes = self._nodes if nodes is None else nodes
+        at_once({n: partial(self._deployer.remove, n) for n in nodes}, self._deadline_s)
 
     def name(self, node: int) -> str:
         """Return the name of the host that plays a node."""
@@ -202,6 +203,21 @@ class Fleet(AbstractContextManager["Fleet"]):
             )
             for node in wanted
         }
+
+    def tune(self, settings: Mapping[str, str], *, replace: bool = False) -> None:
+        """Arm every host and make settings there, before `apply`, which keeps them.
+
+        Connections keep the buffers they started with. Raises FleetError after all were cleared.
+        """
+        nodes = list(self._nodes)
+        request = {"text": "", "max_segments": MAX_SEGMENTS, "sysctls": dict(settings)}
+        try:
+            self._step("arming the dead-man timers")
+            self._ask_all("arm", nodes, {"lease_s": self._lease_s})
+            self._ask_all("apply", nodes, {**request, "lease_s": self._lease_s, "replace": replace})
+        except BaseException:
+            self._clear(nodes, "session", keep=True)
+            raise
 
     def keep_leases(
         self, programs: Sequence[Program], wait: Callable[[float], bool], say: Callable[[str], None]
@@ -281,12 +297,14 @@ class Fleet(AbstractContextManager["Fleet"]):
         }
         return dict(sorted({**shown, **failures}.items()))
 
-    def clear(self, scope: str = "owner") -> dict[int, Cleared | Exception]:
+    def clear(
+        self, scope: str = "owner", nodes: Iterable[int] | None = None
+    ) -> dict[int, Cleared | Exception]:
         """Restore every shaped node, or say why it cannot be restored.
 
-        scope: see `agent.operations.clear`.
+        scope: see `agent.operations.clear`. nodes: None = all.
         """
-        sent, unsent = self._send("clearing", self._nodes)
+        sent, unsent = self._send("clearing", self._nodes if nodes is None else nodes)
         return dict(sorted({**unsent, **self._clear(sent, scope)}.items()))
 
     def cleared_by(self, results: Mapping[int, Cleared | Exception]) -> float | None:

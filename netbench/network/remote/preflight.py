@@ -55,11 +55,19 @@ class Inspection:
 
 
 def inspect(
-    fleet: Fleet, network: Network, exempt_ports: tuple[int, ...], *, replace: bool = False
+    fleet: Fleet,
+    network: Network,
+    exempt_ports: tuple[int, ...],
+    *,
+    replace: bool = False,
+    scale: float = 1.0,
 ) -> Inspection:
-    """Ask every host for facts and compare them with what `network` needs; change nothing."""
+    """Ask every host for facts and compare them with what `network` needs; change nothing.
+
+    scale: divisor of bandwidths.
+    """
     facts = fleet.facts()
-    programs = compile_for(network, facts, exempt_ports)
+    programs = compile_for(network, facts, exempt_ports, scale)
     known, failures = split(facts)
     unknown = [
         Deviation(node=node, text=str(error), is_error=True) for node, error in failures.items()
@@ -81,13 +89,16 @@ def grouped(
 
 
 def preflight(
-    network: Network,
+    network: Network | None,
     programs: Mapping[int, Program],
     facts: Mapping[int, Facts],
     *,
     replace: bool = False,
 ) -> tuple[Deviation, ...]:
-    """Return how the hosts of `facts` would deviate from `programs`, by node."""
+    """Return how the hosts of `facts` would deviate from `programs`, by node.
+
+    network: that the hosts are to deliver; None = any.
+    """
     found: list[Deviation] = []
     for node, host in sorted(facts.items()):
         checks = [*_tools(host), *_room(host)]
@@ -134,9 +145,9 @@ def _room(host: Facts) -> Iterator[Remark]:
             yield folder == "/run", f"{folder} has only {format_bytes(free)} left"
 
 
-def _interface(host: Facts, network: Network, replace: bool) -> Iterator[Remark]:
+def _interface(host: Facts, network: Network | None, replace: bool) -> Iterator[Remark]:
     name = host.interface
-    if host.mtu_bytes != network.mtu_bytes:
+    if network and host.mtu_bytes != network.mtu_bytes:
         yield (
             False,
             f"{name} has an MTU of {host.mtu_bytes}, the scenario one of {network.mtu_bytes}: "

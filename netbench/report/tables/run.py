@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MODE_WORDS = {
     "native": "the host's own",
+    "cluster": "the hosts' own",
     "guest-virtual": "guest in virtual time",
     "guest-real": "guest in real time",
     "sim": "simulated at full size",

@@ -60,11 +60,11 @@ class PeerPool(RankPool):
             elif message["event"] == "round":
                 complete[rank] = message["complete"]
             elif message["event"] == "iteration":
-                answers[rank] = self._by_our_clock(message)
+                answers[rank] = message
             if complete and self._present <= complete.keys():
                 self._decide(all(complete[rank] for rank in self._present))
                 complete.clear()
-        return [answers[rank] for rank in sorted(answers)]
+        return self._by_our_clock([answers[rank] for rank in sorted(answers)])
 
     def _leave(self, rank: int, doing: str) -> None:
         self._present.discard(rank)
@@ -113,7 +113,7 @@ class PeerPool(RankPool):
         self._channels[rank] = self._testbed.start_rank(self._rank_nodes[rank], rank)
         self._follow(rank)
         node = self._nodes[self._rank_nodes[rank]]
-        self._pids[rank] = self._answer(rank, "started").get("pid", 0)
+        self._pids[rank] = self._process(rank, self._answer(rank, "started"))
         size = len(self._channels)
         self._send(rank, op="join", rank=rank, world_size=size, address=node.address)
         self._answer(rank, "ready")

@@ -34,8 +34,16 @@ COMPUTING = 0.2
 STOPPED = ("T", "t")
 """States of a process that was stopped by a signal or a debugger. Source: proc(5)."""
 
+PID_BITS = 22
+"""Process IDs of Linux are below 2^22. Source: PID_MAX_LIMIT of linux/threads.h."""
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
+
+
+def process_number(kernel: int, pid: int) -> int:
+    """Return a process ID that differs between kernels; that of kernel 0 is the process ID."""
+    return kernel << PID_BITS | pid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +59,9 @@ class Process:
 class Activity:
     """Snapshot of the kernels that ranks run on.
 
-    at_s: CLOCK_MONOTONIC, seconds. num_bytes: received on all interfaces so far. processes: by
-    process ID. num_oom_kills: processes killed so far for lack of memory.
+    at_s: CLOCK_MONOTONIC, seconds. num_bytes: sent between nodes so far. processes: by
+    `process_number`, as their sessions are. num_oom_kills: processes killed so far for lack of
+    memory.
     """
 
     at_s: float
@@ -96,9 +105,9 @@ def read_activity() -> Activity:
 class Watch:
     """Detects that awaited ranks hang, by comparing snapshots.
 
-    pids: process of every rank; if it leads a session, its processes count too; 0 = not known yet.
-    name: of a rank, with its node. allowed_s: how long ranks may sleep, as virtual devices do.
-    blamed: the ranks that the last reason names.
+    pids: `process_number` of every rank; if it leads a session, its processes count too; 0 = not
+    known yet. name: of a rank, with its node. allowed_s: how long ranks may sleep, as virtual
+    devices do. blamed: the ranks that the last reason names.
     """
 
     def __init__(

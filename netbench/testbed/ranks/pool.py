@@ -20,9 +20,9 @@ from netbench.errors import TestbedError
 from netbench.network.nodes import Channel
 from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
 from netbench.plan.model import Plan
-from netbench.testbed.interface import Testbed
+from netbench.testbed.interface import Clocks, Testbed
 from netbench.testbed.ranks.failures import Failure, explain, failure_of
-from netbench.testbed.ranks.hangs import WATCH_S, Watch
+from netbench.testbed.ranks.hangs import WATCH_S, Watch, process_number
 
 Message = dict[str, Any]
 
@@ -74,8 +74,13 @@ class Ranks:
             self._channels.append(self._testbed.start_rank(node, rank))
             self._follow(rank)
         started = self._collect("started", "the start of the ranks", on_ready, START_S)
-        self._pids = [message.get("pid", 0) for message in started]
+        self._pids = [self._process(rank, answer) for rank, answer in enumerate(started)]
         return started
+
+    def _process(self, rank: int, message: Message) -> int:
+        """Return the number of the process that a message names; 0 if it names none."""
+        pid = message.get("pid", 0)
+        return pid and process_number(self._nodes[self._rank_nodes[rank]].kernel, pid)
 
     def _follow(self, rank: int) -> None:
         self._present.add(rank)
@@ -176,11 +181,16 @@ class Ranks:
 
 
 class RankPool(Ranks):
-    """Trainers of a plan; rank i owns device i."""
+    """Trainers of a plan; rank i owns device i.
+
+    clock_error_s: bound of the error of the last iteration's times, seconds.
+    """
 
     def __init__(self, testbed: Testbed, plan: Experiment) -> None:
         super().__init__(testbed, plan.device_nodes)
         self._plan = plan
+        self._clocks = Clocks.shared()
+        self.clock_error_s = 0.0
 
     def connect(self, store_port: int) -> list[Message]:
         """Join all ranks into one world and make every connection. Rank 0 serves the store."""
@@ -213,21 +223,28 @@ class RankPool(Ranks):
         self._order_run(iteration, start_at_s, trace=trace)
         allowed_s = allowance_s(self._plan)
         answers = self._collect("iteration", self._doing(iteration), allowed_s=allowed_s)
-        return [self._by_our_clock(answer) for answer in answers]
+        return self._by_our_clock(answers)
 
     def _order_run(self, iteration: int, start_at_s: float, **more: Any) -> None:
         """Send every rank the order to run, with the start by its own clock."""
         order = {"plan_hash": experiment_hash(self._plan), "iteration": iteration, **more}
+        self._clocks = self._testbed.clocks()
         for rank in sorted(self._present):
-            self._send(rank, op="run", start_at=start_at_s + self._offset_s(rank), **order)
+            start_at = self._clocks.to_node(self._rank_nodes[rank], start_at_s)
+            self._send(rank, op="run", start_at=start_at, **order)
 
-    def _offset_s(self, rank: int) -> float:
-        return self._testbed.clock(self._rank_nodes[rank])[0]
-
-    def _by_our_clock(self, answer: Message) -> Message:
-        offset_s = self._offset_s(answer["rank"])
-        times = {key: answer[key] - offset_s for key in ("start_s", "end_s")}
-        return {**answer, **times}
+    def _by_our_clock(self, answers: Sequence[Message]) -> list[Message]:
+        """Convert times of ranks to the clock of this process, as it was read before and after."""
+        before, after = self._clocks, self._testbed.clocks()
+        self.clock_error_s = max(before.error_s, after.error_s)
+        found = []
+        for answer in answers:
+            node = self._rank_nodes[answer["rank"]]
+            times = {
+                key: after.from_node(node, answer[key], before) for key in ("start_s", "end_s")
+            }
+            found.append({**answer, **times})
+        return found
 
     def _doing(self, iteration: int) -> str:
         plan = self._plan

@@ -8,7 +8,6 @@ import dataclasses
 import os
 import queue
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ def script_environment(
     plan_file: str,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the environment of `rank`: torchrun's variables, netbench's and some inherited ones.
+    """Return the environment of `rank`: torchrun's variables, netbench's and `inherited` ones.
 
     nodes: of the scenario, in order. Documented in docs/own-trainer.md.
     """
@@ -53,13 +52,8 @@ def script_environment(
     node = nodes[rank_nodes[rank]]
     neighbours = [r for r, index in enumerate(rank_nodes) if index == node.index]
     region = plan.network.regions[plan.network.node_regions[node.index]]
-    kept = {name: inherited[name] for name in PASSED_VARIABLES if name in inherited}
-    # `python` is the user's if a virtual environment is active, else netbench's, which has torch.
-    directories = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
-    path = os.pathsep.join(reversed(directories) if "VIRTUAL_ENV" in kept else directories)
     return {
-        **kept,
-        "PATH": path,
+        **inherited,
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
         "RANK": str(rank),
@@ -79,6 +73,17 @@ def script_environment(
         "NETBENCH_PLACEMENT": ",".join(map(str, plan.placement)),
         "NETBENCH_ITERATIONS": str(plan.iterations),
     }
+
+
+def inherited_environment(python: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a node's environment that scripts inherit.
+
+    `python` is the user's if a virtual environment is active, else netbench's, which has torch.
+    """
+    kept = {name: environment[name] for name in PASSED_VARIABLES if name in environment}
+    directories = [str(Path(python).parent), kept.get("PATH", os.defpath)]
+    path = os.pathsep.join(reversed(directories) if "VIRTUAL_ENV" in kept else directories)
+    return {**kept, "PATH": path}
 
 
 def nodes_of_ranks(plan: Plan) -> tuple[int, ...]:
@@ -102,8 +107,9 @@ class ScriptPool(Ranks):
     def launch(self, directory: Path, plan_file: str, store_port: int) -> None:
         """Start the script on every rank, in `directory`."""
         for rank in range(len(self._channels)):
+            inherited = self._testbed.environment(self._rank_nodes[rank])
             environment = script_environment(
-                self._plan, rank, self._nodes, store_port, plan_file, os.environ
+                self._plan, rank, self._nodes, store_port, plan_file, inherited
             )
             what = {"argv": list(self._plan.script), "directory": str(directory)}
             self._send(rank, op="start", environment=environment, **what)
@@ -142,7 +148,7 @@ class ScriptPool(Ranks):
     def _take(self, rank: int, message: Message) -> list[Iteration]:
         """Return the iterations that a message of a script finishes."""
         if message["event"] == "running":
-            self._pids[rank] = message["pid"]
+            self._pids[rank] = self._process(rank, message)
         if message["event"] != "output":
             return []
         now_s = time.monotonic()

@@ -11,7 +11,7 @@ import platform
 import queue
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,8 +30,8 @@ from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, Record, RunStore
 from netbench.systems import system_of
 from netbench.testbed.machine.capabilities import Capabilities
-from netbench.testbed.runs.launch import SessionProcess, start_session
-from netbench.units import counted
+from netbench.testbed.runs.launch import start_session
+from netbench.units import counted, format_time
 
 STALL_S = 900.0
 """Longest silence of a session before it counts as hung, wall seconds. The longest seen is one
@@ -47,6 +47,19 @@ MAX_SESSIONS = 2
 """Guests that run side by side. A guest uses one core, and up to 3 GB with 64 ranks."""
 
 
+Event = dict[str, Any]
+
+
+class RunningSession(Protocol):
+    """A running session: `launch.SessionProcess`, or one on a cluster."""
+
+    def console_tail(self, *, booted: bool = False) -> str:
+        """Return the last lines of its console as the end of an error message, or ""."""
+
+    def close(self) -> None:
+        """End everything that it started."""
+
+
 class Observer(Protocol):
     """Receiver of progress, e.g. a display."""
 
@@ -56,20 +69,41 @@ class Observer(Protocol):
     def iteration(self, plan: Experiment, record: Record) -> None:
         """Report an iteration that is finished and on disk."""
 
+    def certificate(self, hosts: Mapping[str, str]) -> None:
+        """Report what a session has left on its hosts, by name."""
+
+
+def machine_name() -> str:
+    """Describe this machine: processor, cores, memory."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{model}, {counted(os.cpu_count() or 1, 'core')}, {memory_bytes / 2**30:.0f} GiB"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionSetup:
-    """Settings of the sessions of a run on this machine.
+    """Settings of the sessions of a run.
 
     testbed: one of `records.TESTBEDS`. ssh: start ranks by an sshd per node. preload: library to
-    preload into ranks. trace: keep a trace of the last iteration of every plan.
+    preload into ranks. trace: keep a trace of the last iteration of every plan. start: starts a
+    session elsewhere, given the plan, its finished iterations and the receiver of its events; None
+    = on this machine. place: description of where.
     """
 
     testbed: str
-    machine: Capabilities
-    preload: Path | None
+    machine: Capabilities | None = None
+    preload: Path | None = None
     ssh: bool = False
     trace: bool = False
+    start: (
+        Callable[[Experiment, Sequence[int], bool, Callable[[Event | None], None]], RunningSession]
+        | None
+    ) = None
+    place: str = field(default_factory=machine_name)
 
 
 def run_plans(
@@ -113,17 +147,6 @@ def check_emulable(plans: Sequence[Experiment]) -> None:
 def has_trainer(plan: Plan) -> bool:
     """Return True if the trainers run the plan's system."""
     return bool(system_of(plan).trainer)
-
-
-def machine_name() -> str:
-    """Describe this machine: processor, cores, memory."""
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{model}, {counted(os.cpu_count() or 1, 'core')}, {memory_bytes / 2**30:.0f} GiB"
 
 
 def keep_trace(
@@ -186,7 +209,7 @@ class _Controller:
         self._observer = observer
         self._store: RunStore | None = None
         self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
-        self._running: dict[int, SessionProcess] = {}
+        self._running: dict[int, RunningSession] = {}
         self._started: list[Experiment] = []
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
 
@@ -211,26 +234,32 @@ class _Controller:
         finally:
             for session in self._running.values():
                 session.close()
+            self._take_certificates()
             if self._store is not None:
                 self._store.close()
 
     def _start(self, plan: Experiment) -> None:
         index, setup = len(self._started), self._setup
+        finished = self._finished[experiment_hash(plan)]
+        self._started.append(plan)
+
+        def on_event(event: Event | None) -> None:
+            self._events.put((index, event))
+
+        if setup.start is not None:
+            self._running[index] = setup.start(plan, finished, setup.trace, on_event)
+            return
+        assert setup.machine is not None
         job = {
             "plan": experiment_to_json(plan),
-            "finished": self._finished[experiment_hash(plan)],
+            "finished": finished,
             "ssh": setup.ssh,
             "tolerance": TOLERANCE[setup.testbed],
             "rank_environment": ({"LD_PRELOAD": str(setup.preload)} if setup.preload else {}),
             "trace": setup.trace,
         }
-        self._started.append(plan)
         self._running[index] = start_session(
-            setup.testbed,
-            setup.machine,
-            job,
-            len(plan.device_nodes),
-            lambda event: self._events.put((index, event)),
+            setup.testbed, setup.machine, job, len(plan.device_nodes), on_event
         )
 
     def _next_event(self) -> None:
@@ -271,10 +300,19 @@ class _Controller:
             self._iteration(event)
         elif kind == "output":
             self._keep_output(event)
+        elif kind == "certificate":
+            self._observer.certificate(event["hosts"])
         elif kind == "drops":
             dropped = counted(event["packets"], "packet")
             reason = f"iteration {event['iteration']}: the shaped queues dropped {dropped}"
             self._doubt(self._started[session], reason)
+
+    def _take_certificates(self) -> None:
+        """Report what sessions that were closed have left on their hosts."""
+        while not self._events.empty():
+            _, event = self._events.get()
+            if event and event["event"] == "certificate":
+                self._observer.certificate(event["hosts"])
 
     def _open(self, event: dict[str, Any]) -> None:
         if self._store is not None:
@@ -285,7 +323,7 @@ class _Controller:
                 mode=self._setup.testbed,
                 scale=next(iter(self._plans.values())).scale,
                 versions=event["versions"],
-                machine=machine_name(),
+                machine=self._setup.place,
             )
         )
 
@@ -309,6 +347,10 @@ class _Controller:
             peers = f"{record.peers} of {len(plan.device_nodes)} peers ended it"
             gone = "; ".join(event["gone"])
             self._doubt(plan, f"iteration {record.iteration}: {peers}; {gone}")
+        clock_error_s = event.get("clock_error_s", 0.0)
+        if 2 * clock_error_s > TOLERANCE[self._setup.testbed] * record.iteration_s:
+            what = f"clocks of the hosts are known to {format_time(clock_error_s)} only"
+            self._doubt(plan, f"iteration {record.iteration}: {what}")
         if event["late_start_s"] > LATE_START_S:
             late = f"a rank started {event['late_start_s']:.3f} s late; the machine is overloaded"
             self._doubt(plan, f"iteration {record.iteration}: {late}")

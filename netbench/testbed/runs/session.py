@@ -158,6 +158,7 @@ class _PlanSession:
             "sent_bytes": [now - then for now, then in zip(after, before, strict=True)],
             "peers": len(ended) if is_elastic(self._plan) else None,
             "gone": pool.take_gone(),
+            "clock_error_s": pool.clock_error_s,
         }
 
     def _sent_bytes(self) -> list[int]:

@@ -57,6 +57,11 @@ class SshNode:
         self._is_root = is_root
 
     @property
+    def python(self) -> str:
+        """The interpreter that the inventory names."""
+        return self._host.python
+
+    @property
     def as_root(self) -> "SshNode":
         """The host as root reaches it: through `sudo -n`, unless the login user is root."""
         return SshNode(self._host, self._link, self._connect_timeout_s, is_root=True)

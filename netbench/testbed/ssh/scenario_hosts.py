@@ -57,19 +57,7 @@ class ScenarioHosts:
 
     def fleet(self, step: Callable[[str], None] = lambda name: None) -> Fleet:
         """Return the hosts as a fleet; `step` as `Fleet` has it. Close it after use."""
-        machines = [
-            Machine(
-                name=host.name,
-                node=node,
-                root=node.as_root,
-                python=host.python,
-                addresses=host.data_addresses,
-                interface=host.interface,
-                agent_path=host.agent_path,
-            )
-            for host, node in zip(self.nodes, self.hosts.nodes, strict=True)
-        ]
-        return Fleet(machines, owner=this_owner(known_runs(self.inventory.path)), step=step)
+        return fleet_of(self.inventory, self.nodes, self.hosts, step)
 
     def offline_programs(self) -> dict[str, Program]:
         """Compile every host's tc configuration without contacting one, by name of the host.
@@ -101,12 +89,7 @@ def open_scenario_hosts(scenario: Scenario, inventory: Inventory) -> Iterator[Sc
 
     Raises UsageError where they do not fit.
     """
-    if num_routers(scenario.network):
-        raise UsageError(
-            f"{scenario.name}: regions joined by trunks need a router each, which machines of an "
-            'inventory do not have; take sharing "class", or a local testbed'
-        )
-    nodes = inventory.first(len(scenario.nodes))
+    nodes = hosts_of(scenario, inventory)
     with Hosts(nodes, inventory.known_hosts) as hosts:
         yield ScenarioHosts(
             scenario=scenario,
@@ -115,6 +98,39 @@ def open_scenario_hosts(scenario: Scenario, inventory: Inventory) -> Iterator[Sc
             hosts=hosts,
             exempt_ports=ssh_ports(nodes),
         )
+
+
+def hosts_of(scenario: Scenario, inventory: Inventory) -> tuple[Host, ...]:
+    """Return the first hosts of an inventory, one per node. Raises UsageError where they do not
+    fit."""
+    if num_routers(scenario.network):
+        raise UsageError(
+            f"{scenario.name}: regions joined by trunks need a router each, which machines of an "
+            'inventory do not have; take sharing "class", or a local testbed'
+        )
+    return inventory.first(len(scenario.nodes))
+
+
+def fleet_of(
+    inventory: Inventory,
+    nodes: Sequence[Host],
+    hosts: Hosts,
+    step: Callable[[str], None] = lambda name: None,
+) -> Fleet:
+    """Return hosts of an inventory as a fleet. nodes: in the order of `hosts`."""
+    machines = [
+        Machine(
+            name=host.name,
+            node=node,
+            root=node.as_root,
+            python=host.python,
+            addresses=host.data_addresses,
+            interface=host.interface,
+            agent_path=host.agent_path,
+        )
+        for host, node in zip(nodes, hosts.nodes, strict=True)
+    ]
+    return Fleet(machines, owner=this_owner(known_runs(inventory.path)), step=step)
 
 
 def data_addresses(nodes: Sequence[Host], hosts: Hosts) -> tuple[tuple[str, ...], ...]:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from netbench.cli import run
 from netbench.commands.net import watch
-from netbench.commands.net.hosts import clear_hosts, shortened
+from netbench.commands.net.hosts import clear_hosts
 from netbench.errors import NetworkError, TestbedError
 from netbench.network.probing.usage import Counters
 from netbench.network.remote.agent import host, state
@@ -25,6 +25,7 @@ from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import compile_program
 from netbench.scenario import load_scenario
 from netbench.testbed.ssh.inventory import load_inventory
+from netbench.units import shortened
 from tests.fake_machines import DEFAULT, FakeMachines
 from tests.networks import ADDRESSES, two_regions
 

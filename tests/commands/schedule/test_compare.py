@@ -7,13 +7,13 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from netbench.cli import run
 from netbench.commands.run import execution
+from netbench.commands.run.target import Target
 from netbench.placement.bounds import bound
 from netbench.placement.bounds.bound import Bound, lower_bounds
 from netbench.placement.file import read_placed
@@ -156,11 +156,11 @@ def test_the_best_two_are_emulated_as_a_run(
     ran: list[Plan] = []
 
     def on_simulator(
-        console: Console, scenario: Scenario, plans: Sequence[Plan], testbed: str, **others: Any
+        console: Console, scenario: Scenario, plans: Sequence[Plan], target: Target, results: Path
     ) -> Path:
-        assert testbed == "local"
+        assert target == Target()
         ran.extend(plans)
-        return execute(console, scenario, plans, "sim", **others)
+        return execute(console, scenario, plans, Target(testbed="sim"), results)
 
     execute = execution.execute
     monkeypatch.setattr(execution, "execute", on_simulator)

@@ -29,7 +29,7 @@ from netbench.testbed.ranks import hangs as activity
 from netbench.testbed.ranks import pool as ranks
 from netbench.testbed.ranks.hangs import Activity, read_activity
 from netbench.testbed.ranks.reports import Iteration
-from netbench.testbed.ranks.scripts import ScriptPool, script_environment
+from netbench.testbed.ranks.scripts import ScriptPool, inherited_environment, script_environment
 from netbench.testing.nodes import FakeTestbed
 from tests.ports import free_port
 
@@ -159,7 +159,8 @@ def test_the_docs_name_every_variable() -> None:
         Setting(layers=24, batch=64, seed=1),
         Execution(iterations=2, warmup_iterations=1),
     )
-    names = script_environment(plan, 0, node_addresses(plan.node_names), 1, "p", os.environ)
+    inherited = inherited_environment(sys.executable, os.environ)
+    names = script_environment(plan, 0, node_addresses(plan.node_names), 1, "p", inherited)
     assert [name for name in names if f"`{name}`" not in shown] == []
 
 

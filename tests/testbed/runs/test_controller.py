@@ -49,9 +49,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.certificates: list[Mapping[str, str]] = []
 
     def phase(self, session: int, name: str, done: int, total: int) -> None:
         pass
+
+    def certificate(self, hosts: Mapping[str, str]) -> None:
+        self.certificates.append(hosts)
 
     def iteration(self, plan: Plan | CollectivePlan, record: Record) -> None:
         self.records.append(record)

@@ -114,7 +114,8 @@ def apply(request: Request) -> Any:
 
     Every change is recorded first. With `replace`, a restorable foreign root qdisc is set aside.
     """
-    host.check_batch(request["text"], request["interface"])
+    interface = request["interface"]
+    host.check_batch(request["text"], interface)
     with state.locked():
         record = state.caller_state(request)
         record.pop("before", None)
@@ -124,7 +125,8 @@ def apply(request: Request) -> Any:
         _set_segments(record, request["max_segments"])
         if request["text"]:
             host.load_batch(request["text"])
-        record["applied"] = True
+        # Without a tc batch either nothing differed, or there are only settings.
+        record["applied"] = bool(request["text"]) or host.is_shaped(interface)
         record["lease_end_s"] = _lease_end_s(request)
         timer.remember(record)
     return {"lease": state.lease_of(record), "replaced": replaced}

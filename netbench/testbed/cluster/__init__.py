@@ -1,0 +1,8 @@
+"""Run plans on machines of an inventory: a host per node, reached over SSH.
+
+- `testbed` is the `Testbed`: node servers, the fleet's shaping with its lease, clocks.
+- `server` speaks with the node server of a host (`netbench.trainers.node_server`), which gets its
+  code from `code`.
+- `check` compares the hosts before anything starts; `certificate` says afterwards what is left.
+- `session` runs a session in a thread of the controller.
+"""

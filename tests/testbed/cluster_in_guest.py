@@ -1,0 +1,284 @@
+"""Runs on a cluster of machines, as they are typed: run in a guest, as root, /run private.
+
+`python -m tests.testbed.cluster_in_guest SCENARIO...` prints a line of JSON for each: its name, and
+what was not as it must be. Expects virtual time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from netbench.records import Run, read_run
+from netbench.testbed.cluster.certificate import FOLDER
+from netbench.testbed.cluster.code import RUN_VARIABLE
+from netbench.testbed.interface import STORE_PORT
+from tests.testbed.safety_controllers import Controller
+from tests.testbed.safety_in_guest import SCRATCH, Lab, expect, play, said
+
+RESULTS = SCRATCH / "results"
+
+HOST_SECONDS = 60.0
+"""Within this, hosts are as they were, whatever happens to the controller."""
+
+SCRIPT = SCRATCH / "script.py"
+REPORTS = """\
+import json, os, sys, time
+rank = int(os.environ["RANK"])
+for index in range(int(os.environ["NETBENCH_ITERATIONS"])):
+    {body}
+    time.sleep(2.0)
+    print(json.dumps({{"netbench": "iteration", "iteration_s": 2.0 + rank / 10}}), flush=True)
+"""
+"""A script that trains nothing, and needs no torch."""
+
+LOUD = """\
+for number in range(40):
+        line = f"{rank}." * 20000
+        print(line, file=sys.stderr if number % 2 else sys.stdout, flush=True)
+"""
+
+
+class Cluster(Lab):
+    """Machines with a script to run, in the folder of this process."""
+
+    def run(
+        self, *options: str, part: str = "two", host: str = "alpha", body: str = "pass"
+    ) -> Controller:
+        """Start `netbench run` with the script on the machines of a part."""
+        SCRIPT.write_text(REPORTS.format(body=body))
+        self._num_controllers += 1
+        output = SCRATCH / f"output{self._num_controllers}"
+        where = ["--inventory", str(self.inventories[part]), "--replace"]
+        what = ["--command", f"{sys.executable} -S {SCRIPT}", "--results", str(RESULTS / host)]
+        return Controller(output, host, "run", f"{SCRATCH}/{part}.yaml", *where, *what, *options)
+
+    def running(self, iterations: int = 100, part: str = "two", **more: str) -> Controller:
+        """Start a run of many iterations; two are finished when this returns."""
+        controller = self.run("--iterations", str(iterations), part=part, **more)
+        controller.await_output("iteration 1")
+        return controller
+
+    def ends(self, controller: Controller, status: int) -> Iterator[str]:
+        """Yield what is wrong when the controller has ended, and the hosts had some time."""
+        yield from expect(controller.end(), status, f"status of {controller.output}")
+        yield from self.changed()
+
+    def command(self, *words: str) -> Controller:
+        """Start a command that takes an inventory."""
+        self._num_controllers += 1
+        output = SCRATCH / f"output{self._num_controllers}"
+        return Controller(output, "alpha", *words, "--inventory", str(self.inventories["two"]))
+
+    def pids(self, node: int, name: str) -> list[int]:
+        """Return the processes of a machine whose command line contains a word."""
+        return [
+            pid
+            for pid in self.machines.processes(node)
+            if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    def kill(self, node: int, name: str) -> None:
+        """End such processes of a machine."""
+        for pid in self.pids(node, name):
+            signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGKILL)
+
+
+def newest(host: str = "alpha") -> Run:
+    """Return the newest run of a controller."""
+    return read_run(max((RESULTS / host).iterdir(), key=lambda path: path.stat().st_mtime_ns))
+
+
+def a_run_ends_well(lab: Cluster) -> Iterator[str]:
+    """Its records are those of the scripts, and nothing is left."""
+    controller = lab.run("--iterations", "2")
+    yield from lab.ends(controller, 0)
+    yield from said(controller, "hosts: nothing is left on 2 of 2 hosts")
+    times = [record.iteration_s for record in newest().records]
+    yield from expect(times, [2.1, 2.1, 2.1], "iteration times")
+    yield from expect(newest().sessions[0].environment.mode, "cluster", "testbed")
+
+
+def output_is_whole(lab: Cluster) -> Iterator[str]:
+    """40 lines of 40 kB from each rank, on both streams: none is torn, none blocks."""
+    controller = lab.run("--iterations", "1", body=LOUD)
+    yield from lab.ends(controller, 0)
+    folder = newest().path.parent / "output"
+    for rank in range(2):
+        (path,) = folder.glob(f"*-rank-{rank}.log")
+        lines = [line for line in path.read_text().splitlines() if line.startswith(f"{rank}.")]
+        yield from expect({*lines}, {f"{rank}." * 20000}, "kinds of lines")
+        yield from expect(len(lines), 80, "lines")
+
+
+def interrupted(lab: Cluster) -> Iterator[str]:
+    """Ctrl-C: hosts are as they were when the command has ended; it can be continued."""
+    controller = lab.running()
+    controller.signal(signal.SIGINT)
+    yield from expect(controller.end(), 130, "status")
+    yield from lab.changed()
+    yield from said(controller, "hosts: nothing is left on 2 of 2 hosts")
+    num_finished = len(newest().records)
+    yield from expect(num_finished >= 2, True, "finished iterations are kept")
+
+
+def controller_killed(lab: Cluster) -> Iterator[str]:
+    """Nobody is left to clear: ranks end with the connection, the network with its lease."""
+    controller = lab.running()
+    controller.kill()
+    time.sleep(5.0)
+    left = [lab.pids(node, "script.py") for node in (0, 1)]
+    yield from expect(left, [[], []], "ranks that outlived the controller")
+    time.sleep(HOST_SECONDS - 5.0)
+    yield from lab.changed()
+    yield from expect(len(newest().records) >= 2, True, "finished iterations are kept")
+
+
+def rank_killed(lab: Cluster) -> Iterator[str]:
+    controller = lab.running()
+    lab.kill(1, "script.py")
+    yield from lab.ends(controller, 1)
+    yield from said(controller, "rank 1 on host1: was killed by SIGKILL")
+
+
+def rank_stopped(lab: Cluster) -> Iterator[str]:
+    """The other rank has done its iterations long before."""
+    controller = lab.running(iterations=10)
+    for pid in lab.pids(1, "script.py"):
+        signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGSTOP)
+    yield from lab.ends(controller, 1)
+    yield from said(controller, "stopped, by a signal or a debugger: rank 1 on host1")
+
+
+def node_server_killed(lab: Cluster) -> Iterator[str]:
+    """Ranks die with it, and the host is named."""
+    controller = lab.running()
+    lab.kill(1, RUN_VARIABLE)
+    yield from lab.ends(controller, 1)
+    yield from said(controller, "host1: its node server has ended")
+
+
+def sshd_killed(lab: Cluster) -> Iterator[str]:
+    controller = lab.running()
+    lab.machines.stop_sshd(1)
+    yield from expect(controller.end(), 1, "status")
+    yield from said(controller, "host1: its node server has ended", "host1: unknown:")
+    time.sleep(HOST_SECONDS)
+    lab.machines.start_sshd(1)
+    yield from lab.changed()
+
+
+def power_lost(lab: Cluster) -> Iterator[str]:
+    """It does not close its connections. The host is named within 20 s."""
+    controller = lab.running()
+    lab.machines.lose(1)
+    began_s = time.monotonic()
+    yield from expect(controller.end(), 1, "status")
+    took_s = time.monotonic() - began_s
+    yield from expect(took_s < 20.0, True, f"within 20 s; it took {took_s:.1f} s")
+    yield from said(controller, "rank 1 on host1: host1: silent for 1", "it has lost power")
+    yield from said(controller, "host1: unknown:")
+    lab.machines.boot(1)
+    yield from lab.changed()
+
+
+def host_frozen(lab: Cluster) -> Iterator[str]:
+    """A virtual machine is paused; it ends its ranks when it comes back."""
+    controller = lab.running()
+    lab.machines.signal(1, signal.SIGSTOP, lambda name: True)
+    yield from expect(controller.end(), 1, "status")
+    yield from said(controller, "host1: silent for 1", "host1: unknown:")
+    lab.machines.signal(1, signal.SIGCONT, lambda name: True)
+    time.sleep(HOST_SECONDS)
+    yield from lab.changed()
+
+
+def cable_out(lab: Cluster) -> Iterator[str]:
+    controller = lab.running()
+    with lab.machines.unplugged(1):
+        yield from expect(controller.end(), 1, "status")
+        time.sleep(HOST_SECONDS)
+    yield from said(controller, "host1: silent for 1")
+    yield from lab.changed()
+
+
+def two_runs(lab: Cluster) -> Iterator[str]:
+    """The second is told who has the hosts, and the first does not notice."""
+    first = lab.run("--iterations", "10")
+    first.await_output("iteration 1")
+    second = lab.run("--iterations", "2", host="beta")
+    yield from expect(second.end(), 1, "status of the second")
+    yield from said(second, "eth0 is shaped by root@alpha")
+    yield from lab.ends(first, 0)
+    yield from expect(len(newest().records), 11, "iterations of the first")
+
+
+def hosts_are_examined(lab: Cluster) -> Iterator[str]:
+    """The Python of these machines has no torch, so that only scripts run there."""
+    controller = lab.command("doctor")
+    yield from lab.ends(controller, 1)
+    yield from said(
+        controller,
+        "error host0, host1:",
+        "cannot import torch (ModuleNotFoundError",
+        "warning host1: eth0 has a root qdisc that is not netbench's",
+        f"2 hosts, ordered pairs: all 2 passed, at port {STORE_PORT}",
+    )
+
+
+def port_in_use(lab: Cluster) -> Iterator[str]:
+    """It is found before anything is changed."""
+    listen = f"import socket, time; s = socket.create_server(('', {STORE_PORT})); time.sleep(3600)"
+    lab.machines.start(1, sys.executable, "-S", "-c", listen)
+    time.sleep(5.0)
+    for start in (partial(lab.command, "doctor"), lab.run):
+        controller = start()
+        yield from expect(controller.end(), 1, "status")
+        yield from said(controller, f"host1: port {STORE_PORT} is in use; `ss -tlnp")
+    lab.kill(1, "create_server")
+    yield from lab.changed()
+
+
+def full_frames_lost(lab: Cluster) -> Iterator[str]:
+    """A bridge on the way has a smaller MTU, and says nothing."""
+    lab.machines.limit_frames(1, mtu_bytes=1400, max_segments=1)
+    for start in (partial(lab.command, "doctor"), lab.run):
+        controller = start()
+        yield from expect(controller.end(), 1, "status")
+        yield from said(controller, "reaches host1, but full frames are lost (no answer within 5 s")
+    lab.machines.limit_frames(1, mtu_bytes=1500, max_segments=65535)
+    yield from lab.changed()
+
+
+def what_is_left_is_ended(lab: Cluster) -> Iterator[str]:
+    """A folder and a process of a run that ended badly; a process of nobody's run stays."""
+    folder = f"{FOLDER}0123456789abcdef"
+    (lab.machines.root(1) / folder[1:]).mkdir()
+    lab.machines.start(1, "env", f"{RUN_VARIABLE}=0123456789abcdef", "sleep", "3600")
+    lab.machines.start(1, "sleep", "7200")
+    time.sleep(1.0)
+    controller = lab.command("runs", "clean")
+    yield from expect(controller.end(), 0, "status")
+    yield from said(controller, "host0 nothing", "host1 nothing")
+    yield from expect(len(lab.pids(1, "7200")), 1, "processes of nobody's run")
+    lab.kill(1, "7200")
+    yield from lab.changed()
+
+
+SCENARIOS: dict[str, Callable[[Cluster], Iterator[str]]] = {
+    function.__name__: function
+    for function in (
+        a_run_ends_well, output_is_whole, interrupted, controller_killed, rank_killed,
+        rank_stopped, node_server_killed, sshd_killed, power_lost, host_frozen, cable_out,
+        two_runs, hosts_are_examined, port_in_use, full_frames_lost, what_is_left_is_ended,
+    )
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(play(Cluster(), SCENARIOS))
