@@ -1,7 +1,7 @@
 """`make chaos`: kill netbench at random moments and count what is left.
 
     python -m benchmarks.chaos [--runs N] [--networks N] [--boots N] [--crashes N] [--timers N]
-                               [--seed N] [--report FILE]
+                               [--clusters N] [--seed N] [--report FILE]
 
 The default counts make the whole campaign. A family with count 0 keeps its row of the report, so
 the campaign can be run in parts. Everything is drawn from the seed except the moment at which a
@@ -390,29 +390,50 @@ def kill_timers(count: int, rng: random.Random) -> Row:
     return played("timer and controller", faults)
 
 
-def played(family: str, faults: Sequence[dict[str, Any]]) -> Row:
-    """Play faults of a fleet, some in a guest."""
+def kill_clusters(count: int, rng: random.Random) -> Row:
+    """Let something fail at a random moment of a run on two hosts, and continue it."""
+    faults: list[dict[str, Any]] = []
+    while len(faults) < count:
+        fault = {"kind": rng.choice(HOST_FAULTS), "after_s": round(rng.uniform(0.0, 40.0), 3)}
+        is_last = len(faults) % FAULTS_PER_GUEST == FAULTS_PER_GUEST - 1
+        faults.append({"kind": "none"} if is_last else {**fault, "node": rng.choice([0, 1])})
+    return played("cluster run", faults, "tests.testbed.cluster_chaos_in_guest")
+
+
+HOST_FAULTS = (
+    "controller interrupted", "controller terminated", "controller killed", "rank killed",
+    "rank stopped", "sshd killed", "channel cut", "host frozen", "cable out", "disk full",
+    "power lost",
+)  # fmt: skip
+"""Faults of `tests.testbed.cluster_chaos_in_guest`."""
+
+FLEET = "tests.testbed.chaos_in_guest"
+
+
+def played(family: str, faults: Sequence[dict[str, Any]], module: str = FLEET) -> Row:
+    """Play faults of hosts, some in a guest."""
     row = Row()
     for first in range(0, len(faults), FAULTS_PER_GUEST):
         notes = []
-        for line in play(faults[first : first + FAULTS_PER_GUEST]):
+        for line in play(faults[first : first + FAULTS_PER_GUEST], module):
             found = line["found"]
             row.tries += 1
             row.processes += len(found.get("processes", ()))
             row.folders += len(found.get("files", ()))
+            row.iterations += len(found.get("lost", ()))
             row.shaped += len(found.get("shaped", ())) or len(found.get("error", "")[:1])
-            if any(found.get(key) for key in ("error", "processes", "files", "shaped")):
+            if any(found.get(key) for key in ("error", "processes", "files", "shaped", "lost")):
                 notes.append(json.dumps(line))
         tell(family, row.tries, len(faults), row, notes)
     return row
 
 
-def play(faults: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def play(faults: Sequence[dict[str, Any]], module: str = FLEET) -> list[dict[str, Any]]:
     """Play faults in one guest. Exits if not all were played."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         specs = Path(folder) / "faults.json"
         specs.write_text(json.dumps(faults))
-        argv = [sys.executable, "-m", "tests.testbed.chaos_in_guest", str(specs)]
+        argv = [sys.executable, "-m", module, str(specs)]
         status, output = run_in_guest(probe_machine(), argv)
     found = [json.loads(line) for line in output.splitlines() if line.startswith('{"fault"')]
     if status or len(found) != len(faults):
@@ -426,6 +447,7 @@ FAMILIES: dict[str, tuple[str, int, Callable[[int, random.Random], Row]]] = {
     "boots": ("guest that boots, and its owner", 400, kill_boots),
     "crashes": ("fleet: the agent, at every call of `tc` in apply and clear", 115, crash_points),
     "timers": ("fleet: timers and controller together", 40, kill_timers),
+    "clusters": ("`run --inventory`: a fault on a host or of its controller", 300, kill_clusters),
 }
 """Option -> what is killed, tries of the whole campaign, and how."""
 
@@ -454,6 +476,11 @@ FOOT = """
 - A fleet is two hosts in a guest. Each has an sshd, and a stand-in for the transient timers of
   systemd. The agent ends before a call of `tc`, after it, or with all processes of its logins.
   Nobody comes back before the lease has ended.
+- `run --inventory` is on two hosts in a guest. At a random moment its controller gets SIGINT,
+  SIGTERM or SIGKILL; a rank is killed or stopped; an sshd is killed, or the processes of one
+  connection; a host freezes for 25 s, loses its cable for 25 s, its disk space or its power. A minute
+  later the hosts are inspected. Each try continues the run of the one before; the last of 20 has no
+  fault and must end with all iterations on disk.
 """
 
 

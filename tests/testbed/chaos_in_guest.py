@@ -151,7 +151,7 @@ def left(lab: Lab) -> dict[str, Any]:
         root, found = lab.machines.root(node), lab.machines.snapshot(node)
         names = lab.machines.processes(node).values()
         processes += [f"{NAMES[node]}: {name}" for name in names if not is_sshd(name)]
-        paths = [path for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench.*")]
+        paths = [path for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench*")]
         for folder in (STATE, MIRROR):
             with suppress(FileNotFoundError):
                 paths += (root / folder[1:]).iterdir()

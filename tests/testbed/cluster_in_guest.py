@@ -6,7 +6,6 @@ what was not as it must be. Expects virtual time.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -83,10 +82,12 @@ class Cluster(Lab):
             if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
 
+    def signal(self, node: int, name: str, number: signal.Signals) -> None:
+        """Send a signal to such processes of a machine."""
+        self.machines.send(self.pids(node, name), number)
+
     def kill(self, node: int, name: str) -> None:
-        """End such processes of a machine."""
-        for pid in self.pids(node, name):
-            signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGKILL)
+        self.signal(node, name, signal.SIGKILL)
 
 
 def newest(host: str = "alpha") -> Run:
@@ -149,8 +150,7 @@ def rank_killed(lab: Cluster) -> Iterator[str]:
 def rank_stopped(lab: Cluster) -> Iterator[str]:
     """The other rank has done its iterations long before."""
     controller = lab.running(iterations=10)
-    for pid in lab.pids(1, "script.py"):
-        signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGSTOP)
+    lab.signal(1, "script.py", signal.SIGSTOP)
     yield from lab.ends(controller, 1)
     yield from said(controller, "stopped, by a signal or a debugger: rank 1 on host1")
 

@@ -151,11 +151,15 @@ class Machines(SshServers):
         del found[first]
         return found
 
+    def send(self, pids: Sequence[int], number: signal.Signals) -> None:
+        """Send a signal to processes, of which some may have ended."""
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def signal(self, node: int, number: signal.Signals, is_meant: Callable[[str], bool]) -> None:
         """To all processes of a machine with such names."""
-        for pid, name in self.processes(node).items():
-            if is_meant(name):
-                os.kill(pid, number)
+        self.send([pid for pid, name in self.processes(node).items() if is_meant(name)], number)
 
     def root(self, node: int) -> Path:
         """The machine's files, as the machine sees them."""
