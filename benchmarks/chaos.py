@@ -478,9 +478,9 @@ FOOT = """
   Nobody comes back before the lease has ended.
 - `run --inventory` is on two hosts in a guest. At a random moment its controller gets SIGINT,
   SIGTERM or SIGKILL; a rank is killed or stopped; an sshd is killed, or the processes of one
-  connection; a host freezes for 25 s, loses its cable for 25 s, its disk space or its power. A minute
-  later the hosts are inspected. Each try continues the run of the one before; the last of 20 has no
-  fault and must end with all iterations on disk.
+  connection; a host freezes for 25 s, loses its cable for 25 s, its disk space or its power. The
+  hosts are inspected a minute later. Each try continues the run of the one before; the last of 20
+  has no fault and must end with all iterations on disk.
 """
 
 
