@@ -220,6 +220,8 @@ def leaf_differences(name: str, planned: Leaf, found: dict[str, Any]) -> Iterato
         return
     options = found.get("options", {})
     wanted, existing = _planned_options(planned), _flat(options)
+    if not existing.get("delay.jitter"):  # tc prints a jitter of 1 us as 0
+        wanted["delay.correlation"] = 0.0
     for field, (what, cut, unit) in _LEAF_FIELDS.items():
         actual, value = float(existing.get(field, 0)), wanted.get(field, 0)
         if not math.isclose(actual, value, rel_tol=_RELATIVE_CUT if cut else 0.0, abs_tol=cut):

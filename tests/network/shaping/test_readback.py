@@ -11,7 +11,14 @@ import pytest
 from netbench.errors import NetworkError
 from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import Program
-from netbench.network.shaping.readback import differences, parse, root_qdisc, unwanted_drops
+from netbench.network.shaping.readback import (
+    differences,
+    leaf_differences,
+    parse,
+    root_qdisc,
+    unwanted_drops,
+)
+from netbench.network.shaping.tc import Leaf
 from netbench.scenario.model import NO_BURSTS, BurstLoss
 from tests.network.shaping_cases import CASES
 from tests.network.shaping_cases import kept_program as planned
@@ -121,6 +128,18 @@ def test_unused_options_that_netem_keeps_are_ignored() -> None:
     stale = stale.replace('"ecn"', f'{reorder}"ecn"')
     assert stale.count(reorder) == 3
     assert differences(planned("pair"), parse(stale, classes)) == ()
+
+
+def test_a_jitter_that_tc_rounds_to_nothing_has_any_correlation() -> None:
+    """tc prints netem's 15 ticks of 64 ns, for 1 us, as 0."""
+    leaf = Leaf(
+        minor=2, delay_us=5, jitter_us=1, loss=0.0, rate_bps=1000000, limit_packets=9,
+        jitter_correlation=0.01,
+    )  # fmt: skip
+    delay = {"delay": 4e-6, "jitter": 0, "correlation": 0.01}
+    options = {"limit": 9, "delay": delay, "rate": {"rate": 125000}}
+    found = {"kind": "netem", "handle": "2:", "options": options}
+    assert list(leaf_differences("6e62:2", leaf, found)) == []
 
 
 def test_wrong_filters_are_reported_with_their_handle() -> None:
