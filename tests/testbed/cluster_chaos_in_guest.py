@@ -27,10 +27,10 @@ from tests.testbed.safety_in_guest import SCRATCH
 from tests.testbed.safety_machines import is_sshd
 
 ITERATIONS = 12
-"""Of a run, beside its warm-up. Each takes two seconds of virtual time."""
+"""Iterations of a run, beside its warm-up. Each takes two seconds of virtual time."""
 
 AWAY_S = 25.0
-"""How long a machine is frozen, cut off or without sshd: longer than it takes to be given up."""
+"""Time that a machine is frozen, cut off or without sshd, seconds: it is given up within it."""
 
 
 class Play(Cluster):
