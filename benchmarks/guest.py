@@ -25,8 +25,10 @@ def run_in_guest(
         raise TestbedError("the guest kernel is not built; run: netbench kernel build")
     with Scratch() as scratch:
         init = scratch / "init"
+        # Its own folder of temporary files: both see /tmp, and neither sees the other's locks.
+        own = "export TMPDIR=/dev/shm/scratch\nmkdir $TMPDIR\n"
         line = f"{shlex.join(argv)} > {EVENTS_DEVICE} 2>&1"
-        write_init(init, f'{line}\necho "exit status $?" > {EVENTS_DEVICE}')
+        write_init(init, f'{own}{line}\necho "exit status $?" > {EVENTS_DEVICE}')
         # Console and events go to one pipe: the console tells why a guest did not start.
         command = boot_command(
             machine.guest_kernel, init, memory_bytes, events=1, virtual_time=virtual_time

@@ -114,10 +114,14 @@ def snapshots() -> list[dict[str, str]]:
 
 
 def leftovers() -> list[str]:
-    """Return running timers, and folders of agents."""
-    names = [path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm")]
-    folders = [str(path) for path in TEMPORARY.glob("*")]
-    return [name for name in names if name == "netbench-timer"] + folders
+    """Return running timers, and folders of agents. A killed process takes a moment to end."""
+    deadline = time.monotonic() + SLACK_S
+    while True:
+        found = subprocess.run(["pgrep", "-x", "netbench-timer"], stdout=subprocess.PIPE).stdout
+        if not found or time.monotonic() > deadline:
+            timers = ["netbench-timer"] * len(found.splitlines())
+            return timers + [str(path) for path in TEMPORARY.glob("*")]
+        time.sleep(0.1)
 
 
 def differences(before: list[dict[str, str]], nodes: Sequence[int] | None = None) -> Iterator[str]:

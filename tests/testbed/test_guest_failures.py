@@ -15,6 +15,7 @@ from benchmarks.guest import run_in_guest
 from netbench.records import Run, find_run, read_run
 from netbench.scenario import load_scenario
 from netbench.testbed.guest.boot import BOOTED, HANG_S
+from netbench.testbed.lifetime import Scratch
 from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.ranks.hangs import QUIET_S, WATCH_S
@@ -43,6 +44,16 @@ def test_a_warning_of_the_guest_kernel_is_on_its_console() -> None:
     shown = output.rpartition(BOOTED)[2]
     assert "a warning" in shown
     assert "a notice" not in shown
+
+
+def test_a_guest_leaves_the_temporary_folders_of_the_host_alone() -> None:
+    """It sees the host's files and not its locks, so each folder there looks abandoned to it."""
+    make = "from netbench.testbed.lifetime import Scratch\nwith Scratch() as path: print(path)"
+    with Scratch() as of_the_host:
+        status, output = run_in_guest(probe_machine(), [sys.executable, "-c", make])
+        assert status == 0, output
+        assert of_the_host.is_dir()
+    assert Path(output.split()[-1]).parent != of_the_host.parent
 
 
 def test_a_killed_rank_ends_the_session_within_seconds() -> None:

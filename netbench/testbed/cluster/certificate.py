@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from netbench.testbed.ssh.machines import Hosts
     from netbench.testbed.ssh.nodes import SshNode
 
-FOLDER = "/tmp/netbench-run-"
+FOLDER = "/tmp/netbench-node-"
 """Private folder of a run on a host, without the token of the run."""
 
 DEADLINE_S = 30.0
