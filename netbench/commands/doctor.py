@@ -70,10 +70,13 @@ def _examine_hosts(path: Path) -> int:
     for name, cells in found.cells.items():
         table.add_row(name, *(Text(text, MARKS.get(text, "")) for text in cells.values()))
     console.print(table)
-    print_deviations(console, list(found.cells), found.deviations)
+    print_deviations(console, found.names, found.deviations)
     if found.versions:
         console.print(found.versions, soft_wrap=True)
-    console.print(f"{counted(len(found.cells), 'host')}, ordered pairs: {_pairs(found)}")
+    hosts = counted(len(found.cells), "host")
+    if found.num_nodes != len(found.cells):
+        hosts += f" with {counted(found.num_nodes, 'node')}"
+    console.print(f"{hosts}, ordered pairs: {_pairs(found)}")
     console.print("a run can start" if found.can_run else "no run can start: see the errors above")
     return 0 if found.can_run else 1
 
@@ -83,8 +86,7 @@ def _pairs(found: "Examination") -> str:
         return "not tried; every host must be known first"
     if found.pairs:
         return "some failed, see above"
-    num_hosts = len(found.cells)
-    number = num_hosts * (num_hosts - 1)
+    number = found.num_nodes * (found.num_nodes - 1)
     return f"all {number} passed, at port {STORE_PORT}, at other ports, with full frames"
 
 

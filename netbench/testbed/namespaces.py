@@ -10,6 +10,7 @@ kernel removes it when the last process of the session ends, however it ends.
 """
 
 import ipaddress
+import select
 import socket
 import subprocess
 import time
@@ -205,9 +206,13 @@ class SocketChannel:
         except OSError as error:
             raise TestbedError(f"a rank has gone: {error}") from error
 
-    def receive(self) -> str | None:
+    def receive(self, timeout_s: float | None = None) -> str | None:
+        """Return the next line; None at the end. Raises TestbedError if none comes in time."""
         while (line := self._lines.take()) is None:
             try:
+                ready = timeout_s is None or select.select([self._connection], [], [], timeout_s)[0]
+                if not ready:
+                    raise TestbedError(f"silent for {timeout_s:g} s")
                 chunk = self._connection.recv(CHUNK_BYTES)
             except OSError:
                 return None

@@ -28,7 +28,7 @@ def command(scenario: str, inventory: Path | None, force: bool) -> int:
         click.echo(f"{network.name} is gone; process {network.pid} kept it")
         return 0
     console = open_console()
-    with open_fleet(scenario, inventory, console) as (hosts, fleet):
+    with open_fleet(scenario, inventory, console, may_share=True) as (hosts, fleet):
         results = fleet.clear("any" if force else "owner")
         left_s = fleet.cleared_by(results)
     table = host_table("result", "notes")

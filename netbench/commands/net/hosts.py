@@ -29,13 +29,20 @@ TABLE_COLUMNS = 140
 
 
 @contextmanager
-def open_hosts(scenario: str, inventory: Path) -> Iterator[ScenarioHosts]:
-    """Open the hosts of a scenario's nodes; say so if the inventory has more."""
+def open_hosts(
+    scenario: str, inventory: Path, *, may_share: bool = False
+) -> Iterator[ScenarioHosts]:
+    """Open the hosts of a scenario's nodes; say so if the inventory has more.
+
+    may_share: hosts may have several nodes.
+    """
     found, machines = load_scenario(scenario), load_inventory(inventory)
+    if not may_share:
+        machines.one_node_each()
     with open_scenario_hosts(found, machines) as hosts:
         if len(hosts.nodes) < len(machines.hosts):
             click.echo(
-                f"{found.name} has {len(hosts.nodes)} nodes: the first {len(hosts.nodes)} of "
+                f"{found.name} has {len(found.nodes)} nodes: the first {len(hosts.nodes)} of "
                 f"{len(machines.hosts)} hosts are used",
                 err=True,
             )
@@ -44,11 +51,14 @@ def open_hosts(scenario: str, inventory: Path) -> Iterator[ScenarioHosts]:
 
 @contextmanager
 def open_fleet(
-    scenario: str, inventory: Path, console: Console
+    scenario: str, inventory: Path, console: Console, *, may_share: bool = False
 ) -> Iterator[tuple[ScenarioHosts, Fleet]]:
-    """Open the hosts of a scenario as a fleet; show each step while it is under way."""
+    """Open the hosts of a scenario as a fleet; show each step while it is under way.
+
+    may_share: see `open_hosts`.
+    """
     with (
-        open_hosts(scenario, inventory) as hosts,
+        open_hosts(scenario, inventory, may_share=may_share) as hosts,
         console.status("connecting") as status,
         hosts.fleet(status.update) as fleet,
     ):

@@ -25,19 +25,32 @@ def command(*, file: Path | None, schema: bool) -> None:
     inventory = load_inventory(file)
     heads = ("node", "host", "login", "through", "data address", "interface")
     table = plain_table(*heads, right=("node",))
-    for node, host in enumerate(inventory.hosts):
+    first = 0
+    for host in inventory.hosts:
         table.add_row(
-            str(node),
+            _numbers(first, host.nodes),
             host.name,
             host.login,
             _way(host),
             ", ".join(host.data_addresses) or "asked for",
             host.interface or "by address",
         )
+        first += host.nodes
     files = ", ".join(map(str, inventory.known_hosts))
     console = wide_console()
     console.print(table)
+    if inventory.is_divided:
+        joined = f"joined by {inventory.overlay}, " if len(inventory.hosts) > 1 else ""
+        what = f"{joined}with addresses of {inventory.node_network}"
+        console.print(f"nodes: network namespaces of the hosts, {what}", soft_wrap=True)
     console.print(f"host keys: {files}", soft_wrap=True)
+
+
+def _numbers(first: int, count: int) -> str:
+    """Return the numbers of a host's nodes, from `first`; count 0: as many as a scenario has."""
+    if count == 1:
+        return str(first)
+    return f"{first}-{first + count - 1}" if count else "all"
 
 
 def _way(host: Host) -> str:

@@ -52,6 +52,7 @@ def command(
     """
     check_writable(csv, output)
     machines = load_inventory(inventory)
+    machines.one_node_each()
     names = [host.name for host in machines.hosts]
     if len(names) < 2:
         raise UsageError(f"{inventory}: has one host; measuring needs at least two")

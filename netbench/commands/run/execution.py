@@ -86,11 +86,14 @@ def prepare_cluster(
 
     inventory = load_inventory(path)
     hosts = hosts_of(scenario, inventory)
-    console.print(f"testbed: {NAME} ({counted(len(hosts), 'host')} of {path})")
+    what = counted(len(hosts), "host")
+    if inventory.is_divided:
+        what += f" with {counted(len(scenario.nodes), 'node')}"
+    console.print(f"testbed: {NAME} ({what} of {path})")
     return SessionSetup(
         testbed=NAME,
         start=functools.partial(ClusterSession, inventory, replace),
-        place=f"{counted(len(hosts), 'host')}: {', '.join(host.name for host in hosts)}",
+        place=f"{what}: {', '.join(host.name for host in hosts)}",
     )
 
 

@@ -82,7 +82,8 @@ class Machine:
 
     node, root: the host as its login user and as root reach it. addresses: on the network to shape;
     empty = the address at which it accepts SSH. interface: "" = the one that has these addresses.
-    agent_path: of an agent that root has installed there; "" = it is sent.
+    agent_path: of an agent that root has installed there; "" = it is sent. namespace: of the node
+    that is shaped, "" = the host itself (`agent.division`).
     """
 
     name: str
@@ -92,6 +93,7 @@ class Machine:
     addresses: tuple[str, ...] = ()
     interface: str = ""
     agent_path: str = ""
+    namespace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +157,13 @@ class Deployer:
         channel.send(line)
         return channel
 
+    def run(
+        self, node: int, operation: str, request: Mapping[str, Any], stdin: str, timeout_s: float
+    ) -> Completed:
+        """Run an operation that reads more than its request, to its end. Raises NetbenchError."""
+        argv, line = self._command(node, operation, request)
+        return self.machines[node].root.run(argv, f"{line}\n{stdin}", timeout_s)
+
     def _call(self, node: int, operation: str, request: Mapping[str, Any]) -> Completed:
         return self.machines[node].root.run(*self._command(node, operation, request))
 
@@ -163,7 +172,10 @@ class Deployer:
     ) -> tuple[tuple[str, ...], str]:
         """Return the argv of an operation and its first line of stdin."""
         machine, sent = self.machines[node], self.send(node)
-        about = {"interface": machine.interface, "addresses": list(self.addresses(node))}
+        about: dict[str, Any] = {"interface": machine.interface}
+        about["addresses"] = list(self.addresses(node))
+        if machine.namespace:
+            about["namespace"] = machine.namespace
         argv = (machine.python, *ALONE, sent.path, operation)
         return argv, json.dumps({**about, **request})
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from netbench.errors import NetworkError
-from netbench.network.nodes import Channel, at_once, split
+from netbench.network.nodes import Channel, Completed, at_once, split
 from netbench.network.remote.agent.messages import Lease, Owner
 from netbench.network.remote.deployer import AgentRefused, Deployer, Machine, Sent
 from netbench.network.remote.facts import SETTINGS, Facts
@@ -219,15 +219,55 @@ class Fleet(AbstractContextManager["Fleet"]):
             self._clear(nodes, "session", keep=True)
             raise
 
+    def divide(self, divisions: Mapping[int, Mapping[str, Any]]) -> None:
+        """Arm every host and make nodes of it, as `agent.division` describes; see `enter`.
+
+        Raises FleetError after all were removed.
+        """
+        request = {"lease_s": self._lease_s}
+        requests = {n: {**request, "division": dict(made)} for n, made in divisions.items()}
+        try:
+            self._step("making the nodes of every host")
+            self._ask_all("arm", divisions, request)
+            self._all(self._asked("divide", requests), "making the nodes of every host")
+        except BaseException:
+            self._clear(divisions, "session", keep=True)
+            raise
+
+    def enter(self, node: int, argv: Sequence[str], environment: Mapping[str, str]) -> Channel:
+        """Start a command in the namespace of a node, as the login user of its host.
+
+        Raises NetbenchError.
+        """
+        return self._deployer.open(node, "enter", {"argv": [*argv], "environment": {**environment}})
+
+    def run_inside(
+        self,
+        node: int,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: str,
+        timeout_s: float,
+    ) -> Completed:
+        """Run a command as `enter` does, to its end. Raises NetbenchError."""
+        request = {"argv": [*argv], "environment": {**environment}}
+        return self._deployer.run(node, "enter", request, stdin, timeout_s)
+
     def keep_leases(
         self, programs: Sequence[Program], wait: Callable[[float], bool], say: Callable[[str], None]
+    ) -> None:
+        """Renew the leases of shaped nodes: see `renew_leases`."""
+        self.renew_leases([program.node for program in programs], wait, say)
+
+    def renew_leases(
+        self, nodes: Iterable[int], wait: Callable[[float], bool], say: Callable[[str], None]
     ) -> None:
         """Renew the leases until `wait(seconds)`, which may take that long, returns True.
 
         Unreachable hosts are reported to `say` and retried. Raises FleetError if a host has lost
         its tc configuration, or was unreachable for so long that it has cleared itself.
         """
-        wanted = {program.node: program for program in programs}
+        wanted = list(nodes)
         reached_s = dict.fromkeys(wanted, time.monotonic())
         while not wait(self._lease_s / BEATS_PER_LEASE):
             began_s = time.monotonic()

@@ -13,7 +13,7 @@ from netbench.network.remote.fleet import Cleared
 
 if TYPE_CHECKING:
     from netbench.testbed.ssh.machines import Hosts
-    from netbench.testbed.ssh.nodes import SshNode
+    from netbench.testbed.ssh.nodes import HostNode
 
 FOLDER = "/tmp/netbench-node-"
 """Private folder of a run on a host, without the token of the run."""
@@ -117,7 +117,7 @@ def clean(
     return {node: _leftovers(found, cleared.get(node)) for node, found in results.items()}
 
 
-def _clean(host: "SshNode", tokens: Sequence[str]) -> list[str]:
+def _clean(host: "HostNode", tokens: Sequence[str]) -> list[str]:
     command = [host.python, *ALONE, "-c", CLEAN, FOLDER, *tokens]
     status, stdout, stderr = host.run(command, timeout_s=DEADLINE_S)
     if status:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from netbench.errors import TestbedError
-from netbench.testbed.ssh.nodes import SshChannel
+from netbench.testbed.ssh.nodes import HostChannel
 
 ANSWER_S = 20.0
 """Deadline of an answer of a node server, seconds."""
@@ -38,7 +38,7 @@ class ServerLink:
     """
 
     def __init__(
-        self, channel: SshChannel, name: str, on_error: Callable[[int | None, str], None]
+        self, channel: HostChannel, name: str, on_error: Callable[[int | None, str], None]
     ) -> None:
         self.name = name
         self._channel = channel

@@ -1,6 +1,7 @@
-"""A testbed of machines: a host of an inventory per node.
+"""A testbed of machines: hosts of an inventory, or the namespaces of several nodes on each.
 
-    inspect -> node servers -> tune -> ranks connect -> shape -> verify -> iterations -> close
+    divide -> inspect -> node servers -> tune -> ranks connect -> shape -> verify -> iterations
+        -> close
 
 The fleet's lease is renewed all the time, and every node server gets beats: whatever happens to
 this process, hosts restore their network and end their ranks by themselves. SSH is never shaped.
@@ -8,7 +9,6 @@ this process, hosts restore their network and end their ranks by themselves. SSH
 
 import base64
 import hashlib
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,14 +31,13 @@ from netbench.network.shaping.readback import unwanted_drops
 from netbench.scenario.model import Network
 from netbench.testbed.cluster.certificate import FOLDER, Leftovers, clean
 from netbench.testbed.cluster.code import BOOTSTRAP, RUN_VARIABLE, code_zip
+from netbench.testbed.cluster.players import Players
 from netbench.testbed.cluster.server import ServerLink
 from netbench.testbed.interface import STORE_PORT, Clocks, NodeAddress
 from netbench.testbed.local import RankSetup
 from netbench.testbed.ranks.hangs import Activity, Process, process_number
 from netbench.testbed.ranks.scripts import inherited_environment
 from netbench.testbed.ssh.inventory import Inventory, ssh_ports
-from netbench.testbed.ssh.machines import Hosts
-from netbench.testbed.ssh.scenario_hosts import fleet_of
 from netbench.units import shortened
 
 NAME = "cluster"
@@ -89,29 +88,36 @@ class ClusterTestbed:
         self._ranks = ranks
         self._replace = replace
         self._on_error = on_error
-        self._token = secrets.token_hex(8)
-        self._hosts_of = inventory.first(network.num_nodes)
-        self._names = [host.name for host in self._hosts_of]
         self._servers: dict[int, ServerLink] = {}
         self._over = threading.Event()
         self._closing = threading.Lock()
         self._network_lock = threading.Lock()
         self.leftovers: dict[str, Leftovers] = {}
         self._is_tuned = False
-        self._hosts = Hosts(self._hosts_of, inventory.known_hosts)
-        self._fleet = fleet_of(inventory, self._hosts_of, self._hosts)
+        self._players = Players(inventory, network.num_nodes)
+        self._fleet, self._names = self._players.fleet, self._players.names
         try:
-            self._inspect(ssh_ports(self._hosts_of))
+            self._divide()
+            self._inspect(ssh_ports(self._players.logins))
             self._start_servers()
         except BaseException:
             self.close()
             raise
 
+    def _divide(self) -> None:
+        """Make the nodes of hosts that have several, and keep them."""
+        with self._changing():
+            self._players.divide(self._check, self._network.mtu_bytes)
+        if self._players.is_divided:
+            threading.Thread(
+                target=self._keep, args=[self._players.renew_leases], daemon=True
+            ).start()
+
     def _inspect(self, exempt_ports: tuple[int, ...]) -> None:
         found = inspect(
             self._fleet, self._network, exempt_ports, replace=self._replace, scale=self._scale
         )
-        self._check(found.deviations)
+        self._check(found.deviations, self._names)
         facts, _ = split(found.facts)
         self.kernel = " | ".join(dict.fromkeys(host.kernel for host in facts.values()))
         self.tc = " | ".join(dict.fromkeys(host.tc for host in facts.values()))
@@ -123,50 +129,44 @@ class ClusterTestbed:
                 interface=facts[node].interface,
                 kernel=node,
             )
-            for node, host in enumerate(self._hosts_of)
+            for node, host in enumerate(self._players.logins)
         )
-        self._check(unreachable(self._endpoints(), self._names, STORE_PORT))
+        unreached = unreachable(self._endpoints(), self._names, STORE_PORT)
+        self._check(unreached, self._names, self._players.hint)
         self._programs = [found.programs[node] for node in range(self._network.num_nodes)]
 
-    def _check(self, deviations: Sequence[Deviation]) -> None:
-        """Raises TestbedError if hosts cannot do what is asked of them."""
+    def _check(self, deviations: Sequence[Deviation], names: Sequence[str], hint: str = "") -> None:
+        """Raises TestbedError if hosts cannot do what is asked of them. hint: for the last line."""
         lines = [
             f"  {shortened(hosts)}: {text}"
-            for (is_error, text), hosts in grouped(deviations, self._names).items()
+            for (is_error, text), hosts in grouped(deviations, names).items()
             if is_error
         ]
         if lines:
-            raise TestbedError(
-                "\n".join(["the hosts cannot run this; nothing was changed:", *lines])
-            )
+            head = "the hosts cannot run this; nothing was changed:"
+            raise TestbedError("\n".join([head, *lines, *([hint] if hint else [])]))
 
     def _endpoints(self) -> Endpoints:
         return Endpoints(
             addresses=[(node.address,) for node in self.nodes],
-            nodes=self._hosts.nodes,
-            python=[host.python for host in self._hosts_of],
+            nodes=self._players.nodes,
+            python=[host.python for host in self._players.logins],
             shared_clock=False,
         )
 
     def _start_servers(self) -> None:
         starts = {node.index: partial(self._start_server, node) for node in self.nodes}
         hellos = self._all(at_once(starts, START_S), "starting the node servers")
-        self.versions = {self._hosts_of[node].name: hello for node, hello in hellos.items()}
+        self.versions = {self._names[node]: hello for node, hello in hellos.items()}
         check_versions(self.versions, needs_torch=not self._ranks.scripts)
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _start_server(self, node: NodeAddress) -> dict[str, Any]:
-        host = self._hosts_of[node.index]
+        host, token = self._players.logins[node.index], self._players.token(node.index)
         code = base64.b64encode(code_zip()).decode()
         checksum = hashlib.sha256(code_zip()).hexdigest()
-        arguments = [
-            FOLDER + self._token,
-            self._token,
-            str(len(code) + 1),
-            checksum,
-            node.interface,
-        ]
-        channel = self._hosts[node.index].open([host.python, "-c", BOOTSTRAP, *arguments])
+        arguments = [FOLDER + token, token, str(len(code) + 1), checksum, node.interface]
+        channel = self._players.nodes[node.index].open([host.python, "-c", BOOTSTRAP, *arguments])
         server = ServerLink(channel, host.name, partial(self._on_error, host.name))
         self._servers[node.index] = server
         channel.send(code)
@@ -179,9 +179,13 @@ class ClusterTestbed:
             for server in list(self._servers.values()):
                 server.beat()
 
-    def _keep_lease(self) -> None:
+    def _keep_shaped(self, wait: Callable[[float], bool]) -> None:
+        self._fleet.keep_leases(self._programs, wait, lambda text: None)
+
+    def _keep(self, renew: Callable[[Callable[[float], bool]], None]) -> None:
+        """Renew leases until the run is over. Give up if a host has lost what it had."""
         try:
-            self._fleet.keep_leases(self._programs, self._over.wait, lambda text: None)
+            renew(self._over.wait)
         except NetbenchError as error:
             for server in self._servers.values():
                 server.give_up(str(error))
@@ -198,7 +202,7 @@ class ClusterTestbed:
         with self._changing():
             self._is_tuned = True
             self._fleet.tune(sysctls(network, scale), replace=self._replace)
-        threading.Thread(target=self._keep_lease, daemon=True).start()
+        threading.Thread(target=self._keep, args=[self._keep_shaped], daemon=True).start()
 
     def shape(self, network: Network, scale: float) -> None:
         with self._changing():
@@ -243,9 +247,10 @@ class ClusterTestbed:
         return str(self._ask("publish", name=name, text=text)[0])
 
     def environment(self, node: int) -> Mapping[str, str]:
-        hello = self.versions[self._hosts_of[node].name]
+        hello = self.versions[self._names[node]]
         inherited = inherited_environment(hello["executable"], hello["environment"])
-        return {**inherited, RUN_VARIABLE: self._token}
+        own = {**self._players.environment(node), RUN_VARIABLE: self._players.token(node)}
+        return {**inherited, **own}
 
     def start_rank(self, node: int, rank: int) -> Channel:
         return self._servers[node].start(
@@ -273,20 +278,20 @@ class ClusterTestbed:
 
     def _close(self) -> dict[str, Leftovers]:
         self._over.set()
-        silent = {node: server.lost for node, server in self._servers.items() if server.is_silent}
-        at_once({n: partial(s.ask, "end", END_S) for n, s in self._servers.items()}, END_S)
-        for server in self._servers.values():
+        players, servers = self._players, self._servers
+        silent = {players.host_of(n): s.lost for n, s in servers.items() if s.is_silent}
+        at_once({n: partial(s.ask, "end", END_S) for n, s in servers.items()}, END_S)
+        for server in servers.values():
             server.close()
-        reached = [node for node in range(len(self._hosts_of)) if node not in silent]
+        reached = [host for host in range(len(players.host_names)) if host not in silent]
         with self._network_lock:
-            cleared = self._fleet.clear("session", reached) if self._is_tuned else {}
+            cleared = players.restore(reached, self._is_tuned)
         found = {
-            **clean(self._hosts, reached, cleared, [self._token]),
-            **{node: Leftovers(unknown=why) for node, why in silent.items()},
+            **clean(players.hosts, reached, cleared, players.tokens),
+            **{host: Leftovers(unknown=why) for host, why in silent.items()},
         }
-        self._fleet.close(reached)
-        self._hosts.close()
-        return {host.name: found[node] for node, host in enumerate(self._hosts_of)}
+        players.close(reached)
+        return {name: found[host] for host, name in enumerate(players.host_names)}
 
     def _ask(self, operation: str, *, lost_too: bool = True, **fields: Any) -> dict[int, Any]:
         """Return the answers of all node servers. lost_too: else, of those still there."""

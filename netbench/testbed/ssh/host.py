@@ -1,4 +1,4 @@
-"""A machine to reach over SSH."""
+"""A machine of an inventory."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ class Host:
     network to shape; none = the address at which the host accepts SSH, as the host sees it.
     interface: "" = the one that has the first data address. agent_path: of an agent that root has
     installed there, "" = it is sent. known_as: name in known_hosts; "" =
-    address and port.
+    address and port. nodes: number of nodes on it; 0 = as many as the scenario has. is_local: it is
+    this machine, reached without SSH.
     """
 
     name: str
@@ -35,9 +36,13 @@ class Host:
     interface: str = ""
     agent_path: str = ""
     known_as: str = ""
+    nodes: int = 1
+    is_local: bool = False
 
     @property
     def login(self) -> str:
         """`user@address:port`."""
+        if self.is_local:
+            return "this machine"
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{self.user}@{address}:{self.port}"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import getpass
 import ipaddress
+import os
+import pwd
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
@@ -22,6 +25,7 @@ from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.testbed.ssh import openssh
 from netbench.testbed.ssh.host import SSH_PORT, Host
+from netbench.testbed.ssh.slurm import SLURM, job_hosts
 from netbench.units import counted
 
 KNOWN_HOSTS = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
@@ -35,34 +39,90 @@ HOP = re.compile(
 )
 """Syntax of a jump host in OpenSSH's ProxyJump."""
 
+ROUTES, VXLAN = "routes", "vxlan"
+"""Ways to join nodes of several hosts."""
+
+NODE_NETWORK = ipaddress.IPv4Network("198.18.0.0/15")
+"""Default addresses of nodes that share hosts: those of benchmarks of networks (RFC 2544)."""
+
+HOST_PREFIX = 24
+"""Prefix length of the addresses of one host's nodes."""
+
+MAX_NODES = 250
+"""Most nodes of a host: what fits into its addresses."""
+
+MIN_NODES = 2
+"""Nodes of this machine if there is no scenario to tell."""
+
+LOCALHOST = "localhost"
+"""Alias of this machine, which is reached without SSH."""
+
 MAX_INTERFACE_CHARACTERS = 15
 """Longest name of an interface: IFNAMSIZ - 1 of linux/if.h."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """Hosts of an inventory file, in order. known_hosts: files with their host keys."""
+    """Hosts of an inventory file, in order.
+
+    known_hosts: files with their host keys. overlay: how nodes of several hosts are joined.
+    node_network: addresses of the nodes that share hosts; each host gets a /24 of it.
+    """
 
     path: Path
     hosts: tuple[Host, ...]
     known_hosts: tuple[Path, ...]
+    overlay: str = ROUTES
+    node_network: ipaddress.IPv4Network = NODE_NETWORK
+
+    @property
+    def is_divided(self) -> bool:
+        """Nodes are namespaces of the hosts: some host has several of them."""
+        return any(host.nodes != 1 for host in self.hosts)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes; at least 2 if there are as many as the scenario has."""
+        return sum(host.nodes or MIN_NODES for host in self.hosts)
 
     def first(self, count: int) -> tuple[Host, ...]:
-        """Return the hosts of `count` nodes. Raises UsageError if there are fewer."""
-        if len(self.hosts) < count:
+        """Return the hosts of `count` nodes, each with the number of those nodes that it has.
+
+        Raises UsageError if there are fewer.
+        """
+        found: list[Host] = []
+        left = count
+        for host in self.hosts:
+            if left > 0:
+                found.append(replace(host, nodes=min(host.nodes or left, left)))
+                left -= found[-1].nodes
+        if left > 0:
+            have = counted(len(self.hosts), "host")
+            have += f" with {counted(self.num_nodes, 'node')}" if self.is_divided else ""
             raise UsageError(
-                f"{shown_path(self.path)}: has {counted(len(self.hosts), 'host')}, the scenario "
-                f"needs {count}; "
-                f"add {count - len(self.hosts)}, or take nodes out of the scenario"
+                f"{shown_path(self.path)}: has {have}, the scenario needs {count}; "
+                f"add {left}, or take nodes out of the scenario"
             )
-        return self.hosts[:count]
+        return tuple(found)
+
+    def one_node_each(self) -> None:
+        """Raises UsageError if hosts have several nodes, which only `netbench run` makes."""
+        if self.is_divided:
+            raise UsageError(
+                f"{shown_path(self.path)}: has hosts with several nodes, which exist only while "
+                "`netbench run` or `netbench doctor` needs them; take an inventory without `nodes:`"
+            )
 
 
 def load_inventory(path: Path) -> Inventory:
     """Read an inventory file, without connecting or looking up names.
 
+    The path `slurm:` is no file: the hosts are those of the Slurm job that this process is in.
     Raises ScenarioError with file, line and key, what was found and what was expected.
     """
+    if str(path) == SLURM:
+        source = SourceFile(path=path, data={"hosts": list(job_hosts())}, root=None)
+        return _Reader(source, validate(source, InventoryForm), sys.executable).inventory()
     if not path.exists():
         raise UsageError(f"{path}: no such file; give the path of an inventory (YAML)")
     source = read_source(path)
@@ -106,11 +166,27 @@ def _ip(value: str) -> str:
         ) from None
 
 
+def _node_network(value: str) -> str:
+    try:
+        network = ipaddress.IPv4Network(value)
+    except ValueError as error:
+        raise ValueError(
+            f'"{value}" is not an IPv4 network ({error}); write e.g. "{NODE_NETWORK}"'
+        ) from None
+    if network.prefixlen > HOST_PREFIX or not network.is_private:
+        raise ValueError(
+            f'"{value}" has to be private, with a /{HOST_PREFIX} for each host; write e.g. '
+            f'"{NODE_NETWORK}"'
+        )
+    return value
+
+
 Address = Annotated[
     str, _word(r"[^\s@/-][^\s@/]*", "an address; write a name, an IPv4 or an IPv6 address")
 ]
 User = Annotated[str, _word(r"[^\s@:/-][^\s@:/]*", 'a user; write e.g. "ubuntu"')]
 IpAddress = Annotated[str, AfterValidator(_ip)]
+NodeNetwork = Annotated[str, AfterValidator(_node_network)]
 Interface = Annotated[
     str,
     _word(
@@ -169,6 +245,7 @@ class HostForm(LoginForm):
         | None
     ) = None
     interface: Interface | None = Field(default=None, examples=["ens6"])
+    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES, examples=["8"])
     sudo: bool | None = None
     python: str | None = Field(default=None, min_length=1, examples=["/usr/bin/python3.12"])
     agent_path: AgentPath | None = Field(
@@ -197,6 +274,16 @@ class InventoryForm(Section):
             Discriminator(_host_form),
         ]
     ] = Field(min_length=1, examples=["[{address: 10.0.0.5, user: ubuntu}]"])
+    overlay: Literal["routes", "vxlan"] = "routes"
+    node_network: NodeNetwork = str(NODE_NETWORK)
+
+
+def _own_name() -> str:
+    """Return the user that runs this process, by its effective number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container may run as a user without a name
+        return str(os.geteuid())
 
 
 Keys = tuple[str | int, ...]
@@ -204,9 +291,11 @@ JumpChoice = str | JumpForm | None
 
 
 class _Reader:
-    def __init__(self, source: SourceFile, form: InventoryForm) -> None:
+    def __init__(self, source: SourceFile, form: InventoryForm, python: str = "") -> None:
+        """python: the interpreter of hosts for which the file names none."""
         self._source = source
         self._form = form
+        self._python = python
         self._config = self._file(("ssh", "config"), form.ssh.config)
         self._asked_known_hosts: list[Path] = []
 
@@ -218,12 +307,42 @@ class _Reader:
                 form = HostForm(alias=form)
             hosts.append(self._host(("hosts", index), form))
             self._check_new(("hosts", index), hosts)
+        network = ipaddress.IPv4Network(self._form.node_network)
+        self._check_nodes(hosts, network)
         given = self._file(("ssh", "known_hosts"), self._form.ssh.known_hosts)
         usual = [path.expanduser() for path in KNOWN_HOSTS]
         files = [given] if given else [*usual, *self._asked_known_hosts]
         return Inventory(
-            path=self._source.path, hosts=tuple(hosts), known_hosts=tuple(dict.fromkeys(files))
+            path=self._source.path,
+            hosts=tuple(hosts),
+            known_hosts=tuple(dict.fromkeys(files)),
+            overlay=self._form.overlay,
+            node_network=network,
         )
+
+    def _check_nodes(self, hosts: Sequence[Host], network: ipaddress.IPv4Network) -> None:
+        """Raise if nodes that share hosts cannot be reached, or have too few addresses."""
+        if all(host.nodes == 1 for host in hosts):
+            return
+        most = 2 ** (HOST_PREFIX - network.prefixlen)
+        if len(hosts) > most:
+            raise self._source.error(
+                ("node_network",), f"has addresses for {counted(most, 'host')}, not {len(hosts)}"
+            )
+        for index, host in enumerate(hosts):
+            addresses = [ipaddress.ip_address(address) for address in host.data_addresses]
+            is_routed = len(hosts) > 1 and self._form.overlay == ROUTES
+            if is_routed and addresses and addresses[0].version != 4:
+                raise self._source.error(
+                    ("hosts", index, "data_address"),
+                    f"is {addresses[0]}; nodes are joined by IPv4 routes: put an IPv4 address "
+                    'first, or write "overlay: vxlan"',
+                )
+            if any(address in network for address in addresses):
+                raise self._source.error(
+                    ("hosts", index, "data_address"),
+                    f"is in {network}, the network of the nodes; name another `node_network`",
+                )
 
     def _host(self, keys: Keys, form: HostForm) -> Host:
         """Convert an entry. Defaults come from `ssh:`, or from OpenSSH."""
@@ -231,6 +350,8 @@ class _Reader:
         jump = form.jump or defaults.jump
         if form.alias is not None and form.address is not None:
             raise self._source.error(keys, "has both address and alias; keep one of the two")
+        if form.alias == LOCALHOST:
+            return self._this_machine(keys, form)
         if form.alias is not None:
             login = self._asked(keys, form.alias, self._options(keys, form), jump)
             agent = defaults.agent if form.agent is None else form.agent
@@ -246,11 +367,47 @@ class _Reader:
             login,
             name=form.name or login.name,
             sudo=defaults.sudo if form.sudo is None else form.sudo,
-            python=form.python or defaults.python,
+            python=form.python or self._default_python(self._python),
             agent_path=form.agent_path or defaults.agent_path,
             data_addresses=(addresses,) if isinstance(addresses, str) else tuple(addresses),
             interface=form.interface or "",
             known_as=form.known_as or login.known_as,
+            nodes=form.nodes or 1,
+        )
+
+    def _default_python(self, otherwise: str) -> str:
+        """Return the interpreter for hosts that name none. otherwise: "" = python3."""
+        given = self._form.ssh.python
+        return given if "python" in self._form.ssh.model_fields_set else otherwise or given
+
+    def _this_machine(self, keys: Keys, form: HostForm) -> Host:
+        """Convert `localhost`: no login. If it is the only host, it needs no address."""
+        defaults, is_alone = self._form.ssh, len(self._form.hosts) == 1
+        for key in ("user", "port", "key", "jump", "known_as"):
+            if getattr(form, key) is not None:
+                raise self._source.error(
+                    (*keys, key),
+                    f"is for SSH, and {LOCALHOST} is this machine; write `address: {LOCALHOST}` to "
+                    "log in to its sshd",
+                )
+        addresses = form.data_address or (["127.0.0.1"] if is_alone else [])
+        if not addresses:
+            raise self._source.error(
+                keys,
+                f"{LOCALHOST} needs its address on the network of the others (`data_address:`)",
+            )
+        is_on_loopback = is_alone and form.data_address is None and form.interface is None
+        return Host(
+            name=form.name or LOCALHOST,
+            address=LOCALHOST,
+            user=_own_name(),
+            sudo=defaults.sudo if form.sudo is None else form.sudo,
+            python=form.python or self._default_python(sys.executable),
+            agent_path=form.agent_path or defaults.agent_path,
+            data_addresses=(addresses,) if isinstance(addresses, str) else tuple(addresses),
+            interface=form.interface or ("lo" if is_on_loopback else ""),
+            nodes=form.nodes or (0 if is_alone else 1),
+            is_local=True,
         )
 
     def _written(self, keys: Keys, address: str, form: LoginForm, jump: JumpChoice) -> Host:

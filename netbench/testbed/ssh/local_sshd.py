@@ -22,7 +22,7 @@ from netbench.testbed.machine.packages import find_command
 from netbench.testbed.namespaces import checked, kill_all, named_command, namespace_path
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.machines import Hosts
-from netbench.testbed.ssh.nodes import SshChannel
+from netbench.testbed.ssh.nodes import HostChannel
 
 SSHD_START_S = 120.0
 """Deadline for a node's sshd to accept a connection, by the session's clock, seconds."""
@@ -151,7 +151,7 @@ class SshTestbed(LocalTestbed):
 class RankChannel:
     """A rank's channel. The last message of a rank that failed is the end of its stderr."""
 
-    def __init__(self, channel: SshChannel) -> None:
+    def __init__(self, channel: HostChannel) -> None:
         self._channel = channel
         self._ended = False
 

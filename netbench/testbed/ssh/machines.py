@@ -20,7 +20,8 @@ from netbench.errors import TestbedError
 from netbench.network.nodes import at_once
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.known_hosts import KnownHosts
-from netbench.testbed.ssh.nodes import FAILURES, SshNode, at_last, what_failed
+from netbench.testbed.ssh.nodes import FAILURES, HostNode, SshNode, at_last, what_failed
+from netbench.testbed.ssh.this_machine import LocalNode
 
 CONNECT_TIMEOUT_S = 30.0
 """Deadline from the first packet to the login, per host and jump host, seconds."""
@@ -64,9 +65,13 @@ class Hosts(AbstractContextManager["Hosts"]):
         self._links: dict[Host, Future[paramiko.Transport]] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self.nodes = tuple(SshNode(host, self._link, connect_timeout_s) for host in hosts)
+        self._logins: dict[tuple[str, int, Host | None], threading.Lock] = {}
+        self.nodes: tuple[HostNode, ...] = tuple(
+            LocalNode(host) if host.is_local else SshNode(host, self._link, connect_timeout_s)
+            for host in hosts
+        )
 
-    def __getitem__(self, node: int) -> SshNode:
+    def __getitem__(self, node: int) -> HostNode:
         return self.nodes[node]
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +99,12 @@ class Hosts(AbstractContextManager["Hosts"]):
                 future = self._links[host] = Future()
         if mine:
             try:
-                future.set_result(self._connect(host))
+                # An sshd drops some of the logins that come at once (MaxStartups).
+                sshd = (host.address, host.port, host.jump)
+                with self._lock:
+                    login = self._logins.setdefault(sshd, threading.Lock())
+                with login:
+                    future.set_result(self._connect(host))
             except BaseException as error:
                 with self._lock:
                     self._links.pop(host, None)

@@ -1,5 +1,7 @@
 """A host over SSH: run a command, open a channel to one that stays, put a file.
 
+`HostNode` is what hosts over SSH and this machine (`this_machine`) have in common.
+
 Output is always drained, both streams at once, and kept within limits: a command may fill one
 stream while it waits for another. Nothing reaches a remote shell unquoted. Every call has a
 deadline, and every error names the host.
@@ -10,13 +12,15 @@ import math
 import shlex
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 import paramiko
 
 from netbench.errors import TestbedError
-from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Completed
+from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Channel, Completed
 from netbench.testbed.lines import MAX_OUTPUT_BYTES, LineBuffer, last_lines
 from netbench.testbed.ssh.host import Host
 from netbench.units import format_bytes
@@ -38,22 +42,11 @@ _CHUNK_BYTES = 1 << 16
 _SHOWN_CHARACTERS = 120
 
 
-class SshNode:
-    """A host as its login user reaches it, or root: a `netbench.network.nodes.Node`.
+class HostNode(ABC):
+    """A host as its login user reaches it, or root: a `netbench.network.nodes.Node`."""
 
-    link: returns the connection to a host.
-    """
-
-    def __init__(
-        self,
-        host: Host,
-        link: Callable[[Host], paramiko.Transport],
-        connect_timeout_s: float,
-        is_root: bool = False,
-    ) -> None:
+    def __init__(self, host: Host, is_root: bool = False) -> None:
         self._host = host
-        self._link = link
-        self._connect_timeout_s = connect_timeout_s
         self._is_root = is_root
 
     @property
@@ -62,9 +55,9 @@ class SshNode:
         return self._host.python
 
     @property
-    def as_root(self) -> "SshNode":
+    @abstractmethod
+    def as_root(self) -> "HostNode":
         """The host as root reaches it: through `sudo -n`, unless the login user is root."""
-        return SshNode(self._host, self._link, self._connect_timeout_s, is_root=True)
 
     def run(
         self, argv: Sequence[str], stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
@@ -80,9 +73,9 @@ class SshNode:
             self._check_sudo(sudo)
         return completed
 
-    def open(self, argv: Sequence[str]) -> "SshChannel":
+    def open(self, argv: Sequence[str]) -> "HostChannel":
         """Start a command that stays: lines to its stdin, lines from its stdout."""
-        return SshChannel(self._start([*self._sudo(), *argv]), self._host.name)
+        return self._open([*self._sudo(), *argv])
 
     def put(self, data: bytes, path: str) -> None:
         """Write a new file as the login user, and check its SHA-256 there.
@@ -101,7 +94,7 @@ class SshNode:
     def own_address(self) -> str:
         """Return the address at which the host takes our SSH connection, as the host sees it."""
         argv = ["printenv", "SSH_CONNECTION"]
-        status, stdout, _ = self._run(argv, b"", self._connect_timeout_s)
+        status, stdout, _ = self._run(argv, b"", PUT_TIMEOUT_S)
         fields = stdout.split()  # client address, client port, server address, server port
         if status != 0 or len(fields) != 4 or "%" in fields[2]:  # a link-local address has a %
             raise TestbedError(
@@ -123,7 +116,7 @@ class SshNode:
 
     def _check_sudo(self, sudo: Sequence[str]) -> None:
         """Tell a sudo that refuses from a command that failed, in whatever language it says so."""
-        status, _, stderr = self._run([*sudo, "true"], b"", self._connect_timeout_s)
+        status, _, stderr = self._run([*sudo, "true"], b"", PUT_TIMEOUT_S)
         if status != 0:
             host = self._host
             raise TestbedError(
@@ -131,6 +124,46 @@ class SshNode:
                 f'allow it without a password (in /etc/sudoers.d: "{host.user} ALL=(root) '
                 'NOPASSWD: ALL"), or log in as root'
             )
+
+    @abstractmethod
+    def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
+        """Run a command to its end as the login user."""
+
+    @abstractmethod
+    def _open(self, argv: Sequence[str]) -> "HostChannel":
+        """Start a command that stays, as the login user."""
+
+
+class HostChannel(Channel, Protocol):
+    """A channel to a command on a host."""
+
+    def receive(self, timeout_s: float | None = None) -> str | None:
+        """Return the next line; see `SshChannel.receive`."""
+
+    def last_words(self) -> str:
+        """Return the last three lines that an ended command wrote to stderr, joined into one."""
+
+
+class SshNode(HostNode):
+    """A host over SSH. link: returns the connection to a host."""
+
+    def __init__(
+        self,
+        host: Host,
+        link: Callable[[Host], paramiko.Transport],
+        connect_timeout_s: float,
+        is_root: bool = False,
+    ) -> None:
+        super().__init__(host, is_root)
+        self._link = link
+        self._connect_timeout_s = connect_timeout_s
+
+    @property
+    def as_root(self) -> "SshNode":
+        return SshNode(self._host, self._link, self._connect_timeout_s, is_root=True)
+
+    def _open(self, argv: Sequence[str]) -> "SshChannel":
+        return SshChannel(self._start(argv), self._host.name)
 
     def _run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
         name = self._host.name

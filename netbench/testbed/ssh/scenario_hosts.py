@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from netbench.errors import UsageError
 from netbench.network.nodes import all_or_error, at_once
 from netbench.network.probing.measure import Endpoints
+from netbench.network.remote.agent.messages import Owner
 from netbench.network.remote.deployer import Machine
 from netbench.network.remote.fleet import Fleet, this_owner
 from netbench.network.remote.runs import known_runs
@@ -101,7 +102,7 @@ def open_scenario_hosts(scenario: Scenario, inventory: Inventory) -> Iterator[Sc
 
 
 def hosts_of(scenario: Scenario, inventory: Inventory) -> tuple[Host, ...]:
-    """Return the first hosts of an inventory, one per node. Raises UsageError where they do not
+    """Return the first hosts of an inventory, for all nodes. Raises UsageError where they do not
     fit."""
     if num_routers(scenario.network):
         raise UsageError(
@@ -130,7 +131,12 @@ def fleet_of(
         )
         for host, node in zip(nodes, hosts.nodes, strict=True)
     ]
-    return Fleet(machines, owner=this_owner(known_runs(inventory.path)), step=step)
+    return Fleet(machines, owner=owner_of(inventory), step=step)
+
+
+def owner_of(inventory: Inventory) -> Owner:
+    """Return this user, and a new session: it may clear what runs with the inventory have left."""
+    return this_owner(known_runs(inventory.path))
 
 
 def data_addresses(nodes: Sequence[Host], hosts: Hosts) -> tuple[tuple[str, ...], ...]:

@@ -300,6 +300,7 @@ def test_a_host_that_freezes_is_named_in_time(sshd: Sshd) -> None:
     with Hosts([sshd.host()], [sshd.known_hosts]) as hosts:
         serving = serving_pid(hosts)
         os.kill(serving, signal.SIGSTOP)
+        assert isinstance(hosts[0], nodes.SshNode)
         hosts[0]._connect_timeout_s = 1.0  # not for the login: a busy machine may take longer
         try:
             start_s = time.monotonic()

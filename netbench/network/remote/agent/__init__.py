@@ -10,5 +10,6 @@ All of them run on Python 3.9 and import nothing but the standard library and ea
 - `timer` is the dead-man timer: the process that restores an interface when its lease ends.
 - `state` records who has an interface and what it had before; `restore` puts that back.
 - `host` runs commands and reads interfaces; `foreign` restores qdiscs of others.
+- `division` makes several nodes of a host, namespaces; `enter` starts a command in one of them.
 - `facts` are read before anything is changed; `replay` loads changes at given times.
 """

@@ -110,19 +110,27 @@ def ifname(index: int) -> str | None:
         return None
 
 
+def _sysctl(name: str) -> Path:
+    """Return the file of a setting. With slashes, as sysctl(8) has it for names with dots."""
+    if re.fullmatch(r"net(\.[a-z0-9_]+)+", name):
+        return SYSCTL.joinpath(*name.split("."))
+    interface = re.fullmatch(r"net/ipv4/conf/([^/\s]{1,15})/forwarding", name)
+    if not interface or interface[1] in (".", ".."):
+        raise AgentError(f"{name!r} is not a setting of the network")
+    return SYSCTL / name
+
+
 def read_sysctl(name: str) -> str | None:
     """Return a setting as the kernel prints it; None for one that this kernel lacks."""
-    if not re.fullmatch(r"net(\.[a-z0-9_]+)+", name):
-        raise AgentError(f"{name!r} is not a setting of the network")
     try:
-        return SYSCTL.joinpath(*name.split(".")).read_text().rstrip("\n")
+        return _sysctl(name).read_text().rstrip("\n")
     except FileNotFoundError:
         return None
 
 
 def write_sysctl(name: str, value: str) -> None:
     try:
-        SYSCTL.joinpath(*name.split(".")).write_text(value + "\n")
+        _sysctl(name).write_text(value + "\n")
     except OSError as error:
         raise AgentError(f"cannot set {name} to {value!r}: {error.strerror}") from None
 

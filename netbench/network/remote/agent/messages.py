@@ -1,8 +1,9 @@
 """Parts of requests and answers that the controller and the agent both name.
 
 A request is one JSON object on a line of stdin: `interface`, or where that is empty the
-`addresses` by which the agent finds it; `owner`; and what the operation takes. The answer is one
-line: `{"ok": ...}`, or `{"error": "..."}` with exit status 1.
+`addresses` by which the agent finds it; `owner`; `namespace` if a node of the host is meant, and
+not the host itself; and what the operation takes. The answer is one line: `{"ok": ...}`, or
+`{"error": "..."}` with exit status 1.
 
 Every operation starts a new Python, and `dataclasses` takes longer to import than the agent.
 """

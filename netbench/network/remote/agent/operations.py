@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from netbench.network.remote.agent import host, state, timer
+from netbench.network.remote.agent import division, host, state, timer
+from netbench.network.remote.agent.enter import enter, read_line
 from netbench.network.remote.agent.facts import facts
 from netbench.network.remote.agent.foreign import restore_batch
 from netbench.network.remote.agent.host import AgentError
@@ -132,6 +133,26 @@ def apply(request: Request) -> Any:
     return {"lease": state.lease_of(record), "replaced": replaced}
 
 
+def divide(request: Request) -> Any:
+    """Make the nodes of {owner, interface, lease_s, division}: see `division`.
+
+    They are removed when the lease ends. There can be one division per interface.
+    """
+    with state.locked():
+        record = state.caller_state(request)
+        if "division" in record:
+            raise AgentError(f"{record['interface']} has its nodes already")
+        wanted = request["division"]
+        division.check(wanted)
+        record["division"] = wanted
+        record["lease_end_s"] = _lease_end_s(request)
+        timer.remember(record)
+        division.make(wanted, record["interface"])
+        set_sysctls(record, division.forwarding(wanted, record["interface"]))
+        timer.remember(record)
+    return {"lease": state.lease_of(record)}
+
+
 def _set_root_aside(record: state.State, replace: bool) -> str:
     """Delete a foreign root qdisc if asked; return its description, or ""."""
     interface = record["interface"]
@@ -199,6 +220,8 @@ def clear(request: Request) -> Any:
     with state.locked():
         record = state.load(interface)
         if record is None:
+            if not request.get("namespace"):
+                _remove_unrecorded()
             index = host.ifindex(interface)
             if index is None and scope != "session":
                 raise AgentError(f"there is no interface {interface}, and no record of it")
@@ -226,6 +249,13 @@ def clear(request: Request) -> Any:
     return {"cleared": True, "notes": notes, "lease": lease}
 
 
+def _remove_unrecorded() -> None:
+    """Remove nodes of this host whose record was lost, with the timer."""
+    known = [record["division"] for record in state.records() if "division" in record]
+    if left := [name for lost in division.unrecorded(known) for name in division.remove(lost)]:
+        raise AgentError(f"cannot be removed: {', '.join(left)}")
+
+
 def guard(request: Request) -> Any:
     """Restore where a lease has ended. The request is empty: systemd calls it."""
     return {"restored": timer.sweep()}
@@ -236,10 +266,12 @@ OPERATIONS: dict[str, Callable[[Request], Any]] = {
     "arm": arm,
     "beat": beat,
     "apply": apply,
+    "divide": divide,
     "show": show,
     "replay": replay,
     "clear": clear,
     "guard": guard,
+    "enter": enter,
 }
 
 
@@ -252,7 +284,8 @@ def interface_of(request: Request) -> str:
 
 def main() -> int:
     """Read a request from stdin, carry it out, print the answer; return the exit status."""
-    os.umask(0o077)
+    umask = os.umask(0o077)
+    operation = None
     try:
         operation = OPERATIONS.get(sys.argv[1] if len(sys.argv) == 2 else "")
         if operation is None:
@@ -261,12 +294,20 @@ def main() -> int:
             raise AgentError(
                 "not root: log in as root, or let the user run sudo without a password"
             )
-        request = json.loads(sys.stdin.readline() or "{}")
-        if operation not in (facts, guard):
+        # A command that is entered reads what follows the request.
+        request = json.loads((read_line() if operation is enter else sys.stdin.readline()) or "{}")
+        if request.get("namespace"):
+            division.join(request["namespace"])
+        if operation is enter:
+            request["umask"] = umask
+        elif operation not in (facts, guard):
             request["interface"] = interface_of(request)
         answer = {"ok": operation(request)}
     except (AgentError, OSError, KeyError, ValueError) as error:
         text = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
         answer = {"error": text}
+        if operation is enter:  # its output is that of the command
+            print(text, file=sys.stderr)
+            return 1
     print(json.dumps(answer), flush=True)
     return 1 if "error" in answer else 0

@@ -13,7 +13,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from netbench.network.remote.agent import host, state
+from netbench.network.remote.agent import division, host, state
 
 _BUFFERS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem")
 """Settings that are only ever raised: the machine may be tuned for more than the network needs."""
@@ -27,7 +27,7 @@ def restore(record: state.State) -> list[str]:
     """
     notes: list[str] = []
     failed: list[str] = []
-    for part in (_restore_qdisc, _restore_segments, restore_sysctls):
+    for part in (_remove_nodes, _restore_qdisc, _restore_segments, restore_sysctls):
         try:
             part(record, notes)
         except (host.AgentError, OSError) as error:
@@ -35,6 +35,12 @@ def restore(record: state.State) -> list[str]:
     if failed:
         raise host.AgentError("; ".join(failed))
     return notes
+
+
+def _remove_nodes(record: state.State, notes: list[str]) -> None:
+    made = record.get("division")
+    if made and (left := division.remove(made)):
+        raise host.AgentError(f"cannot be removed: {', '.join(left)}")
 
 
 def _restore_qdisc(record: state.State, notes: list[str]) -> None:

@@ -15,6 +15,7 @@ copy that is whole will do. Keys:
     replaced        `tc -batch` text that restores a foreign root qdisc, or ""
     segments        gso_max_segs as set by netbench, or null
     sysctls         name -> {former, set}
+    division        nodes that were made of this host, see `division`; missing if there are none
     deadman         pid and start time of the timer process
 """
 
