@@ -15,7 +15,7 @@ import pytest
 
 from netbench.errors import TestbedError
 from netbench.network.remote import deployer
-from netbench.network.remote.agent import host, state, timer
+from netbench.network.remote.agent import division, host, state, timer
 from netbench.network.remote.agent.host import AgentError
 from netbench.network.remote.agent.operations import OPERATIONS
 from netbench.network.remote.deployer import Machine
@@ -159,6 +159,7 @@ class FakeMachines:
         patch.setattr(state, "MIRROR", folder / "mirror")
         patch.setattr(deployer, "STATE_FOLDER", str(folder / "state"))
         patch.setattr(timer, "SYSTEMD", folder / "none")
+        patch.setattr(division, "NAMESPACES", folder / "netns")
         patch.setattr(host, "run_tool", lambda *argv: self.kernels[self._node].run(*argv))
         patch.setattr(host, "namespace", lambda process="self": self._node)
         patch.setattr(host, "now_s", lambda: self.boottime_s)

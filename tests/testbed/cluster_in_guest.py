@@ -43,8 +43,18 @@ for number in range(40):
 """
 
 
+SHARED = {"routes": "shared-routes", "vxlan": "shared-vxlan"}
+"""Overlay -> part of two machines with two nodes each."""
+
+
 class Cluster(Lab):
     """Machines with a script to run, in the folder of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for overlay, part in SHARED.items():
+            self.inventories[part] = self.machines.inventory([0, 1], 2, overlay)
+            (SCRATCH / f"{part}.yaml").write_text((SCRATCH / "west.yaml").read_text())
 
     def run(
         self, *options: str, part: str = "two", host: str = "alpha", body: str = "pass"
@@ -68,11 +78,11 @@ class Cluster(Lab):
         yield from expect(controller.end(), status, f"status of {controller.output}")
         yield from self.changed()
 
-    def command(self, *words: str) -> Controller:
+    def command(self, *words: str, part: str = "two") -> Controller:
         """Start a command that takes an inventory."""
         self._num_controllers += 1
         output = SCRATCH / f"output{self._num_controllers}"
-        return Controller(output, "alpha", *words, "--inventory", str(self.inventories["two"]))
+        return Controller(output, "alpha", *words, "--inventory", str(self.inventories[part]))
 
     def pids(self, node: int, name: str) -> list[int]:
         """Return the processes of a machine whose command line contains a word."""
@@ -270,12 +280,48 @@ def what_is_left_is_ended(lab: Cluster) -> Iterator[str]:
     yield from lab.changed()
 
 
+def hosts_of_several_nodes(lab: Cluster) -> Iterator[str]:
+    """Two nodes each, joined by routes: examined, and used by one run at a time."""
+    part = SHARED["routes"]
+    examined = lab.command("doctor", part=part)
+    yield from expect(examined.end(), 1, "status of doctor: there is no torch")
+    yield from said(examined, "2 hosts with 4 nodes, ordered pairs: all 12 passed")
+    yield from lab.changed()
+    first = lab.run("--iterations", "4", part=part)
+    first.await_output("iteration 1")
+    second = lab.run("--iterations", "2", part=part, host="beta")
+    yield from expect(second.end(), 1, "status of the second")
+    yield from said(second, "eth0 is shaped by root@alpha")
+    yield from lab.ends(first, 0)
+    yield from said(first, "hosts: nothing is left on 2 of 2 hosts")
+    times = [record.iteration_s for record in newest().records]
+    yield from expect(times, [2.3] * 5, "iteration times")
+
+
+def controller_of_several_nodes_killed(lab: Cluster) -> Iterator[str]:
+    """Joined by VXLAN, with a rank that is stopped: nodes go when the leases of the hosts end."""
+    controller = lab.running(part=SHARED["vxlan"])
+    lab.signal(1, "script.py", signal.SIGSTOP)
+    controller.kill()
+    time.sleep(HOST_SECONDS)
+    yield from lab.changed()
+
+
+def rank_of_several_nodes_killed(lab: Cluster) -> Iterator[str]:
+    controller = lab.running(part=SHARED["vxlan"])
+    lab.kill(1, "script.py")
+    yield from lab.ends(controller, 1)
+    yield from said(controller, "on host1/0: was killed by SIGKILL")
+    yield from said(controller, "hosts: nothing is left on 2 of 2 hosts")
+
+
 SCENARIOS: dict[str, Callable[[Cluster], Iterator[str]]] = {
     function.__name__: function
     for function in (
         a_run_ends_well, output_is_whole, interrupted, controller_killed, rank_killed,
         rank_stopped, node_server_killed, sshd_killed, power_lost, host_frozen, cable_out,
         two_runs, hosts_are_examined, port_in_use, full_frames_lost, what_is_left_is_ended,
+        hosts_of_several_nodes, controller_of_several_nodes_killed, rank_of_several_nodes_killed,
     )
 }  # fmt: skip
 

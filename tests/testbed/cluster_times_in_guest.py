@@ -1,8 +1,10 @@
 """Iteration times on machines, beside those of this kernel's own testbed: run in a guest, as root.
 
-`python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,...` prints a line of JSON per
-system: its name and the times of both, seconds. Expects virtual time, and /run private. The plan is
-that of case 3 on fewer nodes. Each machine's clock is two seconds ahead of the one before.
+`python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,... [NODES]` prints a line of JSON
+per system: its name and the times of both, seconds. Expects virtual time, and /run private. The
+plan is that of case 3 on fewer nodes. Each machine's clock is two seconds ahead of the one before.
+NODES: of each machine; then the times of both overlays are printed, and those of one machine that
+has all nodes, this guest itself.
 """
 
 from __future__ import annotations
@@ -48,13 +50,15 @@ TELL = "import time; print(time.monotonic())"
 BATCH_PER_MACHINE = 4
 
 
-def skewed_inventory(machines: Machines, count: int) -> Path:
-    """Write an inventory whose machines have clocks of their own."""
-    path = machines.inventory(range(count))
+def skewed_inventory(
+    machines: Machines, count: int, num_nodes: int = 1, overlay: str = "routes"
+) -> Path:
+    """Write an inventory whose machines have clocks of their own. num_nodes: of each machine."""
+    path = machines.inventory(range(count), num_nodes, overlay)
     lines = path.read_text().splitlines()
     for node in range(count):
         folder = SCRATCH / f"clock{node}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(SKEW.format(ahead_s=AHEAD_S * (node + 1)))
         python = folder / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
@@ -78,16 +82,30 @@ def times_s(name: str, system: str, *options: str) -> list[float]:
     return [record.iteration_s for record in read_run(run).records if not record.warmup]
 
 
-def main(count: int, systems: list[str]) -> None:
+def main(count: int, systems: list[str], num_nodes: int) -> None:
     machines = Machines(SCRATCH)
-    text = SCENARIO.format(half=count // 2, batch=count * BATCH_PER_MACHINE)
+    total = count * num_nodes
+    text = SCENARIO.format(half=total // 2, batch=total * BATCH_PER_MACHINE)
     (SCRATCH / "case3-small.yaml").write_text(text)
-    inventory = skewed_inventory(machines, count)
+    if num_nodes == 1:
+        inventories = {"cluster": skewed_inventory(machines, count)}
+    else:
+        inventories = {
+            overlay: skewed_inventory(machines, count, num_nodes, overlay)
+            for overlay in ("routes", "vxlan")
+        }
+        inventories["localhost"] = SCRATCH / "localhost.yaml"
+        inventories["localhost"].write_text("hosts: [localhost]\n")
+    before = [machines.snapshot(node) for node in range(count)]
     for system in systems:
-        here = times_s("local", system, "--testbed", "local:native")
-        there = times_s("cluster", system, "--inventory", str(inventory), "--replace")
-        print(json.dumps({"system": system, "local_s": here, "cluster_s": there}), flush=True)
+        found = {"local": times_s("local", system, "--testbed", "local:native")}
+        for name, path in inventories.items():
+            found[name] = times_s(name, system, "--inventory", str(path), "--replace")
+        times = {f"{name}_s": values for name, values in found.items()}
+        print(json.dumps({"system": system, **times}), flush=True)
+    time.sleep(1.0)  # what has been ended has ended
+    assert [machines.snapshot(node) for node in range(count)] == before
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2].split(","))
+    main(int(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]) if sys.argv[3:] else 1)

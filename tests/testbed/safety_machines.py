@@ -25,6 +25,7 @@ from netbench.testbed.namespaces import (
     BRIDGE,
     CONTROLLER_ADDRESS,
     INTERFACE,
+    NETNS_DIRECTORY,
     SUBNET,
     namespace_path,
     node_addresses,
@@ -114,16 +115,19 @@ class Machines(SshServers):
         listen = ["-o", f"ListenAddress={node.address}"]
         return [str(SSHD), "-D", "-e", "-f", str(self.scratch / "sshd_config"), *listen]
 
-    def inventory(self, nodes: Sequence[int]) -> Path:
-        """An inventory file of some."""
-        path = self.scratch / f"hosts{nodes[0]}-{nodes[-1]}.yaml"
+    def inventory(self, nodes: Sequence[int], shared_by: int = 1, overlay: str = "routes") -> Path:
+        """An inventory file of some. shared_by: number of nodes on each."""
+        name = f"hosts{nodes[0]}-{nodes[-1]}"
+        name += f"-{shared_by}-{overlay}" if shared_by > 1 else ""
+        path = self.scratch / f"{name}.yaml"
         lines = [f"ssh: {{user: root, key: {self.scratch}/client_key, agent: false,"]
         # Not that of an environment in /tmp, where machines have nothing but their own.
         python = Path(self.hosts[0].python).resolve()
         lines.append(f"  python: {python}, known_hosts: {self.known_hosts}}}")
-        lines.append("hosts:")
+        lines += [f"overlay: {overlay}", "hosts:"]
+        more = f", nodes: {shared_by}" if shared_by > 1 else ""
         for host in (self.hosts[node] for node in nodes):
-            lines.append(f"  - {{name: {host.name}, address: {host.address}}}")
+            lines.append(f"  - {{name: {host.name}, address: {host.address}{more}}}")
         path.write_text("\n".join(lines) + "\n")
         return path
 
@@ -179,6 +183,7 @@ class Machines(SshServers):
         left = [str(path) for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench*")]
         left += [path.name for path in (root / STATE[1:]).iterdir()]
         left += [str(path) for path in root.glob("dev/shm/netbench")]
+        left += [path.name for path in NETNS_DIRECTORY.glob("netbench-*")]
         left += [name for name in self.processes(node).values() if not is_sshd(name)]
         lines = f"qdisc show dev {INTERFACE}\nfilter show dev {INTERFACE}\n"
         link = self.run(node, "ip", "-d", "link", "show", "dev", INTERFACE)
@@ -190,6 +195,8 @@ class Machines(SshServers):
         ]
         return {
             "qdiscs": self.run(node, "tc", "-batch", "-", stdin=lines),
+            "links": " ".join(re.findall(r"(?m)^\d+: ([^:@]+)", self.run(node, "ip", "link"))),
+            "routes": self.run(node, "ip", "route"),
             "gso_max_segs": " ".join(re.findall(r"gso_max_segs (\d+)", link)),
             "listening": " ".join(sorted(sockets)),
             "left behind": " ".join(sorted(left)),
@@ -199,7 +206,8 @@ class Machines(SshServers):
     def _sysctls(self, node: int) -> dict[str, str]:
         with netlink.inside(namespace_path(node)):
             files = [*SYSCTLS.glob("tcp_*"), *SYSCTLS.glob("ip_*")]
-            return {file.name: file.read_text() for file in sorted(files)}
+            files += SYSCTLS.glob("conf/*/forwarding")
+            return {str(file.relative_to(SYSCTLS)): file.read_text() for file in sorted(files)}
 
     def is_shaped(self, node: int) -> bool:
         return "6e62: root" in self.run(node, "tc", "qdisc", "show", "dev", INTERFACE)

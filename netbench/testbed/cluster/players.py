@@ -189,7 +189,7 @@ class Players(AbstractContextManager["Players"]):
 
     @property
     def hint(self) -> str:
-        """What to try if nodes of several hosts do not reach each other; "" = nothing."""
+        """Remedy if nodes of several hosts do not reach each other; "" = none."""
         if not self.is_divided or len(self._own) == 1:
             return ""
         if self._inventory.overlay == ROUTES:

@@ -117,7 +117,7 @@ class Inventory:
 def load_inventory(path: Path) -> Inventory:
     """Read an inventory file, without connecting or looking up names.
 
-    The path `slurm:` is no file: the hosts are those of the Slurm job that this process is in.
+    The path `slurm:` stands for the hosts of the Slurm job that this process is in.
     Raises ScenarioError with file, line and key, what was found and what was expected.
     """
     if str(path) == SLURM:

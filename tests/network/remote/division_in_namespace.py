@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from netbench.testbed.ssh.inventory import Inventory
 
 AGENT, OVERLAY = sys.argv[1], sys.argv[2]
 PATIENCE_S = 30.0
+NOBODY = 65534
 HOLD = "mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev/shm && echo ready && exec cat"
 ECHO = """\
 import socket, sys
@@ -72,10 +74,12 @@ class OneHost:
         answer = json.loads(done.stdout)
         return answer.get("ok", answer)
 
-    def enter(self, namespace: str, *argv: str) -> tuple[list[str], str]:
+    def enter(
+        self, namespace: str, *argv: str, prefix: Sequence[str] = ()
+    ) -> tuple[list[str], str]:
         """Return a command that runs in the namespace of a node, and its first line of input."""
         request = {"namespace": namespace, "argv": argv, "environment": {"PATH": "/usr/bin:/bin"}}
-        command = self.command(sys.executable, "-I", "-S", AGENT, "enter")
+        command = self.command(*prefix, sys.executable, "-I", "-S", AGENT, "enter")
         return command, json.dumps(request) + "\n"
 
     def state(self) -> dict[str, str]:
@@ -107,9 +111,14 @@ def listening(host: OneHost, namespace: str, address: str) -> Iterator[subproces
 
 def ask_from(host: OneHost, namespace: str, address: str) -> str:
     """Send full frames to a server, and return what a command printed that also read its input."""
-    argv, request = host.enter(namespace, sys.executable, "-S", "-c", ASK, address)
+    return entered(host, namespace, sys.executable, "-S", "-c", ASK, address)
+
+
+def entered(host: OneHost, namespace: str, *argv: str, prefix: Sequence[str] = ()) -> str:
+    """Run a command in a node, and return what it printed. prefix: of the agent's command."""
+    command, request = host.enter(namespace, *argv, prefix=prefix)
     done = subprocess.run(
-        argv, input=request + "the rest", capture_output=True, text=True, timeout=60, check=False
+        command, input=request + "the rest", capture_output=True, text=True, timeout=60, check=False
     )
     return done.stdout.strip() + done.stderr.strip()
 
@@ -144,6 +153,10 @@ def main() -> None:
         for index, node in ((0, 0), (0, 1), (1, 2)):
             found = ask_from(hosts[index], f"{names[index]}-{node}", addresses[3])
             assert found == "the rest answered", (node, found)
+        user = ["env", f"SUDO_UID={NOBODY}", f"SUDO_GID={NOBODY}"]
+        status = entered(hosts[0], f"{names[0]}-0", "cat", "/proc/self/status", prefix=user)
+        assert f"Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}\n" in status, status
+        assert re.search(r"CapEff:\t0+\nCapBnd", status), status
         mtu = json.loads(hosts[0].run("ip", "-n", f"{names[0]}-0", "-j", "link", "show", "eth0"))
         assert mtu[0]["mtu"] == (1450 if OVERLAY == "vxlan" else 1500)
         refused = hosts[0].ask("divide", lease_s=60.0, division=made[0])

@@ -281,7 +281,9 @@ def documented() -> str:
 def test_the_documentation_explains_every_key() -> None:
     """Properties of the JSON schema, which is made of the forms that are checked."""
     schema = inventory_json_schema()
-    assert set(schema["properties"]) == {"ssh", "hosts"}
+    assert set(schema["properties"]) == {"ssh", "hosts", "overlay", "node_network"}
+    for key in ("overlay", "node_network"):
+        assert f"`{key}`" in documented(), f"docs/inventory.md does not explain {key}"
     for form in ("HostForm", "SshForm", "JumpForm"):
         for key in schema["$defs"][form]["properties"]:
             assert f"`{key}`" in documented(), f"docs/inventory.md does not explain {key}"
