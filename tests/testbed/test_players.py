@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from netbench.errors import ScenarioError, UsageError
 from netbench.network.remote.facts import Facts
 from netbench.testbed.cluster.players import Players, divisions, node_environment
 from netbench.testbed.ssh.inventory import Inventory, load_inventory
-from tests.network.remote.test_preflight import host as facts_of
 
 TWO = """\
 hosts:
@@ -33,10 +31,15 @@ def write(tmp_path: Path) -> Write:
 
 
 def facts(*mtus: int, addresses: tuple[str, ...] = ("10.0.0.5", "10.0.0.6")) -> dict[int, Facts]:
+    """Return what is known of two hosts."""
     return {
-        i: dataclasses.replace(facts_of(), mtu_bytes=mtu, addresses=(addresses[i],))
-        for i, mtu in enumerate(mtus)
-    }
+        index: Facts(
+            addresses=(addresses[index],), ssh=(), python="3.11.2", kernel="6.12.1", tc="6.1.0",
+            machine=f"machine {index}", timer_s=1e-9, hz=250, lacking={}, free_bytes={},
+            settings={}, mtu_bytes=mtu,
+        )
+        for index, mtu in enumerate(mtus)
+    }  # fmt: skip
 
 
 def test_nodes_are_numbered_host_by_host(write: Write) -> None:

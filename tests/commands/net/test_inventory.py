@@ -34,6 +34,34 @@ def test_the_hosts_are_listed_in_the_order_of_the_nodes(
     assert keys.startswith("host keys: ")
 
 
+def test_nodes_that_share_a_host_have_consecutive_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text("overlay: vxlan\nhosts: [{address: a, nodes: 4}, {address: b}]\n")
+    assert run(["net", "inventory", str(path)]) == 0
+    _, first, second, nodes, _ = capsys.readouterr().out.splitlines()
+    assert first.split()[:2] == ["0-3", "a"]
+    assert second.split()[:2] == ["4", "b"]
+    assert nodes == (
+        "nodes: network namespaces of the hosts, joined by vxlan, with addresses of 198.18.0.0/15"
+    )
+    path.write_text("hosts: [localhost]\n")
+    assert run(["net", "inventory", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == [
+        "all", "localhost", "this", "machine",
+    ]  # fmt: skip
+
+
+def test_only_runs_make_nodes_that_share_a_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text("hosts: [{address: a, nodes: 64}]\n")
+    assert run(["net", "apply", "case3", "--inventory", str(path)]) == 2
+    assert "exist only while `netbench run` or `netbench doctor`" in capsys.readouterr().err
+
+
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["net", "inventory", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
