@@ -174,8 +174,8 @@ class FakeMachines:
     def machine(self, node: int, **about: Any) -> Machine:
         """A machine of a fleet."""
         host = self.nodes[node]
-        named = {"name": f"m{node}", "interface": "eth0", **about}
-        return Machine(**named, node=host, root=host.as_root)
+        named = {"name": f"m{node}", "interface": "eth0", "root": host.as_root, **about}
+        return Machine(**named, node=host)
 
     def put(self, node: int, data: bytes, path: str) -> None:
         self._reach(node)

@@ -1,10 +1,8 @@
 """Iteration times on machines, beside those of this kernel's own testbed: run in a guest, as root.
 
-`python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,... [NODES]` prints a line of JSON
-per system: its name and the times of both, seconds. Expects virtual time, and /run private. The
-plan is that of case 3 on fewer nodes. Each machine's clock is two seconds ahead of the one before.
-NODES: of each machine; then the times of both overlays are printed, and those of one machine that
-has all nodes, this guest itself.
+`python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,...` prints a line of JSON per
+system: its name and the times of both, seconds. Expects virtual time, and /run private. The plan is
+that of case 3 on fewer nodes. Each machine's clock is two seconds ahead of the one before.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from netbench.records import read_run
+from netbench.records import Run, read_run
 from tests.testbed.safety_controllers import Controller
 from tests.testbed.safety_machines import Machines
 
@@ -70,8 +68,8 @@ def skewed_inventory(
     return path
 
 
-def times_s(name: str, system: str, *options: str) -> list[float]:
-    """Run one system and return its measured iterations. Raises RuntimeError with the output."""
+def measure(name: str, system: str, *options: str) -> Run:
+    """Run one system. Raises RuntimeError with the output."""
     results = SCRATCH / f"{name}-{system}"
     output = SCRATCH / f"{name}-{system}.txt"
     words = ["run", str(SCRATCH / "case3-small.yaml"), "--systems", system, "--results"]
@@ -79,33 +77,23 @@ def times_s(name: str, system: str, *options: str) -> list[float]:
     if controller.end() != 0:
         raise RuntimeError(f"{name}: {controller.output}")
     (run,) = results.iterdir()
-    return [record.iteration_s for record in read_run(run).records if not record.warmup]
+    return read_run(run)
 
 
-def main(count: int, systems: list[str], num_nodes: int) -> None:
+def times_s(run: Run) -> list[float]:
+    return [record.iteration_s for record in run.records if not record.warmup]
+
+
+def main(count: int, systems: list[str]) -> None:
     machines = Machines(SCRATCH)
-    total = count * num_nodes
-    text = SCENARIO.format(half=total // 2, batch=total * BATCH_PER_MACHINE)
+    text = SCENARIO.format(half=count // 2, batch=count * BATCH_PER_MACHINE)
     (SCRATCH / "case3-small.yaml").write_text(text)
-    if num_nodes == 1:
-        inventories = {"cluster": skewed_inventory(machines, count)}
-    else:
-        inventories = {
-            overlay: skewed_inventory(machines, count, num_nodes, overlay)
-            for overlay in ("routes", "vxlan")
-        }
-        inventories["localhost"] = SCRATCH / "localhost.yaml"
-        inventories["localhost"].write_text("hosts: [localhost]\n")
-    before = [machines.snapshot(node) for node in range(count)]
+    inventory = skewed_inventory(machines, count)
     for system in systems:
-        found = {"local": times_s("local", system, "--testbed", "local:native")}
-        for name, path in inventories.items():
-            found[name] = times_s(name, system, "--inventory", str(path), "--replace")
-        times = {f"{name}_s": values for name, values in found.items()}
-        print(json.dumps({"system": system, **times}), flush=True)
-    time.sleep(1.0)  # what has been ended has ended
-    assert [machines.snapshot(node) for node in range(count)] == before
+        here = times_s(measure("local", system, "--testbed", "local:native"))
+        there = times_s(measure("cluster", system, "--inventory", str(inventory), "--replace"))
+        print(json.dumps({"system": system, "local_s": here, "cluster_s": there}), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]) if sys.argv[3:] else 1)
+    main(int(sys.argv[1]), sys.argv[2].split(","))

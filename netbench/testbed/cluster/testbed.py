@@ -127,7 +127,7 @@ class ClusterTestbed:
                 name=host.name,
                 address=facts[node].addresses[0],
                 interface=facts[node].interface,
-                kernel=node,
+                kernel=self._players.host_of(node),
             )
             for node, host in enumerate(self._players.logins)
         )
@@ -230,10 +230,10 @@ class ClusterTestbed:
     def activity(self) -> Activity:
         samples = self._ask("sample", lost_too=False)
         processes = {
-            process_number(node, int(pid)): Process(
-                session=process_number(node, session), state=state, cpu_s=cpu_s
+            process_number(kernel, int(pid)): Process(
+                session=process_number(kernel, session), state=state, cpu_s=cpu_s
             )
-            for node, sample in samples.items()
+            for kernel, sample in ((self.nodes[node].kernel, x) for node, x in samples.items())
             for pid, (session, state, cpu_s) in sample["processes"].items()
         }
         return Activity(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netbench.network.remote.agent import state
+from netbench.network.remote.agent import division, state
+from netbench.network.remote.agent.host import AgentError
 from netbench.network.remote.agent.messages import Owner
 from netbench.network.remote.fleet import Cleared, Fleet, FleetError, Shown
 from netbench.network.shaping.batch import HANDLE
 from netbench.network.shaping.program import Program, compile_program
+from netbench.testing.nodes import FakeNode
 from tests.fake_machines import DEFAULT, FORMER, FakeMachines
 from tests.network.shaping_cases import CASES
 from tests.networks import ADDRESSES
@@ -422,3 +425,68 @@ def test_an_old_python_is_reported(machines: FakeMachines) -> None:
     with fleet(machines) as alice, pytest.raises(FleetError, match=r"is Python 3\.6\.15, the node"):
         apply(alice)
     assert machines.asked == []
+
+
+def division_of(node: int) -> dict[str, Any]:
+    """Return a host's division into one node."""
+    return {
+        "name": f"netbench-0000000{node}", "network": "198.18.0.0/15", "peers": [],
+        "own": f"198.18.{node}.0/24", "gateway": f"198.18.{node}.254", "overlay": "",
+        "nodes": {str(node): f"198.18.{node}.1"}, "vni": 0, "local": "", "mtu_bytes": 1500,
+    }  # fmt: skip
+
+
+def test_hosts_are_divided_into_nodes_all_or_none(
+    machines: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was made on the others is removed. A lease that is renewed keeps the nodes."""
+    wanted = {node: division_of(node) for node in range(NUM_MACHINES)}
+    removed: list[str] = []
+
+    def remove(made: division.Division) -> list[str]:
+        removed.append(made["name"])
+        return []
+
+    monkeypatch.setattr(division, "remove", remove)
+    with fleet(machines) as alice:
+        alice.divide(wanted)
+        answers = iter([False, False, True])
+        alice.renew_leases(wanted, lambda seconds: next(answers), print)
+        assert removed == []
+        results = alice.clear("session")
+        assert all(isinstance(result, Cleared) and result.cleared for result in results.values())
+    assert sorted(removed) == [made["name"] for made in wanted.values()]
+    removed.clear()
+    real = division.make
+
+    def make(made: division.Division, interface: str) -> None:
+        if made["name"].endswith("2"):
+            raise AgentError("no VXLAN")
+        real(made, interface)
+
+    monkeypatch.setattr(division, "make", make)
+    with fleet(machines) as alice, pytest.raises(FleetError, match="m2: no VXLAN"):
+        alice.divide(wanted)
+    assert sorted(removed) == [made["name"] for made in wanted.values()]
+    assert all(is_as_before(machines, node) for node in range(NUM_MACHINES))
+
+
+def test_an_agent_is_told_which_node_is_meant(machines: FakeMachines) -> None:
+    """A command in the namespace of a node gets what follows the request."""
+    asked: list[str] = []
+
+    def answer(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        asked.append(stdin)
+        return 0, "", ""
+
+    named = {"addresses": ("198.18.0.1",), "namespace": "netbench-00000000-7"}
+    machine = machines.machine(0, root=FakeNode(0, answer), **named)
+    with Fleet([machine]) as alice:
+        alice.run_inside(0, ["cat"], {"PATH": "/bin"}, "the rest", 5.0)
+    (stdin,) = asked
+    request, rest = stdin.split("\n")
+    assert rest == "the rest"
+    assert json.loads(request) == {
+        "interface": "eth0", "addresses": ["198.18.0.1"], "namespace": "netbench-00000000-7",
+        "argv": ["cat"], "environment": {"PATH": "/bin"},
+    }  # fmt: skip

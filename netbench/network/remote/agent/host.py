@@ -42,7 +42,7 @@ def run_tool(argv: list[str], stdin: str = "") -> tuple[int, str, str]:
             env=tool_environment(),
         )
     except FileNotFoundError:
-        packages = {"tc": "iproute2", "ip": "iproute2", "unshare": "util-linux"}
+        packages = dict.fromkeys(("tc", "ip", "bridge"), "iproute2") | {"unshare": "util-linux"}
         package = packages.get(argv[0], "systemd")
         raise AgentError(f"there is no command `{argv[0]}`; install {package}") from None
     except subprocess.TimeoutExpired:
