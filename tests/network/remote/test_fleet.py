@@ -439,7 +439,7 @@ def division_of(node: int) -> dict[str, Any]:
 def test_hosts_are_divided_into_nodes_all_or_none(
     machines: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was made on the others is removed. A lease that is renewed keeps the nodes."""
+    """Nodes on the other hosts are removed. A lease that is renewed keeps the nodes."""
     wanted = {node: division_of(node) for node in range(NUM_MACHINES)}
     removed: list[str] = []
 
