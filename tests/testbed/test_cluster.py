@@ -40,3 +40,11 @@ def test_iteration_times_are_those_of_the_local_testbed(
     (found,) = [json.loads(line) for line in output.splitlines() if line.startswith('{"system"')]
     assert found["cluster_s"] == pytest.approx(found["local_s"], rel=1e-4)
     assert len(found["local_s"]) == 2
+    assert 0 < found["clock_error_s"] < 0.01
+    assert found["acausal_s"] < 2 * found["clock_error_s"]  # of two hosts
+    assert [sample["host"] for sample in found["hosts"]] == ["host0", "host1"]
+    for sample in found["hosts"]:
+        assert sample["seconds"] > found["cluster_s"][-1]
+        assert sample["sent_bytes"] > 1e6
+        assert sample["memory_bytes"] > 100e6  # torch is in memory
+        assert sample["gpu_memory_bytes"] is None
