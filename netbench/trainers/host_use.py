@@ -35,24 +35,18 @@ PROC = Path("/proc")
 class HostUse:
     """CPU, memory and GPU memory since the last `take`.
 
-    processes: returns the processes that count. start: starts a command whose output is a pipe, or
-    returns None; for tests.
+    processes: returns the processes that count, of which those of this object do not.
     """
 
-    def __init__(
-        self,
-        processes: Callable[[], Iterable[int]],
-        start: Callable[[list[str]], subprocess.Popen[bytes]] | None = None,
-    ) -> None:
+    def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
         self._processes = processes
-        self._start = start or _start
+        self._own: set[int] = set()
         self._lock = threading.Lock()
         self._since_s = time.monotonic()
         self._cpu_s = self._read_cpu_s()
         self._memory_bytes = 0
         self._gpus: dict[int, int] = {}
         self._gpu_bytes: int | None = None
-        self._own: set[int] = set()
 
     def watch(self) -> None:
         """Sample from now on, in threads of this process."""
@@ -86,7 +80,15 @@ class HostUse:
             time.sleep(INTERVAL_S)
 
     def _follow_gpus(self, path: str) -> None:
-        with suppress(OSError), self._start([path, *QUERY]) as process:
+        with (
+            suppress(OSError),
+            subprocess.Popen(
+                [path, *QUERY],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            ) as process,
+        ):
             assert process.stdout is not None
             self._own.add(process.pid)
             for line in process.stdout:
@@ -118,9 +120,3 @@ def _cpu_s(pid: int) -> float | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -97,14 +98,7 @@ class Rank:
 
     def _connect(self, order: Message) -> None:
         self.rank = order["rank"]
-        self._world = World.connect(
-            rank=order["rank"],
-            size=order["world_size"],
-            interface=order["interface"],
-            store=order["store"],
-            serve_store=order["serve_store"],
-            address=order["address"],
-        )
+        self._world = _connect(order)
         self._channel.send(event="ready", rank=self.rank)
 
     def _join(self, order: Message) -> None:
@@ -144,7 +138,7 @@ class Rank:
                 f"plan has {num_ranks} ranks, the world {self._world.size} processes"
             )
         trainer = build_trainer(self._world, plan)
-        self._world.warm(trainer.peers())
+        self._world.warm(trainer.peers(), getattr(trainer, "num_channels", 1))
         self._trainers[experiment_hash(plan)] = trainer
         # Prepared trainers stay: the collector need not visit them between iterations.
         gc.collect()
@@ -185,6 +179,27 @@ class Rank:
             loss=loss,
             events=[event.to_json(order["start_at"]) for event in RECORDER.take()],
         )
+
+
+def _connect(order: Message) -> World:
+    """Join the world, with lanes of NCCL if the order has its environment."""
+    ends: dict[str, Any] = {
+        "rank": order["rank"],
+        "size": order["world_size"],
+        "interface": order["interface"],
+        "store": order["store"],
+        "serve_store": order["serve_store"],
+        "address": order["address"],
+    }
+    device = order.get("device")
+    if device is None:
+        return World.connect(**ends)
+    from netbench.trainers.communication import nccl  # only where there are GPUs
+
+    nccl.prepare_process(device["index"], device["environment"])
+    if not device["nccl"]:
+        return World.connect(**ends)
+    return nccl.NcclWorld.join(**ends, device=nccl.CudaDevice())
 
 
 def _addresses(members: dict[str, str]) -> dict[int, str]:

@@ -21,6 +21,7 @@ from netbench.network.nodes import Channel
 from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
 from netbench.plan.model import Plan
 from netbench.testbed.interface import Clocks, Testbed
+from netbench.testbed.ranks.devices import device_order
 from netbench.testbed.ranks.failures import Failure, explain, failure_of
 from netbench.testbed.ranks.hangs import WATCH_S, Watch, process_number
 
@@ -207,6 +208,7 @@ class RankPool(Ranks):
                 interface=node.interface,
                 store=store,
                 serve_store=rank == 0,
+                device=device_order(self._plan, self._nodes, rank),
             )
         return self._collect("ready", "connecting")
 

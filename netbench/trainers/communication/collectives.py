@@ -31,13 +31,11 @@ from netbench.trainers.communication.links import ahead_bytes
 from netbench.trainers.communication.world import (
     TAG_BARRIER,
     TAG_COLLECTIVE,
+    TAGS_PER_CHANNEL,
     PendingTransfer,
     World,
 )
 from netbench.trainers.events import RECORDER, recorded
-
-TAGS_PER_CHANNEL = 16
-"""Distance between the tags of two channels (`plan.collectives.Hop`); `world` uses fewer."""
 
 Bounds = list[tuple[int, int]]
 

@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -52,6 +52,9 @@ from netbench.trainers.layers.stage import (
 from netbench.trainers.layers.virtual import VirtualStage, compute, sleep_until
 from netbench.trainers.systems.dtfm import DATA_PARALLEL
 
+TREE_CHANNELS = 4
+"""Channels of an all-reduce in two trees: up and down each (`plan.collectives.tree_all_reduce`)."""
+
 SERVERS = {
     "central-ps": DATA_PARALLEL["reduce-broadcast"],
     "sharded-ps": DATA_PARALLEL["sharded-ps"],
@@ -65,7 +68,8 @@ class DdpRank:
     def __init__(self, world: World, plan: Plan) -> None:
         self._plan = plan
         self._world = world
-        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s)
+        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s, world.fork)
+        self.num_channels = TREE_CHANNELS if plan.data_parallel == "tree" else 1
         replica = plan.placement.index(world.rank)
         self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
@@ -120,12 +124,17 @@ class DdpRank:
 class Reducer:
     """Runs all-reduces in its own thread, in the order in which they are started.
 
-    collective_s: seconds that each costs beside its bytes. started_s: CLOCK_MONOTONIC when the last
-    one was started; None if none was since `finish`.
+    collective_s: seconds that each costs beside its bytes. fork: `World.fork`. started_s:
+    CLOCK_MONOTONIC when the last one was started; None if none was since `finish`.
     """
 
-    def __init__(self, reduce: Callable[[torch.Tensor], None], collective_s: float = 0.0) -> None:
-        self._reduce, self._collective_s = reduce, collective_s
+    def __init__(
+        self,
+        reduce: Callable[[torch.Tensor], None],
+        collective_s: float = 0.0,
+        fork: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._reduce, self._collective_s, self._fork = reduce, collective_s, fork
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._running: list[Future[torch.Tensor]] = []
         self.started_s: float | None = None
@@ -133,7 +142,7 @@ class Reducer:
     def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
         """Sum `tensor` over all ranks, in place, after those before it."""
         self.started_s = time.monotonic()
-        self._running.append(self._thread.submit(self._run, tensor))
+        self._running.append(self._thread.submit(self._run, tensor, self._fork()))
         return self._running[-1]
 
     def finish(self) -> None:
@@ -143,9 +152,10 @@ class Reducer:
         self._running.clear()
         self.started_s = None
 
-    def _run(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _run(self, tensor: torch.Tensor, forked: AbstractContextManager[None]) -> torch.Tensor:
         compute(self._collective_s)
-        self._reduce(tensor)
+        with forked:
+            self._reduce(tensor)
         return tensor
 
 
@@ -274,7 +284,9 @@ class _Whole(nn.Module):
 
 def _start(reducer: Reducer, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Communication hook: return a future of the sum of `bucket`, a `dist.GradBucket`."""
-    reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    buffer = bucket.buffer()
+    devices = [buffer.device] if buffer.is_cuda else None
+    reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
     def pass_on(future: Future[Any]) -> None:
         error = future.exception()
@@ -283,5 +295,5 @@ def _start(reducer: Reducer, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         else:
             reduced.set_exception(error)  # type: ignore[arg-type]  # any exception would do
 
-    reducer.start(bucket.buffer()).add_done_callback(pass_on)
+    reducer.start(buffer).add_done_callback(pass_on)
     return reduced

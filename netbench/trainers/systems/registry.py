@@ -22,7 +22,10 @@ class Trainer(Protocol):
     """One rank's part of a training system."""
 
     def peers(self) -> set[int]:
-        """Return the processes this rank exchanges data with. They list it too."""
+        """Return the processes this rank exchanges data with. They list it too.
+
+        An attribute `num_channels`, if there is one, is the number of channels of its collectives.
+        """
 
     def iterate(self) -> Phases:
         """Run one iteration."""
