@@ -46,11 +46,11 @@ def measured_network(
     """
     found: dict[Pair, dict[str, list[_Figure]]] = defaultdict(lambda: defaultdict(list))
     for probe in probes:
-        for check in probe["checks"]:
-            if check["kind"] == LINK and check["measured"] is not None:
+        for check in probe.get("checks", ()):
+            if check.get("kind") == LINK and check.get("measured") is not None:
                 figure = _Figure.of(check)
                 regions = (network.node_regions[figure.src], network.node_regions[figure.dst])
-                found[regions][check["quantity"]].append(figure)
+                found[regions][str(check.get("quantity"))].append(figure)
     if not found:
         raise RecordError("no probe measured a link")
     size = range(len(network.regions))
