@@ -97,26 +97,26 @@ def comparison_grid(run: Run, others: Sequence[Run] = ()) -> Grid:
         ("Setting", lambda row: row.setting),
         ("System", lambda row: row.name),
     ]
+    beside = [(run_source(other), _beside(rows, other)) for other in others]
+    emulated, measured = (
+        [column for name, some in beside if name == wanted for column in some]
+        for wanted in ("emulated", "measured")
+    )
+    is_wide = bool(emulated or measured)  # then it has less, to fit 80 columns
     if has_published:
-        columns += [
-            ("published s", lambda row: _mean(row.published)),
-            ("n", lambda row: _num(row.published)),
-        ]
+        columns.append(("published s", lambda row: _mean(row.published)))
+    if has_published and not is_wide:
+        columns.append(("n", lambda row: _num(row.published)))
     if any(row.simulated_s is not None for row in rows):
         columns.append(("simulated s", lambda row: or_dash(seconds_text, row.simulated_s)))
     own: list[Column[Comparison]] = [
         (f"{source} s", lambda row: _mean(row.found)),
         ("n", lambda row: _num(row.found)),
     ]
-    beside = [(run_source(other), _beside(rows, other)) for other in others]
-    emulated, measured = (
-        [column for name, some in beside if name == wanted for column in some]
-        for wanted in ("emulated", "measured")
-    )
     columns += [*emulated, *own, *measured]
     if has_published:
         columns.append(("error", lambda row: or_dash(percent_text, row.error)))
-    if has_published and not (emulated or measured):  # the table of a run fits 80 columns
+    if has_published and not is_wide:
         columns.append(("published PFLOPS", lambda row: _pflops(row, row.published)))
     columns.append((f"{source} PFLOPS", lambda row: _pflops(row, row.found)))
     return table_of(rows, columns, num_labels=2)
