@@ -116,7 +116,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSample:
-    """What a run has used on one host, from before the start of an iteration to after its end.
+    """Use of one host by a run, from before the start of an iteration to after its end.
 
     seconds: from one to the other, on the host's clock. cpu_s: CPU seconds of the run's processes.
     sent_bytes: as in `Record`, of all nodes on the host. memory_bytes: most memory in use on the

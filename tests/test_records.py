@@ -515,7 +515,7 @@ def test_a_damaged_sample_is_named(change: dict[str, object], message: str, tmp_
 
 
 def test_runs_of_a_scenario_are_found_newest_first(tmp_path: Path) -> None:
-    """Those of the folder come before recorded ones."""
+    """Recorded runs come last."""
     for folder, day in ((tmp_path, 2), (tmp_path, 3), (tmp_path / "recorded", 9)):
         create(folder, created=datetime(2026, 1, day)).close()
     found = [path.parent.name.split("-")[1] for path in find_runs(tmp_path, "case3")]

@@ -20,7 +20,13 @@ from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
 from netbench.trainers.systems.hivemind import RoundOutcome
-from netbench.trainers.systems.registry import AheadTrainer, ElasticTrainer, Trainer, build_trainer
+from netbench.trainers.systems.registry import (
+    AheadTrainer,
+    ElasticTrainer,
+    LaneTrainer,
+    Trainer,
+    build_trainer,
+)
 
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
 TIMER_SLACK_NS = 1
@@ -138,7 +144,8 @@ class Rank:
                 f"plan has {num_ranks} ranks, the world {self._world.size} processes"
             )
         trainer = build_trainer(self._world, plan)
-        self._world.warm(trainer.peers(), getattr(trainer, "num_channels", 1))
+        lanes = trainer.lanes if isinstance(trainer, LaneTrainer) else None
+        self._world.warm(trainer.peers(), lanes)
         self._trainers[experiment_hash(plan)] = trainer
         # Prepared trainers stay: the collector need not visit them between iterations.
         gc.collect()

@@ -1,4 +1,4 @@
-"""What a run uses on a host, against the kernel's own account of processes."""
+"""Use of a host by processes, against the kernel's own account of processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def burning(seconds: float) -> subprocess.Popen[str]:
 
 
 def test_cpu_seconds_are_those_of_the_processes_since_the_last_call() -> None:
-    """As the kernel counts them when the process has ended: to its ticks of 10 ms."""
+    """The kernel accounts for them when the process has ended, in ticks of 10 ms."""
     pids: list[int] = []
     use = HostUse(lambda: pids)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""What a run has used on its hosts, as a table: cores, bytes sent, memory, GPU memory."""
+"""Use of hosts by a run, as a table: cores, bytes sent, memory, GPU memory."""
 
 from collections.abc import Iterable
 from statistics import fmean

@@ -9,29 +9,40 @@ wait for every kernel on the device.
 
 A transfer is done when the host knows that the device has done it. Waiting never puts a wait into
 the stream on which layers compute: two threads that wait for different processes would then wait
-for each other.
+for each other. For the same reason no two lanes may share a stream of torch's.
 """
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, unmarked
 
 from netbench.errors import TestbedError
 from netbench.trainers.communication.world import (
     LOOPBACK,
     TAGS_PER_CHANNEL,
     TIMEOUT,
+    Lane,
     PendingTransfer,
     World,
+    both_ways,
     connect_gloo,
 )
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+MAX_LANES = 32
+"""Streams of high priority that torch makes per device, one for each communicator; then it takes
+the first again. Source: `kStreamsPerPool` of c10/cuda/CUDAStream.cpp."""
+
+POLL_S = 20e-6
+"""Interval at which the host looks whether a transfer is done, seconds."""
 
 SENDER, RECEIVER = 0, 1
 """Ranks of the two members of a lane."""
@@ -72,7 +83,7 @@ class NcclWorld(World):
     ) -> None:
         super().__init__(backend, rank, size, address)
         self._store, self._device = store, device
-        self._lanes: dict[tuple[int, int, int], Any] = {}
+        self._lanes: dict[Lane, Any] = {}
 
     @classmethod
     def join(
@@ -107,26 +118,31 @@ class NcclWorld(World):
         lane = self._lane(process, self.rank, tag)
         return self._device.follow(lane.recv([tensor], SENDER, 0), tensor)
 
-    def warm(self, peers: Iterable[int], num_channels: int = 1) -> None:
-        """Connect to these processes, and pass one element on every lane to and from them.
+    def warm(self, peers: Iterable[int], lanes: Iterable[Lane] | None = None) -> None:
+        """Connect to these processes, and pass one element on every lane.
 
-        As in `World.warm`, all processes go through their pairs in one global order.
+        As in `World.warm`, all processes go through their pairs in one global order. Raises
+        TestbedError for more lanes than there are streams.
         """
-        others = sorted(set(peers) - {self.rank}, key=self._pair)
+        others = set(peers) - {self.rank}
         super().warm(others)
-        for peer in others:
-            low, high = self._pair(peer)
-            for channel in range(num_channels):
-                for ends in ((low, high), (high, low)):
-                    if (*ends, channel) not in self._lanes:
-                        self._open(*ends, channel)
+        wanted = both_ways(self.rank, others) if lanes is None else set(lanes)
+        total = len(wanted | self._lanes.keys())
+        if total > MAX_LANES:
+            raise TestbedError(
+                f"this rank would need {total} communicators of NCCL, and torch has {MAX_LANES} "
+                "streams for them; choose a system whose ranks exchange data with fewer others, "
+                "e.g. all-reduce in a ring instead of sharded-ps, or compute on cpu"
+            )
+        for lane in sorted(wanted - self._lanes.keys(), key=_global_order):
+            self._open(*lane)
 
     def fork(self) -> AbstractContextManager[None]:
         return self._device.fork()
 
     def _open(self, source: int, target: int, channel: int) -> None:
         end = SENDER if source == self.rank else RECEIVER
-        store = dist.PrefixStore(f"lane/{source}/{target}/{channel}", self._store)
+        store = PrefixStore(f"lane/{source}/{target}/{channel}", self._store)
         lane = self._lanes[source, target, channel] = self._device.open_lane(store, end)
         probe = self._device.probe()
         work = lane.send([probe], RECEIVER, 0) if end == SENDER else lane.recv([probe], SENDER, 0)
@@ -138,7 +154,7 @@ class NcclWorld(World):
         if lane is None:
             raise TestbedError(
                 f"process {source} has no lane to process {target} for channel {channel}; its "
-                "trainer's `peers` and `num_channels` must list all"
+                "trainer's `peers`, or `lanes`, must list all"
             )
         return lane
 
@@ -154,14 +170,14 @@ class CudaDevice:
         if not dist.is_nccl_available():
             raise TestbedError("this torch has no NCCL; install one built for CUDA, or choose cpu")
         self._device = torch.device("cuda", torch.cuda.current_device())
-        self._done = torch.cuda.Stream(self._device)
         self._side = threading.local()
 
     def carries(self, tensor: torch.Tensor) -> bool:
         return tensor.is_cuda
 
     def open_lane(self, store: Any, end: int) -> Any:
-        options = dist.ProcessGroupNCCL.Options()
+        # Of high priority: those of layers and of other collectives are not.
+        options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
         options._timeout = TIMEOUT
         return dist.ProcessGroupNCCL(store, end, 2, options)
 
@@ -169,20 +185,14 @@ class CudaDevice:
         return torch.zeros(1, dtype=torch.uint8, device=self._device)
 
     def follow(self, work: Any, tensor: torch.Tensor) -> PendingTransfer:
-        # `blocking`: the waiting thread sleeps.
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        # A stream of its own per transfer: one that is late must not hold up the others.
-        stream = torch.cuda.Stream(self._device)
-        with torch.cuda.stream(stream):
-            work.wait()  # of this stream, not of the host
-            done.record(stream)
-        return CudaTransfer(done, work, tensor)
+        return CudaTransfer(work, tensor)
 
     @contextmanager
     def _follow_on(self, queued: torch.cuda.Event) -> Iterator[None]:
         stream = getattr(self._side, "stream", None)
         if stream is None:
-            stream = self._side.stream = torch.cuda.Stream(self._device)
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._side.stream = stream
         stream.wait_event(queued)
         with torch.cuda.stream(stream):
             yield
@@ -197,12 +207,22 @@ class CudaDevice:
 class CudaTransfer:
     """A transfer of NCCL. It keeps its tensor: the allocator does not know that a lane uses it."""
 
-    def __init__(self, done: torch.cuda.Event, work: Any, tensor: torch.Tensor) -> None:
-        self._done, self._work, self._tensor = done, work, tensor
+    def __init__(self, work: Any, tensor: torch.Tensor) -> None:
+        self._work, self._tensor = work, tensor
 
     def wait(self) -> None:
-        """Block this thread until the device has done it."""
-        self._done.synchronize()
+        """Block this thread until the device has done it.
+
+        Not `work.wait()`, which lets the current stream wait.
+        """
+        while not self._work.is_completed():
+            time.sleep(POLL_S)
+
+
+def _global_order(lane: Lane) -> tuple[int, ...]:
+    """By pair of processes, as `World.warm` connects them."""
+    source, target, channel = lane
+    return min(source, target), max(source, target), channel, source
 
 
 def choose_device(index: int, num_devices: int, visible: str | None) -> str:

@@ -28,6 +28,10 @@ TAGS_PER_CHANNEL = 16
 LOOPBACK = "127.0.0.1"
 
 
+Lane = tuple[int, int, int]
+"""Source and destination, as processes, and channel (`plan.collectives.Hop`)."""
+
+
 class PendingTransfer(Protocol):
     """A transfer that has been started."""
 
@@ -88,13 +92,13 @@ class World:
         """
         return nullcontext()
 
-    def warm(self, peers: Iterable[int], num_channels: int = 1) -> None:
+    def warm(self, peers: Iterable[int], lanes: Iterable[Lane] | None = None) -> None:
         """Connect to these processes and pass one byte each way. Each must list this process too.
 
         Connecting may block until the peer connects back. All processes connect their pairs in one
         global order, by (smaller, larger) index, so the smallest open pair always has both ends
-        ready, and there is no deadlock. num_channels: of the collectives that follow; gloo has one
-        connection for all.
+        ready, and there is no deadlock. lanes: those that will be used, None = both directions to
+        and from every peer, on channel 0; gloo has one connection for all.
         """
         works = []
         order = sorted(set(peers) - self._warm - {self.rank}, key=self._pair)
@@ -118,6 +122,11 @@ class _Copied:
     def wait(self) -> None:
         self._work.wait()
         self._tensor.copy_(self._host)
+
+
+def both_ways(process: int, peers: Iterable[int]) -> set[Lane]:
+    """Return the lanes from a process to its peers and back, on channel 0."""
+    return {lane for peer in peers for lane in ((process, peer, 0), (peer, process, 0))}
 
 
 def is_elsewhere(tensor: torch.Tensor) -> bool:

@@ -34,11 +34,12 @@ from netbench.trainers.communication.collectives import (
     count_slices,
     ring_all_reduce,
     tree_all_reduce,
+    tree_lanes,
     tree_peers,
     tree_slices,
 )
 from netbench.trainers.communication.links import payload_bytes
-from netbench.trainers.communication.world import World
+from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.real import RealStage
@@ -51,9 +52,6 @@ from netbench.trainers.layers.stage import (
 )
 from netbench.trainers.layers.virtual import VirtualStage, compute, sleep_until
 from netbench.trainers.systems.dtfm import DATA_PARALLEL
-
-TREE_CHANNELS = 4
-"""Channels of an all-reduce in two trees: up and down each (`plan.collectives.tree_all_reduce`)."""
 
 SERVERS = {
     "central-ps": DATA_PARALLEL["reduce-broadcast"],
@@ -69,7 +67,6 @@ class DdpRank:
         self._plan = plan
         self._world = world
         self._reducer = Reducer(all_reduce(world, plan), plan.collective_s, world.fork)
-        self.num_channels = TREE_CHANNELS if plan.data_parallel == "tree" else 1
         replica = plan.placement.index(world.rank)
         self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
@@ -89,6 +86,11 @@ class DdpRank:
         if self._plan.backend == "gloo":  # whose ring is in the order of processes
             return Group.of(self._world, range(self._world.size)).neighbours
         return self._group.neighbours
+
+    @property
+    def lanes(self) -> set[Lane] | None:
+        """See `LaneTrainer`."""
+        return tree_lanes(self._group) if self._plan.data_parallel == "tree" else None
 
     def take_loss(self) -> float | None:
         return self._stage.take_loss()

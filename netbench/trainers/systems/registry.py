@@ -9,7 +9,7 @@ from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
 from netbench.systems import system_of
-from netbench.trainers.communication.world import World
+from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.systems.benchmark import Benchmark
 from netbench.trainers.systems.hivemind import RoundOutcome
 
@@ -22,10 +22,7 @@ class Trainer(Protocol):
     """One rank's part of a training system."""
 
     def peers(self) -> set[int]:
-        """Return the processes this rank exchanges data with. They list it too.
-
-        An attribute `num_channels`, if there is one, is the number of channels of its collectives.
-        """
+        """Return the processes this rank exchanges data with. They list it too."""
 
     def iterate(self) -> Phases:
         """Run one iteration."""
@@ -40,6 +37,17 @@ class AheadTrainer(Protocol):
 
     def arm(self) -> None:
         """Post receives."""
+
+
+@runtime_checkable
+class LaneTrainer(Protocol):
+    """A trainer whose transfers have channels, or do not go both ways.
+
+    lanes: those of this rank (`World.warm`).
+    """
+
+    @property
+    def lanes(self) -> set[Lane] | None: ...
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What hosts used, and times of several sources in one table."""
+"""The table of hosts, and times of several sources in one table."""
 
 from __future__ import annotations
 

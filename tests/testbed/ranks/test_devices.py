@@ -81,7 +81,7 @@ def test_the_environment_of_a_node(plan: Plan, nodes: list[NodeAddress], expecte
 
 
 def test_nodes_of_one_host_have_different_host_ids() -> None:
-    """Also where nodes of several hosts have one name: the index of a node is in it."""
+    """The index of a node is in it, for names may be equal."""
     nodes = [dataclasses.replace(node, name="gpu") for node in nodes_on(0, 0, 0)]
     plan = plan_on([0, 1, 2])
     ids = {nccl_environment(plan, nodes, node)["NCCL_HOSTID"] for node in range(3)}

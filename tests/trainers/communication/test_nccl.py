@@ -7,6 +7,7 @@ and NCCL itself are not.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,7 +19,13 @@ import torch.distributed as dist
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
 from netbench.trainers.communication import nccl, world
-from netbench.trainers.communication.collectives import Group, ring_all_reduce, tree_all_reduce
+from netbench.trainers.communication.collectives import (
+    Group,
+    ring_all_reduce,
+    tree_all_reduce,
+    tree_lanes,
+    tree_peers,
+)
 from netbench.trainers.communication.nccl import NcclWorld, choose_device
 from netbench.trainers.communication.world import (
     TAG_COLLECTIVE,
@@ -28,8 +35,8 @@ from netbench.trainers.communication.world import (
     PendingTransfer,
     World,
 )
-from netbench.trainers.systems.registry import AheadTrainer, build_trainer
-from tests.trainers.communication.test_collectives import LENGTHS, NUM_SLICES, inputs, run_all
+from netbench.trainers.systems.registry import AheadTrainer, LaneTrainer, build_trainer
+from tests.trainers.communication.every_collective import LENGTHS, NUM_SLICES, inputs, run_all
 from tests.trainers.parity import STEPS, TOLERANCE, real_plan, reference_losses
 from tests.trainers.processes import on_processes
 
@@ -38,7 +45,7 @@ class Lane:
     """Two processes whose transfers follow one another, as kernels on a stream do."""
 
     def __init__(self, store: Any, end: int) -> None:
-        self._gloo = dist.ProcessGroupGloo(store, end, 2, TIMEOUT)
+        self._gloo: Any = dist.ProcessGroupGloo(store, end, 2, TIMEOUT)
         self._stream = ThreadPoolExecutor(max_workers=1)
 
     def send(self, tensors: list[torch.Tensor], process: int, tag: int) -> Future[None]:
@@ -114,9 +121,10 @@ def test_collectives_over_lanes_are_those_over_gloo(size: int) -> None:
 
 
 def _all_reduce_in_trees(found: LaneWorld, length: int) -> list[float]:
-    found.warm(range(found.size), num_channels=4)
+    group = Group.of(found, range(found.size))
+    found.warm(tree_peers(group), tree_lanes(group))
     tensor = inputs(found.size, length)[found.rank]
-    tree_all_reduce(Group.of(found, range(found.size)), tensor, num_slices=3)
+    tree_all_reduce(group, tensor, num_slices=3)
     total: list[float] = tensor.tolist()
     return total
 
@@ -147,31 +155,48 @@ def test_a_receive_that_waits_does_not_hold_up_a_send() -> None:
 
 
 def _lanes(found: LaneWorld) -> tuple[list[int], list[int], str]:
-    """Ends of the lanes after warming two channels, after warming again, and an error."""
+    """Ends of the lanes after warming, after warming again, and an error."""
     device = found._device
     assert isinstance(device, StandIn)
-    found.warm({0, 1, 2}, num_channels=2)
+    found.warm({0, 1, 2})
     first = list(device.opened)
-    found.warm({0, 1, 2}, num_channels=2)
+    found.warm({0, 1, 2})
     try:
-        found.send(torch.zeros(4), (found.rank + 1) % 3, TAG_COLLECTIVE + 2 * TAGS_PER_CHANNEL)
+        found.send(torch.zeros(4), (found.rank + 1) % 3, TAG_COLLECTIVE + TAGS_PER_CHANNEL)
     except TestbedError as error:
         return first, device.opened, str(error)
     return first, device.opened, ""
 
 
-def test_a_lane_is_made_once_for_each_direction_and_channel() -> None:
-    """To each of two peers, in both directions, on two channels: 8 lanes a process."""
+def test_a_lane_is_made_once_for_each_direction() -> None:
+    """To and from each of two peers: 4 lanes a process."""
     for rank, (first, again, error) in enumerate(on_processes(3, _lanes, world_type=LaneWorld)):
-        assert sorted(first) == [nccl.SENDER] * 4 + [nccl.RECEIVER] * 4
+        assert sorted(first) == [nccl.SENDER] * 2 + [nccl.RECEIVER] * 2
         assert again == first
-        assert f"process {rank} has no lane to process {(rank + 1) % 3} for channel 2" in error
+        assert f"process {rank} has no lane to process {(rank + 1) % 3} for channel 1" in error
+
+
+def test_more_lanes_than_streams_are_refused() -> None:
+    """16 peers, both ways, and one more: lanes that share a stream would wait for each other."""
+    few = LaneWorld(None, 0, 18, "", store=None, device=StandIn())
+    few._warm = set(range(18))
+    with pytest.raises(TestbedError, match=r"need 34 communicators of NCCL.* has 32 streams"):
+        few.warm(range(18))
+
+
+def test_a_member_of_two_trees_needs_few_lanes() -> None:
+    """At most three links in each tree, each with a lane up and one down."""
+    for size in range(2, 65):
+        groups = [Group(World(None, i, size), tuple(range(size)), i) for i in range(size)]
+        lanes = [tree_lanes(group) for group in groups]
+        assert max(map(len, lanes)) <= 12
+        assert sum(map(len, lanes)) == 2 * len(set().union(*lanes))  # both ends know it
 
 
 def _train(found: World, plan: Plan) -> tuple[list[float], int]:
     """Losses of this rank's part, and the number of times that a thread followed another."""
     trainer = build_trainer(found, plan)
-    found.warm(trainer.peers(), getattr(trainer, "num_channels", 1))
+    found.warm(trainer.peers(), trainer.lanes if isinstance(trainer, LaneTrainer) else None)
     losses = []
     for _ in range(STEPS):
         if isinstance(trainer, AheadTrainer):
@@ -251,7 +276,7 @@ def test_a_host_without_devices_is_an_error(num_devices: int, visible: str | Non
 
 def test_the_environment_is_set_before_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(nccl.os, "environ", environment := {"NCCL_NET": "IB"})
+    monkeypatch.setattr(os, "environ", environment := {"NCCL_NET": "IB"})
     nccl.prepare_process(2, {"NCCL_NET": "Socket"})
     assert environment == {"NCCL_NET": "Socket", "CUDA_VISIBLE_DEVICES": "2"}
 
