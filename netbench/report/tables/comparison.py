@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from netbench.scenario.model import Workload
 from netbench.systems import placed_name
 from netbench.systems.script import SCRIPT
 from netbench.workload.costs import pflop_per_iteration
+
+MAX_OTHERS = 50
+"""Number of runs that are read to find one with another source."""
 
 EXECUTED = {"emulated", "measured"}
 """Sources of records whose plan ran on ranks."""
@@ -101,12 +105,13 @@ def run_source(run: Run) -> str:
 def find_others(results: Path, run: Run) -> tuple[Run, ...]:
     """Return the newest runs of the scenario with other sources than this: emulated, measured.
 
-    Runs that cannot be read do not count.
+    Runs that cannot be read do not count, and neither do those before the newest `MAX_OTHERS`.
     """
     own = {record.source for record in run.records}
     found: dict[str, Run] = {}
     names = {record.scenario for record in run.records}
-    for path in (path for name in sorted(names) for path in find_runs(results, name)):
+    paths = (path for name in sorted(names) for path in find_runs(results, name))
+    for path in islice(paths, MAX_OTHERS):
         with suppress(RecordError):
             other = read_run(path)
             if (source := run_source(other)) in EXECUTED and source not in own and other.records:
