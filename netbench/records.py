@@ -21,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -83,7 +84,7 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "verdict": {"plan_hash": _OPTIONAL_TEXT, "trustworthy": bool, "reasons": list},
 }
 _LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int}
+    "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int, "hosts": list}
 }
 """Fields that older records lack; written only if they have a value."""
 
@@ -114,6 +115,36 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HostSample:
+    """Use of one host by a run, from before the start of an iteration to after its end.
+
+    seconds: from one to the other, on the host's clock. cpu_s: CPU seconds of the run's processes.
+    sent_bytes: as in `Record`, of all nodes on the host. memory_bytes: most memory in use on the
+    host, by whomever. gpu_memory_bytes: the same for the fullest of its GPUs; None without GPUs.
+    """
+
+    host: str
+    seconds: float
+    cpu_s: float
+    sent_bytes: int
+    memory_bytes: int
+    gpu_memory_bytes: int | None
+
+    def __post_init__(self) -> None:
+        numbers = (self.cpu_s, self.sent_bytes, self.memory_bytes, self.gpu_memory_bytes or 0)
+        if not 0 <= self.seconds <= sys.float_info.max or not 0 <= min(numbers) < math.inf:
+            raise RecordError(f"a sample of host {self.host} has a number below 0")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the sample with these values, from JSON. Raises RecordError for others."""
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise RecordError(f"a sample of a host is damaged ({error})") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """One iteration of one plan.
 
@@ -121,7 +152,8 @@ class Record:
     last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`. loss: mean
     over the batch, if layers compute. sent_bytes: bytes by node that its interface counted, with
     headers and divided by the scale; empty if nothing was sent. peers: number of ranks that took
-    part, if peers can join and leave.
+    part, if peers can join and leave. hosts: what was used on each, in the order of nodes; empty if
+    all nodes were on this machine.
     """
 
     run_id: str
@@ -140,6 +172,7 @@ class Record:
     loss: float | None = None
     sent_bytes: tuple[int, ...] = ()
     peers: int | None = None
+    hosts: tuple[HostSample, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.iteration_s <= sys.float_info.max:
@@ -209,6 +242,11 @@ def read_run(path: Path) -> Run:
 
 def find_run(results: Path, scenario: str) -> Path | None:
     """Find the newest run of a scenario in `results`, else in `results/recorded`."""
+    return next(find_runs(results, scenario), None)
+
+
+def find_runs(results: Path, scenario: str) -> Iterator[Path]:
+    """Yield the runs of a scenario, newest first: those in `results`, then in its `recorded`."""
     for folder in (results, results / "recorded"):
         runs = [
             (match["created"], path)
@@ -217,9 +255,7 @@ def find_run(results: Path, scenario: str) -> Path | None:
             and match["scenario"] == scenario
             and path.stat().st_size  # empty if the controller was killed at once
         ]
-        if runs:
-            return max(runs)[1]
-    return None
+        yield from (path for _, path in sorted(runs, reverse=True))
 
 
 class RunStore(AbstractContextManager["RunStore"]):
@@ -594,7 +630,11 @@ def _record(where: str, line: dict[str, Any], plans: Mapping[str, object]) -> Re
     if line["plan_hash"] not in plans:
         raise _damaged(where, f"belongs to plan {line['plan_hash']}, which no line above records")
     try:
-        return Record(**line | {"sent_bytes": tuple(line.get("sent_bytes", ()))})
+        later = {
+            "sent_bytes": tuple(line.get("sent_bytes", ())),
+            "hosts": tuple(map(HostSample.of, line.get("hosts", ()))),
+        }
+        return Record(**line | later)
     except RecordError as error:
         raise _damaged(where, str(error)) from error
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from netbench.records import Environment, Record, RunStore, canonical_text, content_hash
+from netbench.records import Environment, HostSample, Record, RunStore, canonical_text, content_hash
 from netbench.scenario.model import Workload
 
 ENVIRONMENT = Environment(
@@ -41,8 +41,13 @@ def write_run(
     verdict: bool = True,
     environment: Environment = ENVIRONMENT,
     created: datetime = datetime(2026, 1, 2, 3, 4, 5),
+    source: str = "emulated",
+    hosts: Sequence[tuple[HostSample, ...]] = (),
 ) -> Path:
-    """Write a run to `results` with one plan per entry of `times`; return its record file."""
+    """Write a run to `results` with one plan per entry of `times`; return its record file.
+
+    hosts: samples of each iteration of a plan; none = of none.
+    """
     with RunStore.create(
         results,
         scenario=scenario,
@@ -75,7 +80,8 @@ def write_run(
                         iteration=iteration,
                         warmup=iteration == 0,
                         iteration_s=iteration_s,
-                        source="emulated",
+                        source=source,
+                        hosts=hosts[iteration] if hosts else (),
                     )
                 )
         if verdict:

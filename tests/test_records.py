@@ -22,9 +22,11 @@ from netbench.records import (
     FILE_NAME,
     SCHEMA_VERSION,
     Environment,
+    HostSample,
     Record,
     RunStore,
     find_run,
+    find_runs,
     read_run,
 )
 from tests import runs
@@ -456,3 +458,68 @@ def test_the_newest_run_of_a_scenario_is_found(tmp_path: Path) -> None:
     assert found is not None
     assert found.parent.name.startswith("case3-20260614-150926-")
     assert find_run(tmp_path, "case4") is None
+
+
+SAMPLES = (
+    HostSample(
+        host="gpu-1",
+        seconds=18.75,
+        cpu_s=20.5,
+        sent_bytes=10**9,
+        memory_bytes=2**34,
+        gpu_memory_bytes=2**30,
+    ),
+    HostSample(
+        host="gpu-2",
+        seconds=18.75,
+        cpu_s=0.0,
+        sent_bytes=0,
+        memory_bytes=2**33,
+        gpu_memory_bytes=None,
+    ),
+)
+
+
+def test_samples_of_hosts_are_read_back(tmp_path: Path) -> None:
+    """An iteration without any is written as before there were samples."""
+    path = write_run(tmp_path)
+    before = path.read_text()
+    assert '"hosts"' not in before
+    with RunStore.open(path) as store:
+        store.append_iteration(dataclasses.replace(record(store, 3), hosts=SAMPLES))
+    assert path.read_text().startswith(before)
+    found = read_run(path)
+    assert [r.hosts for r in found.records] == [(), (), (), SAMPLES]
+    assert found.reasons == read_run(write_run(tmp_path / "again")).reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cpu_s": -1.0}, "a sample of host gpu-1 has a number below 0"),
+        ({"gpu_memory_bytes": -1}, "a sample of host gpu-1 has a number below 0"),
+        ({"cpu_s": "many"}, "a sample of a host is damaged"),
+        ({"unknown": 1}, "a sample of a host is damaged"),
+    ],
+)
+def test_a_damaged_sample_is_named(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = write_run(tmp_path, iterations=0)
+    with RunStore.open(path) as store:
+        store.append_iteration(dataclasses.replace(record(store, 0), hosts=SAMPLES))
+    lines = path.read_text().splitlines(keepends=True)
+    line = json.loads(lines[-1])
+    line["hosts"][0] |= change
+    path.write_text("".join([*lines[:-1], json.dumps(line) + "\n"]))
+    with pytest.raises(RecordError, match=message):
+        read_run(path)
+
+
+def test_runs_of_a_scenario_are_found_newest_first(tmp_path: Path) -> None:
+    """Recorded runs come last."""
+    for folder, day in ((tmp_path, 2), (tmp_path, 3), (tmp_path / "recorded", 9)):
+        create(folder, created=datetime(2026, 1, day)).close()
+    found = [path.parent.name.split("-")[1] for path in find_runs(tmp_path, "case3")]
+    assert found == ["20260103", "20260102", "20260109"]
+    first = find_run(tmp_path, "case3")
+    assert first is not None
+    assert first.parent.name.split("-")[1] == "20260103"

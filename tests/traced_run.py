@@ -12,7 +12,15 @@ from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, RunStore
 
 
-def run_of(folder: Path, plan: Plan, iteration_s: float, slices: tuple[Slice, ...]) -> Path:
+def run_of(
+    folder: Path,
+    plan: Plan,
+    iteration_s: float,
+    slices: tuple[Slice, ...],
+    *,
+    source: str = "emulated",
+    clock_error_s: float = 0.0,
+) -> Path:
     """Write a run with this trace and return its folder."""
     environment = Environment(
         kernel="6.1", mode="guest-virtual", scale=plan.scale, versions={}, machine="test"
@@ -28,7 +36,11 @@ def run_of(folder: Path, plan: Plan, iteration_s: float, slices: tuple[Slice, ..
     found = store.path.parent
     trace_path(found, plan_hash(plan)).parent.mkdir()
     timeline = Timeline(
-        plan=plan_hash(plan), source="emulated", iteration_s=iteration_s, slices=slices
+        plan=plan_hash(plan),
+        source=source,
+        iteration_s=iteration_s,
+        slices=slices,
+        clock_error_s=clock_error_s,
     )
     write_timeline(trace_path(found, plan_hash(plan)), plan, timeline)
     return found

@@ -53,7 +53,7 @@ def command(
     if {record.system for record in run.records} == {COLLECTIVE}:
         _print_collectives(run, form, plot)
         return
-    _print_run(run, form)
+    _print_run(run, results, form)
     if plot:
         from netbench.report.pictures.run import run_figure  # matplotlib: only when asked for
 
@@ -106,15 +106,18 @@ def _print_grid(grid: Grid, form: str, head: str = "", foot: Sequence[str] = ())
         console.print(line, soft_wrap=True)
 
 
-def _print_run(run: Run, form: str) -> None:
+def _print_run(run: Run, results: Path, form: str) -> None:
+    """Print a run, beside the newest one with another source; a row of CSV is of this run alone."""
+    from netbench.report.tables.comparison import find_others
     from netbench.report.tables.run import render_run, run_csv, run_markdown
 
+    others = find_others(results, run) if form != "csv" else ()
     if form == "rich":
         console = plain_console()
-        console.print(render_run(run))
+        console.print(render_run(run, others))
         console.print(f"records: {run.path}", soft_wrap=True)
     else:
-        click.echo(run_markdown(run) if form == "markdown" else run_csv(run))
+        click.echo(run_markdown(run, others) if form == "markdown" else run_csv(run))
 
 
 def _print_published(name: str, results: Path, form: str, plot: Path | None) -> None:

@@ -1,5 +1,6 @@
 """`netbench trace`: show what ranks did during an iteration of `netbench run --trace`."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,12 @@ from netbench.records import Run, find_run, read_run
 from netbench.report.numbers import percent_text
 from netbench.report.pictures.style import save_picture
 from netbench.systems import position_of
-from netbench.units import counted
+from netbench.units import counted, format_time
+
+SAME = ("variant", "layout", "workload", "placement", "num_micro_batches")
+"""Fields of plans whose iterations are the same work."""
+
+OTHER = "other run"
 
 MAX_ROWS = 16
 """Maximum number of ranks in a picture."""
@@ -37,8 +43,9 @@ def trace() -> None:
     """Show timelines of iterations by rank. Traces of links: netbench net trace."""
 
 
-@trace.command(short_help="Compare emulated and simulated timelines.")
+@trace.command(short_help="Compare measured, emulated and simulated timelines.")
 @click.argument("run")
+@click.argument("other", required=False)
 @click.option(
     "--plan", "digits", help="First digits of the plan's hash.  [default: the first plan]"
 )
@@ -46,24 +53,28 @@ def trace() -> None:
 @click.option("-o", "--output", type=FILE, help="Write one trace with both (.json, .json.gz).")
 @results_option
 def diff(
-    run: str, digits: str | None, plot: Path | None, output: Path | None, results: Path
+    run: str,
+    other: str | None,
+    digits: str | None,
+    plot: Path | None,
+    output: Path | None,
+    results: Path,
 ) -> None:
-    """Compare a traced iteration with its simulation.
+    """Compare a traced iteration with its simulation, or with that of the run OTHER.
 
-    RUN is a run's folder, or a scenario's name for its newest run.
+    RUN and OTHER are runs' folders, or scenarios' names for their newest runs. OTHER must have a
+    trace of the same system, layout and workload, e.g. emulated where that of RUN was measured.
     """
-    from netbench.explain.timeline import unfold
-    from netbench.simulator import simulate  # numba: only when asked for
-
     check_writable(output, pictures=[plot])
-    run_found = read_run(_find_run(run, results))
-    plan, recorded = _traced(run_found, digits)
+    plan, recorded = _traced(read_run(_find_run(run, results)), digits)
     console = wide_console()
     console.print(f"plan {describe_plan(plan)}\n", soft_wrap=True)
-    simulated = unfold(simulate(plan, whole=True))
-    _print(console, plan, recorded, simulated)
+    beside = _simulated(plan) if other is None else _alike(plan, _find_run(other, results))
+    if beside.source == recorded.source:
+        beside = dataclasses.replace(beside, source=f"{beside.source}, {OTHER}")
+    _print(console, plan, recorded, beside)
     if output is not None:
-        both = (recorded, simulated)
+        both = (recorded, beside)
         seconds = {f"{found.source}_iteration_s": found.iteration_s for found in both}
         events = (  # ranks of both are side by side
             event
@@ -81,10 +92,33 @@ def diff(
         title = (
             f"{plan.scenario}, {plan.variant}, {counted(model.layers, 'layer')}, "
             f"batch {model.batch}: {recorded.iteration_s:.4g} s {recorded.source}, "
-            f"{simulated.iteration_s:.4g} s simulated"
+            f"{beside.iteration_s:.4g} s {beside.source}"
         )
-        save_picture(diff_figure(title, recorded, simulated, _shown(plan)), plot)
+        save_picture(diff_figure(title, recorded, beside, _shown(plan)), plot)
         console.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _simulated(plan: Plan) -> Timeline:
+    from netbench.explain.timeline import unfold
+    from netbench.simulator import simulate  # numba: only when asked for
+
+    return unfold(simulate(plan, whole=True))
+
+
+def _alike(plan: Plan, path: Path) -> Timeline:
+    """Return the trace of the same work in another run. Raises UsageError if there is none."""
+    found = read_run(path)
+    for key, values in found.plans.items():
+        trace = trace_path(found.path.parent, key)
+        if trace.exists():
+            other = plan_from_json(json.dumps(values))
+            if all(getattr(other, name) == getattr(plan, name) for name in SAME):
+                return read_timeline(trace)
+    ranks = counted(plan.layout.num_ranks, "rank")
+    raise UsageError(
+        f"{found.path.parent} has no trace of {plan.variant} on {ranks}, {plan.workload.name} "
+        f"B{plan.workload.batch}; run it there too, with netbench run --trace"
+    )
 
 
 def _find_run(run: str, results: Path) -> Path:
@@ -138,23 +172,29 @@ def _shown(plan: Plan) -> dict[int, str]:
     return {rank: name_of_rank(plan, rank) for rank in ranks[:MAX_ROWS]}
 
 
-def _print(console: Console, plan: Plan, recorded: Timeline, simulated: Timeline) -> None:
+def _print(console: Console, plan: Plan, recorded: Timeline, beside: Timeline) -> None:
     from netbench.report.pictures.trace_diff import diff_table, difference_lines
 
     stages = _stages(plan)
-    apart = simulated.iteration_s / recorded.iteration_s - 1
+    apart = beside.iteration_s / recorded.iteration_s - 1
     console.print(
         Text.assemble(
             (f"{recorded.iteration_s:.4g} s", "bold"),
             f" {recorded.source}, ",
-            (f"{simulated.iteration_s:.4g} s", "bold"),
-            f" simulated ({percent_text(apart)})\n",
+            (f"{beside.iteration_s:.4g} s", "bold"),
+            f" {beside.source} ({percent_text(apart)})\n",
         ),
         soft_wrap=True,
     )
     what = ", seconds, mean over the ranks of a stage"
     console.print(Text.assemble(("Where a rank's time goes", "bold"), what))
-    console.print(diff_table(recorded, simulated, stages))
+    console.print(diff_table(recorded, beside, stages))
     console.print("\nLargest differences", style="bold")
-    for line in difference_lines(recorded, simulated, stages):
+    for line in difference_lines(recorded, beside, stages):
         console.print(f"  stage {line}", soft_wrap=True)
+    for found in (recorded, beside):
+        if found.clock_error_s:
+            known = format_time(found.clock_error_s)
+            console.print(
+                f"\n{found.source}: moments on different hosts are known to {known}", soft_wrap=True
+            )

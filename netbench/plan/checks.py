@@ -9,7 +9,7 @@ from netbench.limits import MAX_BATCH, MAX_ITERATIONS, MAX_LAYERS, MAX_SCALE
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.model import COMPUTE, VIRTUAL, Execution, Plan
 from netbench.scenario.model import Setting, Workload
-from netbench.systems import SYSTEMS, find_variant
+from netbench.systems import find_variant
 from netbench.systems.base import Variant
 from netbench.units import counted
 from netbench.workload.tokens import check_token_file, vocabulary_size
@@ -42,8 +42,6 @@ def check_compute(chosen: Variant, workload: Workload, execution: Execution) -> 
     compute, token_file, scale = execution.compute, execution.token_file, execution.scale
     if compute not in COMPUTE:
         raise PlanError(f'layers cannot compute on "{compute}"; {nearest(compute, COMPUTE)}')
-    if compute == "cuda" and (reason := SYSTEMS[chosen.system].no_cuda):
-        raise PlanError(f"{chosen.system} cannot compute on cuda: {reason}; choose cpu")
     if compute != VIRTUAL and not workload.model:
         vocabulary_size(workload)
     if compute != VIRTUAL and scale not in (None, 1.0):

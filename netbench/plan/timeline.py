@@ -72,13 +72,14 @@ class Timeline:
     """An iteration of the plan with hash `plan`. source: of `netbench.records.SOURCES`.
 
     slices: by rank and start. If one rank was simulated for all (plans without pipelines), they
-    are rank 0's.
+    are rank 0's. clock_error_s: bound of the error of a host's clock, seconds; 0 = all have one.
     """
 
     plan: str
     source: str
     iteration_s: float
     slices: tuple[Slice, ...]
+    clock_error_s: float = 0.0
 
 
 def name_of_rank(plan: Plan, rank: int) -> str:
@@ -157,22 +158,29 @@ def lanes(rank: Sequence[int], begin_s: Sequence[float], end_s: Sequence[float])
     return found
 
 
-def _arrows(threads: Sequence[tuple[Slice, int]], prefix: str) -> Iterator[Event]:
-    """Yield arrows from the start of a send to the end of the receive of the same message."""
-    sends: dict[tuple[object, ...], tuple[Slice, int]] = {}
-    receives: dict[tuple[object, ...], tuple[Slice, int]] = {}
-    for piece, thread in threads:
+def messages(slices: Iterable[Slice]) -> Iterator[tuple[Slice, Slice]]:
+    """Yield the send and the receive of every message that both ends recorded."""
+    sends: dict[tuple[object, ...], Slice] = {}
+    receives: dict[tuple[object, ...], Slice] = {}
+    for piece in slices:
         args = dict(piece.args)
         if "message" in args:
             ends = (piece.rank, piece.peer) if piece.kind == "send" else (piece.peer, piece.rank)
             found = sends if piece.kind == "send" else receives
-            found[*ends, args.get("tag"), args["message"]] = piece, thread
-    for number, key in enumerate(sorted(sends.keys() & receives.keys(), key=str)):
-        for phase, (piece, thread) in (("s", sends[key]), ("f", receives[key])):
+            found[*ends, args.get("tag"), args["message"]] = piece
+    for key in sorted(sends.keys() & receives.keys(), key=str):
+        yield sends[key], receives[key]
+
+
+def _arrows(threads: Sequence[tuple[Slice, int]], prefix: str) -> Iterator[Event]:
+    """Yield arrows from the start of a send to the end of the receive of the same message."""
+    thread_of = {id(piece): thread for piece, thread in threads}
+    for number, (send, receive) in enumerate(messages(piece for piece, _ in threads)):
+        for phase, piece in (("s", send), ("f", receive)):
             moment_s = piece.start_s if phase == "s" else piece.end_s
             event: Event = {
                 "ph": phase, "id": f"{prefix}{number}", "name": "message", "cat": "message",
-                "pid": piece.rank, "tid": thread, "ts": microseconds(moment_s),
+                "pid": piece.rank, "tid": thread_of[id(piece)], "ts": microseconds(moment_s),
             }  # fmt: skip
             yield event | ({"bp": "e"} if phase == "f" else {})
 
@@ -219,6 +227,8 @@ def trace_path(run: Path, plan_hash: str) -> Path:
 def write_timeline(path: Path, plan: Plan, timeline: Timeline) -> None:
     """Write a timeline as a trace, which `read_timeline` reads. Raises UsageError if that fails."""
     about = {"plan": timeline.plan, "source": timeline.source, "iteration_s": timeline.iteration_s}
+    if timeline.clock_error_s:
+        about["clock_error_s"] = timeline.clock_error_s
     write_events(path, about, timeline_events(plan, timeline))
 
 
@@ -233,6 +243,7 @@ def read_timeline(path: Path) -> Timeline:
             source=about["source"],
             iteration_s=about["iteration_s"],
             slices=tuple(sorted(slices, key=lambda piece: (piece.rank, piece.start_s))),
+            clock_error_s=about.get("clock_error_s", 0.0),
         )
     except OSError as error:
         reason = getattr(error, "strerror", None) or error

@@ -81,9 +81,9 @@ class System:
     blocking: a rank waits for every exchange before it computes again. overlaps_gradients: they are
     synchronised beside the backward pass. counts_calls: collectives are called so often that their
     cost for the host counts (`DeviceProfile.collective_s`). trains_named_models: not only GPTs.
-    no_cuda: why layers cannot compute on CUDA devices; "" = they can. repairable: ranks with the
-    same part of the model hold the same state, so that a lost one can be replaced. elastic: ranks
-    may leave and join while others go on. runs_script: a rank is a user's script.
+    repairable: ranks with the same part of the model hold the same state, so that a lost one can be
+    replaced. elastic: ranks may leave and join while others go on. runs_script: a rank is a user's
+    script.
     """
 
     name: ClassVar[str]
@@ -99,7 +99,6 @@ class System:
     overlaps_gradients: ClassVar[bool] = False
     counts_calls: ClassVar[bool] = False
     trains_named_models: ClassVar[bool] = False
-    no_cuda: ClassVar[str] = ""
     repairable: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     runs_script: ClassVar[bool] = False

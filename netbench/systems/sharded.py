@@ -24,13 +24,11 @@ the parameters would cross the network 16 times an iteration at B1024."""
 
 
 class Sharded(System):
-    """A system whose ranks hold a shard of the model each. Ranks that compute move tensors of the
-    CPU."""
+    """A system whose ranks hold a shard of the model each."""
 
     trainer = "netbench.trainers.systems.segments:SegmentRank"
     real_trainer = "netbench.trainers.systems.sharded:FullyShardRank"
     counts_calls = True
-    no_cuda = "its collectives move tensors of the CPU"
 
     def sharded_variant(self, found: re.Match[str], prefetch_units: int = 0) -> Variant:
         """The variant with the options that both systems have."""

@@ -101,6 +101,13 @@ class Testbed(Protocol):
     def sent_bytes(self) -> list[int]:
         """Bytes each node has sent over its shaped interface so far, headers included."""
 
+    def host_use(self) -> Mapping[int, dict[str, Any]]:
+        """Return what the run has used on every host since the last call, by `NodeAddress.kernel`.
+
+        Values: fields of `records.HostSample` but `sent_bytes`. Empty if all nodes are on this
+        machine, whose kernel counts for all of them together.
+        """
+
     def activity(self) -> Activity:
         """Snapshot of traffic and processor use on all nodes, to detect ranks that hang."""
 

@@ -117,6 +117,9 @@ class LocalTestbed(ABC):
     def sent_bytes(self) -> list[int]:
         return [sent_bytes(node) for node in self.nodes]
 
+    def host_use(self) -> Mapping[int, dict[str, Any]]:
+        return {}
+
     def activity(self) -> Activity:
         return read_activity()
 

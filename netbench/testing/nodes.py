@@ -4,7 +4,7 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,9 @@ class FakeTestbed:
 
     def sent_bytes(self) -> list[int]:
         return [0] * len(self.nodes)
+
+    def host_use(self) -> Mapping[int, dict[str, Any]]:
+        return {}
 
     def publish(self, name: str, text: str) -> str:
         self.asked.append(f"publish {name}")

@@ -122,7 +122,8 @@ class Recorder:
 
     def _now(self) -> float:
         if self._on_gpu:
-            torch.cuda.synchronize()
+            # Not the device: kernels that wait for a message run beside the layers.
+            torch.cuda.current_stream().synchronize()
         return time.monotonic()
 
     def follow(self, work: PendingTransfer, start_s: float, **details: Any) -> None:

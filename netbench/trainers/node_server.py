@@ -6,7 +6,7 @@ imports only the standard library. JSON objects, one per line. Controller to ser
     {"op": "start", "rank": r, "script": b, "modules": [m, ..], "environment": {..}}
     {"op": "line", "rank": r, "text": one line for the rank}
     {"op": "close", "rank": r}                            the rank reads the end of its channel
-    {"op": "clock" | "sample" | "end", "id": n}
+    {"op": "clock" | "sample" | "use" | "end", "id": n}
     {"op": "publish", "id": n, "name": f, "text": t}      a file in FOLDER
     {"op": "beat"}                                        without one for `BEAT_S`, all ends; the
                                                           answer is {"beat": true}
@@ -21,7 +21,8 @@ Server to controller:
     {"id": n, "answer": a} | {"id": n, "failed": message}
 
 A sample is {"sent": bytes that the queues of netbench on INTERFACE have sent, 0 without any: SSH is
-not among them; "oom_kills": n, "processes": {pid as text: [session, state, CPU seconds]}}.
+not among them; "oom_kills": n, "processes": {pid as text: [session, state, CPU seconds]}}. `use` is
+answered with what all processes have used since it was last asked (`host_use.HostUse.take`).
 
 Every process that the server started, and whatever those started, ends with it: when its input
 ends, when beats stop, or when the controller says so. The kernel makes it the parent of orphans
@@ -46,6 +47,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from netbench.trainers.host_use import HostUse
 
 Message = dict[str, Any]
 
@@ -107,6 +110,7 @@ class NodeServer:
         self._ranks: dict[int, socket.socket] = {}
         self._beat_s = time.monotonic()
         self._is_over = False
+        self._use = HostUse(_descendants)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda *_: self._leave())
@@ -114,6 +118,7 @@ class NodeServer:
     def run(self, orders: BinaryIO) -> None:
         """Carry out orders until there are no more."""
         self._send({"hello": self._hello()})
+        self._use.watch()
         for work in (self._watch, self._start_all):
             threading.Thread(target=work, daemon=True).start()
         while not self._is_over and (line := orders.readline()).endswith(b"\n"):
@@ -160,6 +165,9 @@ class NodeServer:
             "oom_kills": _oom_kills(),
             "processes": _processes(),
         }
+
+    def _do_use(self, order: Message) -> Message:
+        return self._use.take()
 
     def _do_publish(self, order: Message) -> str:
         path = self._folder / order["name"]

@@ -12,7 +12,9 @@ A descriptor that comes with it (SCM_RIGHTS) becomes the rank's standard output 
 Controller to rank. `rank` is the index of the device that the process owns, in every plan:
 
     {"op": "connect", "rank": r, "world_size": n, "address": "10.77.0.4", "interface": "eth0",
-     "store": "10.77.0.1:29500", "serve_store": true on exactly one rank}
+     "store": "10.77.0.1:29500", "serve_store": true on exactly one rank,
+     "device": null, or for layers on CUDA devices {"index": place among the ranks of its host,
+               "nccl": false to send over gloo, "environment": of NCCL}}
     {"op": "prepare", "plan": text of `experiment_to_json`}       any number of plans
     {"op": "run", "plan_hash": h, "iteration": i, "start_at": t,  t: CLOCK_MONOTONIC, seconds
      "trace": true to get its events}                             optional

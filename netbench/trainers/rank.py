@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,13 @@ from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
 from netbench.trainers.systems.hivemind import RoundOutcome
-from netbench.trainers.systems.registry import AheadTrainer, ElasticTrainer, Trainer, build_trainer
+from netbench.trainers.systems.registry import (
+    AheadTrainer,
+    ElasticTrainer,
+    LaneTrainer,
+    Trainer,
+    build_trainer,
+)
 
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
 TIMER_SLACK_NS = 1
@@ -97,14 +104,7 @@ class Rank:
 
     def _connect(self, order: Message) -> None:
         self.rank = order["rank"]
-        self._world = World.connect(
-            rank=order["rank"],
-            size=order["world_size"],
-            interface=order["interface"],
-            store=order["store"],
-            serve_store=order["serve_store"],
-            address=order["address"],
-        )
+        self._world = _connect(order)
         self._channel.send(event="ready", rank=self.rank)
 
     def _join(self, order: Message) -> None:
@@ -144,7 +144,8 @@ class Rank:
                 f"plan has {num_ranks} ranks, the world {self._world.size} processes"
             )
         trainer = build_trainer(self._world, plan)
-        self._world.warm(trainer.peers())
+        lanes = trainer.lanes if isinstance(trainer, LaneTrainer) else None
+        self._world.warm(trainer.peers(), lanes)
         self._trainers[experiment_hash(plan)] = trainer
         # Prepared trainers stay: the collector need not visit them between iterations.
         gc.collect()
@@ -185,6 +186,27 @@ class Rank:
             loss=loss,
             events=[event.to_json(order["start_at"]) for event in RECORDER.take()],
         )
+
+
+def _connect(order: Message) -> World:
+    """Join the world, with lanes of NCCL if the order has its environment."""
+    ends: dict[str, Any] = {
+        "rank": order["rank"],
+        "size": order["world_size"],
+        "interface": order["interface"],
+        "store": order["store"],
+        "serve_store": order["serve_store"],
+        "address": order["address"],
+    }
+    device = order.get("device")
+    if device is None:
+        return World.connect(**ends)
+    from netbench.trainers.communication import nccl  # only where there are GPUs
+
+    nccl.prepare_process(device["index"], device["environment"])
+    if not device["nccl"]:
+        return World.connect(**ends)
+    return nccl.NcclWorld.join(**ends, device=nccl.CudaDevice())
 
 
 def _addresses(members: dict[str, str]) -> dict[int, str]:

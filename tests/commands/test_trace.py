@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,22 +23,57 @@ from tests.traced_run import run_of
 STRETCH = 1.1
 
 
-@pytest.fixture
-def traced(tmp_path: Path) -> Path:
-    """Folder of a run with one traced plan of 3 stages and 16 micro-batches."""
+def stretched_run(tmp_path: Path, stretch: float, variant: str, **found: Any) -> Path:
+    """Write a run with one traced plan of 3 stages and 16 micro-batches: its simulation, slower."""
     plan = build_plan(
         load_scenario("gpt3-small"),
-        "dtfm-scheduled",
+        variant,
         Setting(layers=12, batch=64, micro_batch=4, network="10ms-1Gbit", seed=2022),
         Execution(iterations=2, warmup_iterations=1),
     )
     simulated = unfold(simulate(plan, whole=True))
     slices = (
-        dataclasses.replace(piece, start_s=piece.start_s * STRETCH, end_s=piece.end_s * STRETCH)
+        dataclasses.replace(piece, start_s=piece.start_s * stretch, end_s=piece.end_s * stretch)
         for piece in simulated.slices
     )
-    iteration_s = simulated.iteration_s * STRETCH
-    return run_of(tmp_path, plan, iteration_s, tuple(slices))
+    return run_of(tmp_path, plan, simulated.iteration_s * stretch, tuple(slices), **found)
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    return stretched_run(tmp_path, STRETCH, "dtfm-scheduled")
+
+
+def test_a_measured_run_is_compared_with_an_emulated_one(
+    traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1.32 / 1.1 of the time; the error of the hosts' clocks is stated."""
+    slower = (tmp_path, 1.2 * STRETCH, "dtfm-scheduled")
+    measured = stretched_run(*slower, source="measured", clock_error_s=0.0004)
+    output = tmp_path / "both.json"
+    assert run(["trace", "diff", str(measured), str(traced), "--output", str(output)]) == 0
+    out = capsys.readouterr().out
+    assert "emulated (-16.7%)" in out
+    assert "simulated" not in out
+    assert "measured: moments on different hosts are known to 400us" in out
+    about = json.loads(output.read_text())["otherData"]
+    times_s = (about["measured_iteration_s"], about["emulated_iteration_s"])
+    assert times_s[0] / times_s[1] == pytest.approx(1.2)
+
+
+def test_two_runs_of_one_source_are_told_apart(
+    traced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["trace", "diff", str(traced), str(traced)]) == 0
+    assert "emulated, other run (0.0%)" in capsys.readouterr().out
+
+
+def test_a_run_without_the_same_work_is_an_error(
+    traced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = stretched_run(tmp_path, 1.0, "megatron")
+    assert run(["trace", "diff", str(traced), str(other)]) == 2
+    assert "has no trace of dtfm-scheduled on 3 ranks, L12 B64" in capsys.readouterr().err
 
 
 def test_emulation_and_simulation_are_compared(

@@ -113,6 +113,12 @@ def a_run_ends_well(lab: Cluster) -> Iterator[str]:
     times = [record.iteration_s for record in newest().records]
     yield from expect(times, [2.1, 2.1, 2.1], "iteration times")
     yield from expect(newest().sessions[0].environment.mode, "cluster", "testbed")
+    for record in newest().records:
+        hosts = [(sample.host, sample.gpu_memory_bytes) for sample in record.hosts]
+        yield from expect(hosts, [("host0", None), ("host1", None)], "samples of hosts")
+        least = min(min(sample.seconds, sample.memory_bytes) for sample in record.hosts)
+        yield from expect(least > 0, True, "time and memory were measured")
+    yield from said(controller, "busy", "host0", "host1", "most memory in use on the host")
 
 
 def output_is_whole(lab: Cluster) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """Iteration times on machines, beside those of this kernel's own testbed: run in a guest, as root.
 
 `python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,...` prints a line of JSON per
-system: its name and the times of both, seconds. Expects virtual time, and /run private. The plan is
-that of case 3 on fewer nodes. Each machine's clock is two seconds ahead of the one before.
+system: its name, the times of both, and in the trace of the machines the largest time by which a
+receive ends before its send starts, and the stated error of clocks, all in seconds. Expects virtual
+time, and /run private. The plan is that of case 3 on fewer nodes. Each machine's clock is two
+seconds ahead of the one before.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
+from netbench.plan.timeline import Timeline, messages, read_timeline, trace_path
 from netbench.records import Run, read_run
 from tests.testbed.safety_controllers import Controller
 from tests.testbed.safety_machines import Machines
@@ -84,15 +88,31 @@ def times_s(run: Run) -> list[float]:
     return [record.iteration_s for record in run.records if not record.warmup]
 
 
+def acausal_s(timeline: Timeline) -> float:
+    """Return the largest time from the end of a receive to the start of its send, seconds."""
+    return max(send.start_s - receive.end_s for send, receive in messages(timeline.slices))
+
+
 def main(count: int, systems: list[str]) -> None:
     machines = Machines(SCRATCH)
     text = SCENARIO.format(half=count // 2, batch=count * BATCH_PER_MACHINE)
     (SCRATCH / "case3-small.yaml").write_text(text)
     inventory = skewed_inventory(machines, count)
     for system in systems:
-        here = times_s(measure("local", system, "--testbed", "local:native"))
-        there = times_s(measure("cluster", system, "--inventory", str(inventory), "--replace"))
-        print(json.dumps({"system": system, "local_s": here, "cluster_s": there}), flush=True)
+        here = measure("local", system, "--testbed", "local:native")
+        where = ("--inventory", str(inventory), "--replace", "--trace")
+        there = measure("cluster", system, *where)
+        (key,) = there.plans
+        trace = read_timeline(trace_path(there.path.parent, key))
+        found = {
+            "system": system,
+            "local_s": times_s(here),
+            "cluster_s": times_s(there),
+            "acausal_s": acausal_s(trace),
+            "clock_error_s": trace.clock_error_s,
+            "hosts": [asdict(sample) for sample in there.records[-1].hosts],
+        }
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

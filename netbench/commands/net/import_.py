@@ -1,13 +1,16 @@
 """`netbench net import FILE...`: convert measurements of a real network to a scenario."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from netbench.commands.net.import_run import run_scenario
 from netbench.commands.options import DELAY, FILE, RATE
-from netbench.commands.output import check_writable, write_text
+from netbench.commands.output import check_writable, results_option, write_text
 from netbench.errors import ScenarioError, UsageError
 from netbench.files import read_text
 from netbench.limits import MAX_DEVICES
@@ -16,9 +19,20 @@ from netbench.scenario.matrices import Matrix, completed, merge, renamed
 from netbench.scenario.model import Link
 from netbench.scenario.readings import Reader, read_matrix
 
+FOR_RUNS = ("run_path", "results", "output", "name", "title")
+"""Parameters that apply to a run."""
+
 
 @click.command("import")
-@click.argument("files", metavar="[SOURCE,DESTINATION=]FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="[SOURCE,DESTINATION=]FILE...", nargs=-1)
+@click.option(
+    "--run",
+    "run_path",
+    metavar="RUN",
+    help="Run whose measured network to import, instead of FILEs: its folder, or the name of a "
+    "scenario for its newest run.",
+)
+@results_option
 @click.option("-o", "--output", type=FILE, help="File to write instead of stdout.")
 @click.option("--csv", type=FILE, help="File for the matrix.")
 @click.option("--name", help="Name of the scenario.  [default: the output's]")
@@ -54,6 +68,8 @@ from netbench.scenario.readings import Reader, read_matrix
 def command(
     *,
     files: tuple[str, ...],
+    run_path: str | None,
+    results: Path,
     output: Path | None,
     csv: Path | None,
     renames: tuple[str, ...],
@@ -62,7 +78,8 @@ def command(
     inside_bandwidth: float | None,
     **options: Any,
 ) -> None:
-    """Write a scenario from measurements: FILEs of `iperf3 -J`, of ping, and tables in CSV.
+    """Write a scenario from measurements: FILEs of `iperf3 -J`, of ping, and tables in CSV; or a
+    run (--run).
 
     A table is square, with places as its header row and first column, one file for delays and one
     for bandwidths; or it has a row per pair, with source, destination and columns such as rtt_ms,
@@ -70,6 +87,14 @@ def command(
     Delays are one way: round trips are halved.
     """
     check_writable(output, csv)
+    if run_path is not None:
+        _check_alone(files, csv)
+        name = options["name"] or (output.stem if output else "imported")
+        text = run_scenario(run_path, results, name, options["title"])
+        write_text(output, text, "the network of the run")
+        return
+    if not files:
+        raise UsageError("nothing to import; give FILEs, or a run with --run")
     units = ("round_trip", "delay_unit", "bandwidth_unit")
     reader = Reader(**{name: options[name] for name in units})
     matrix = merge([_read(file, reader) for file in files])
@@ -93,6 +118,17 @@ def command(
     if csv is not None:
         write_text(csv, matrix_csv(matrix), "the matrix")
     write_text(output, scenario_yaml(matrix, frame), f"{len(matrix.places)} places")
+
+
+def _check_alone(files: Sequence[str], csv: Path | None) -> None:
+    """Raises UsageError for arguments that do not apply to a run."""
+    if files or csv is not None:
+        raise UsageError("--run imports what the run measured; leave out FILEs and --csv")
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name not in FOR_RUNS:
+            raise UsageError(f"{option.opts[-1]} is for FILEs; leave it out with --run")
 
 
 def _read(argument: str, reader: Reader) -> Matrix:

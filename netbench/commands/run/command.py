@@ -31,6 +31,7 @@ from netbench.plan.describe import describe_plan
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.serial import plan_from_json
 from netbench.records import find_run, read_run
+from netbench.report.tables.comparison import find_others
 from netbench.report.tables.run import render_run
 from netbench.scenario import Scenario, load_scenario
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
@@ -207,7 +208,7 @@ def command(
         _check_owner(resumed, plans)
     path = execute(console, loaded, plans, target, results, resumed, trace is not None)
     run = read_run(path)
-    console.print(render_run(run))
+    console.print(render_run(run, find_others(results, run)))
     console.print(f"records: {run.path}", soft_wrap=True)
     if trace_file or plot:
         write_pictures(console, plans, trace_file, plot)

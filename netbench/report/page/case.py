@@ -1,4 +1,4 @@
-"""`results/case1.md` to `case5.md`: all times of one case, published, simulated and emulated."""
+"""`results/case1.md` to `case5.md`: all times of one case, of every source."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from netbench.report.page.simulated import (
     read_table,
     simulated_settings,
 )
-from netbench.report.tables.comparison import Comparison, compare
+from netbench.report.tables.comparison import Comparison, compare, run_source
 from netbench.report.tables.grid import Column, Grid, markdown, table_of
 from netbench.report.tables.run import provenance
 
@@ -35,7 +35,9 @@ No run of this case has been recorded. To make one: `netbench run {case}`, then 
 
 def case_page(results: Path, case: str, runs: Sequence[Run]) -> str:
     """The page of a case. runs: the recorded ones, oldest first."""
-    emulated = "\n\n".join(_emulated(run) for run in runs) or NO_RUN.format(case=case)
+    measured = [run for run in runs if run_source(run) == "measured"]
+    emulated = "\n\n".join(_executed(run) for run in runs if run not in measured)
+    on_machines = "".join(f"## Measured\n\n{_executed(run)}\n\n" for run in measured)
     return f"""\
 # {case_title(case)}
 
@@ -48,9 +50,9 @@ def case_page(results: Path, case: str, runs: Sequence[Run]) -> str:
 {_simulated(results, case)}
 ## Emulated
 
-{emulated}
+{emulated or NO_RUN.format(case=case)}
 
-{case_layouts_markdown(results, case)}\
+{on_machines}{case_layouts_markdown(results, case)}\
 ## Published iteration times
 
 Seconds per iteration as printed, one column per seed.
@@ -141,7 +143,7 @@ the simulated `{BESIDE_PLACED}`. It is at most {gap:.1%} above a
 """
 
 
-def _emulated(run: Run) -> str:
+def _executed(run: Run) -> str:
     """The table of a recorded run, and where it ran."""
     rows = compare(run)
     found = [row.found for row in rows if row.found]
@@ -151,21 +153,23 @@ def _emulated(run: Run) -> str:
         f"Run {run.run_id}: seed {', '.join(map(str, seeds))}, "
         f"{' or '.join(map(str, sorted({times.num for times in found})))} iterations per row after "
         f"warm-up. The times of a row are within ±{half_s:.2g} s.",
-        "Published times are means over the seeds ± half their range. The error is of the emulated "
-        "time. Simulated times were recorded before the run, for the same seeds.",
+        "Published times are means over the seeds ± half their range. The error is of the "
+        f"{run_source(run)} time. Simulated times were recorded before the run, for the same "
+        "seeds.",
         *provenance(run),
     ]
-    return "\n".join([markdown(emulated(rows)), "", *(f"- {line}" for line in lines)])
+    table = markdown(executed(rows, run_source(run)))
+    return "\n".join([table, "", *(f"- {line}" for line in lines)])
 
 
-def emulated(rows: Sequence[Comparison]) -> Grid:
+def executed(rows: Sequence[Comparison], source: str = "emulated") -> Grid:
     """Seconds per iteration of a recorded run, beside the published and the simulated ones."""
     columns: list[Column[Comparison]] = [
         ("Setting", lambda row: row.setting),
         ("System", lambda row: row.name),
         ("published s", lambda row: or_dash(spread_text, row.published)),
         ("simulated s", lambda row: or_dash(seconds_text, row.simulated_s)),
-        ("emulated s", lambda row: seconds_text(row.found.mean_s) if row.found else "-"),
+        (f"{source} s", lambda row: seconds_text(row.found.mean_s) if row.found else "-"),
         ("error", lambda row: or_dash(percent_text, row.error)),
     ]
     return table_of(rows, columns, num_labels=2)

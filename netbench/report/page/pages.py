@@ -129,7 +129,8 @@ def _glance(
             times = _means(simulated.rename(columns={"simulated_s": "seconds"}), case)
             times |= {name: placed.get((case, layers, batch)) for name in last}
             rows.append(("", "simulated", *_texts(times, (*GLANCE_VARIANTS, *last))))
-        for run in runs.get(case, ())[-1:]:
+        newest = {run_source(run): run for run in runs.get(case, ())}
+        for run in newest.values():
             found = {
                 row.name: row.found.mean_s
                 for row in compare(run)

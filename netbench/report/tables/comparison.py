@@ -2,18 +2,27 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from netbench.errors import PlanError, RecordError
 from netbench.plan.serial import decode
-from netbench.records import Record, Run
+from netbench.records import Record, Run, find_runs, read_run
 from netbench.report.numbers import TimeSummary
 from netbench.report.page.published import PUBLISHED_MODEL, sample, setting_name
 from netbench.scenario.model import Workload
 from netbench.systems import placed_name
 from netbench.systems.script import SCRIPT
 from netbench.workload.costs import pflop_per_iteration
+
+MAX_OTHERS = 50
+"""Number of runs that are read to find one with another source."""
+
+EXECUTED = {"emulated", "measured"}
+"""Sources of records whose plan ran on ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +52,11 @@ class Comparison:
     alone_s: float
     name: str
     pflop: float | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for the same work in two runs: of any source, on any machine."""
+        return self.workload, self.network, self.replicas, self.name
 
     @property
     def error(self) -> float | None:
@@ -86,6 +100,30 @@ def measured(run: Run, plan_hash: str) -> TimeSummary | None:
 def run_source(run: Run) -> str:
     """Source of the records; `emulated` if there are none yet."""
     return " and ".join(sorted({record.source for record in run.records})) or "emulated"
+
+
+def find_others(results: Path, run: Run) -> tuple[Run, ...]:
+    """Return the newest runs of the scenario with other sources than this: emulated, measured.
+
+    Runs that cannot be read do not count, and neither do those before the newest `MAX_OTHERS`.
+    """
+    own = {record.source for record in run.records}
+    found: dict[str, Run] = {}
+    names = {record.scenario for record in run.records}
+    paths = (path for name in sorted(names) for path in find_runs(results, name))
+    for path in islice(paths, MAX_OTHERS):
+        with suppress(RecordError):
+            other = read_run(path)
+            if (source := run_source(other)) in EXECUTED and source not in own and other.records:
+                found.setdefault(source, other)
+        if found.keys() | own >= EXECUTED:
+            break
+    return tuple(found[source] for source in sorted(found))
+
+
+def times_of(run: Run) -> dict[tuple[object, ...], TimeSummary]:
+    """Times of a run by `Comparison.key`."""
+    return {row.key: row.found for row in compare(run) if row.found}
 
 
 def has_other_model(run: Run) -> bool:

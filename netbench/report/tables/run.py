@@ -13,8 +13,15 @@ from netbench.report.numbers import (
     seconds_text,
     spread_text,
 )
-from netbench.report.tables.comparison import Comparison, compare, has_other_model, run_source
+from netbench.report.tables.comparison import (
+    Comparison,
+    compare,
+    has_other_model,
+    run_source,
+    times_of,
+)
 from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
+from netbench.report.tables.hosts import CAPTION, hosts_grid
 from netbench.report.tables.throughput import run_caption, run_grid
 
 if TYPE_CHECKING:
@@ -33,19 +40,31 @@ ALARM = "NOT TRUSTWORTHY"
 """First words of the caption's warning, which is printed in bold."""
 
 
-def render_run(run: Run) -> "Group":
-    """The comparison and its caption for a `rich` console."""
-    from rich.console import Group
+def render_run(run: Run, others: Sequence[Run] = ()) -> "Group":
+    """The comparison and its caption, and what hosts used, for a `rich` console.
+
+    others: runs of the same scenario with other sources, for a column each.
+    """
+    from rich.console import Group, RenderableType
     from rich.text import Text
 
-    lines = [Text(line, style="bold red" if _is_alarm(line) else "dim") for line in caption(run)]
-    return Group(rich_table(comparison_grid(run)), "", *lines)
+    lines = [
+        Text(line, style="bold red" if _is_alarm(line) else "dim") for line in caption(run, others)
+    ]
+    hosts = hosts_grid(run)
+    below: list[RenderableType] = []
+    if hosts:
+        below = ["", rich_table(hosts), "", Text(CAPTION, style="dim")]
+    return Group(rich_table(comparison_grid(run, others)), "", *lines, *below)
 
 
-def run_markdown(run: Run) -> str:
-    """The comparison and its caption as markdown."""
-    bullets = (f"- **{line}**" if _is_alarm(line) else f"- {line}" for line in caption(run))
-    return "\n".join([markdown(comparison_grid(run)), "", *bullets])
+def run_markdown(run: Run, others: Sequence[Run] = ()) -> str:
+    """The same as markdown."""
+    lines = caption(run, others)
+    bullets = (f"- **{line}**" if _is_alarm(line) else f"- {line}" for line in lines)
+    hosts = hosts_grid(run)
+    below = ["", markdown(hosts), "", f"- {CAPTION}"] if hosts else []
+    return "\n".join([markdown(comparison_grid(run, others)), "", *bullets, *below])
 
 
 def run_csv(run: Run) -> str:
@@ -67,8 +86,9 @@ def run_csv(run: Run) -> str:
     return csv_of(head, rows)
 
 
-def comparison_grid(run: Run) -> Grid:
-    """The comparison as text; published and simulated columns only if there are such times."""
+def comparison_grid(run: Run, others: Sequence[Run] = ()) -> Grid:
+    """The comparison as text; a column of published, simulated or other runs' times only if there
+    are any for a row of this run."""
     rows, source = compare(run), run_source(run)
     if any(row.workload.model for row in rows):
         return run_grid(rows, source)
@@ -77,24 +97,40 @@ def comparison_grid(run: Run) -> Grid:
         ("Setting", lambda row: row.setting),
         ("System", lambda row: row.name),
     ]
+    beside = [(run_source(other), _beside(rows, other)) for other in others]
+    emulated, measured = (
+        [column for name, some in beside if name == wanted for column in some]
+        for wanted in ("emulated", "measured")
+    )
+    is_wide = bool(emulated or measured)  # then it has less, to fit 80 columns
     if has_published:
-        columns += [
-            ("published s", lambda row: _mean(row.published)),
-            ("n", lambda row: _num(row.published)),
-        ]
+        columns.append(("published s", lambda row: _mean(row.published)))
+    if has_published and not is_wide:
+        columns.append(("n", lambda row: _num(row.published)))
     if any(row.simulated_s is not None for row in rows):
         columns.append(("simulated s", lambda row: or_dash(seconds_text, row.simulated_s)))
-    columns += [(f"{source} s", lambda row: _mean(row.found)), ("n", lambda row: _num(row.found))]
+    own: list[Column[Comparison]] = [
+        (f"{source} s", lambda row: _mean(row.found)),
+        ("n", lambda row: _num(row.found)),
+    ]
+    columns += [*emulated, *own, *measured]
     if has_published:
-        columns += [
-            ("error", lambda row: or_dash(percent_text, row.error)),
-            ("published PFLOPS", lambda row: _pflops(row, row.published)),
-        ]
+        columns.append(("error", lambda row: or_dash(percent_text, row.error)))
+    if has_published and not is_wide:
+        columns.append(("published PFLOPS", lambda row: _pflops(row, row.published)))
     columns.append((f"{source} PFLOPS", lambda row: _pflops(row, row.found)))
     return table_of(rows, columns, num_labels=2)
 
 
-def caption(run: Run) -> list[str]:
+def _beside(rows: Sequence[Comparison], other: Run) -> list[Column[Comparison]]:
+    """The column of another run's times; nothing if it has none for these rows."""
+    times, source = times_of(other), run_source(other)
+    if not any(row.key in times for row in rows):
+        return []
+    return [(f"{source} s", lambda row: _mean(times.get(row.key)))]
+
+
+def caption(run: Run, others: Sequence[Run] = ()) -> list[str]:
     """Sentences about the figures: their source and number, and whether they are trustworthy."""
     rows = compare(run)
     lines = [f"{run_source(run)}: run {run.run_id}; {_statistics(run, rows)}", *_constant(rows)]
@@ -108,6 +144,12 @@ def caption(run: Run) -> list[str]:
     lines += run_caption(rows)
     if any(row.simulated_s is not None for row in rows):
         lines.append("simulated: the same plans, before the run; mean over the same seeds.")
+    lines += [
+        f"{run_source(other)}: run {other.run_id}, the same settings"
+        + (f"; {ALARM}, see netbench table --run." if other.reasons else ".")
+        for other in others
+        if _beside(rows, other)
+    ]
     return lines + provenance(run)
 
 

@@ -227,6 +227,12 @@ class ClusterTestbed:
         samples = self._ask("sample")
         return [samples[node.index]["sent"] for node in self.nodes]
 
+    def host_use(self) -> Mapping[int, dict[str, Any]]:
+        servers = {self.nodes[node].kernel: server for node, server in self._servers.items()}
+        asks = {kernel: partial(server.ask, "use") for kernel, server in servers.items()}
+        used = self._all(at_once(asks, STEP_S), "`use`")
+        return {kernel: {"host": servers[kernel].name, **used[kernel]} for kernel in sorted(used)}
+
     def activity(self) -> Activity:
         samples = self._ask("sample", lost_too=False)
         processes = {

@@ -21,6 +21,7 @@ from netbench.network.nodes import Channel
 from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
 from netbench.plan.model import Plan
 from netbench.testbed.interface import Clocks, Testbed
+from netbench.testbed.ranks.devices import device_order
 from netbench.testbed.ranks.failures import Failure, explain, failure_of
 from netbench.testbed.ranks.hangs import WATCH_S, Watch, process_number
 
@@ -190,6 +191,7 @@ class RankPool(Ranks):
         super().__init__(testbed, plan.device_nodes)
         self._plan = plan
         self._clocks = Clocks.shared()
+        self._start_at_s = 0.0
         self.clock_error_s = 0.0
 
     def connect(self, store_port: int) -> list[Message]:
@@ -206,6 +208,7 @@ class RankPool(Ranks):
                 interface=node.interface,
                 store=store,
                 serve_store=rank == 0,
+                device=device_order(self._plan, self._nodes, rank),
             )
         return self._collect("ready", "connecting")
 
@@ -228,13 +231,16 @@ class RankPool(Ranks):
     def _order_run(self, iteration: int, start_at_s: float, **more: Any) -> None:
         """Send every rank the order to run, with the start by its own clock."""
         order = {"plan_hash": experiment_hash(self._plan), "iteration": iteration, **more}
-        self._clocks = self._testbed.clocks()
+        self._clocks, self._start_at_s = self._testbed.clocks(), start_at_s
         for rank in sorted(self._present):
             start_at = self._clocks.to_node(self._rank_nodes[rank], start_at_s)
             self._send(rank, op="run", start_at=start_at, **order)
 
     def _by_our_clock(self, answers: Sequence[Message]) -> list[Message]:
-        """Convert times of ranks to the clock of this process, as it was read before and after."""
+        """Convert times of ranks to the clock of this process, as it was read before and after.
+
+        Events are in seconds after the common start, before and after.
+        """
         before, after = self._clocks, self._testbed.clocks()
         self.clock_error_s = max(before.error_s, after.error_s)
         found = []
@@ -243,8 +249,24 @@ class RankPool(Ranks):
             times = {
                 key: after.from_node(node, answer[key], before) for key in ("start_s", "end_s")
             }
-            found.append({**answer, **times})
+            origin_s = before.to_node(node, self._start_at_s)
+            events = [
+                [kind, *self._since_start(node, origin_s, (begin_s, end_s), after), details]
+                for kind, begin_s, end_s, details in answer.get("events", ())
+            ]
+            found.append({**answer, **times, "events": events})
         return found
+
+    def _since_start(
+        self, node: int, origin_s: float, moments_s: Sequence[float], after: Clocks
+    ) -> list[float]:
+        """Convert seconds after `origin_s`, which is by a node's clock, to ours."""
+        if after.offsets_s.get(node) == self._clocks.offsets_s.get(node):
+            return list(moments_s)  # to the bit: the sum would round
+        return [
+            after.from_node(node, origin_s + moment_s, self._clocks) - self._start_at_s
+            for moment_s in moments_s
+        ]
 
     def _doing(self, iteration: int) -> str:
         plan = self._plan

@@ -27,7 +27,7 @@ from netbench.plan.experiment import (
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash
 from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
-from netbench.records import Environment, Record, RunStore
+from netbench.records import Environment, HostSample, Record, RunStore
 from netbench.systems import system_of
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.runs.launch import start_session
@@ -150,12 +150,17 @@ def has_trainer(plan: Plan) -> bool:
 
 
 def keep_trace(
-    run: Path, plan: Plan, iteration_s: float, events: Mapping[str, Sequence[Sequence[Any]]]
+    run: Path,
+    plan: Plan,
+    iteration_s: float,
+    events: Mapping[str, Sequence[Sequence[Any]]],
+    clock_error_s: float = 0.0,
 ) -> None:
     """Write the trace of one iteration.
 
-    run: the run's folder. events: by process, as it sent them (`netbench.trainers.protocol`),
-    without peers that have left. Raises UsageError if the file cannot be written.
+    run: the run's folder. events: by process (`netbench.trainers.protocol`), by one clock, without
+    peers that have left. clock_error_s: bound of the error of that clock. Raises UsageError if the
+    file cannot be written.
     """
     key = plan_hash(plan)
     path = trace_path(run, key)
@@ -171,6 +176,7 @@ def keep_trace(
         source="emulated" if plan.compute == "virtual" else "measured",
         iteration_s=iteration_s,
         slices=tuple(sorted(slices, key=lambda piece: (piece.rank, piece.start_s))),
+        clock_error_s=clock_error_s,
     )
     write_timeline(path, plan, timeline)
 
@@ -342,6 +348,7 @@ class _Controller:
             loss=event.get("loss"),
             sent_bytes=tuple(event.get("sent_bytes", ())),
             peers=event.get("peers"),
+            hosts=tuple(map(HostSample.of, event.get("hosts", ()))),
         )
         if event.get("gone"):
             peers = f"{record.peers} of {len(plan.device_nodes)} peers ended it"
@@ -356,7 +363,8 @@ class _Controller:
             self._doubt(plan, f"iteration {record.iteration}: {late}")
         self._store.append_iteration(record)
         if training and event.get("trace"):
-            keep_trace(self._store.path.parent, training, record.iteration_s, event["trace"])
+            run, events = self._store.path.parent, event["trace"]
+            keep_trace(run, training, record.iteration_s, events, clock_error_s)
         self._observer.iteration(plan, record)
 
     def _keep_output(self, event: dict[str, Any]) -> None:

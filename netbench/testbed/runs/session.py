@@ -9,14 +9,15 @@ Everything about where the nodes are is behind `Testbed`. The events:
     phase      name, done, total: the current step, for progress
     probe      the network verification
     iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
-               peers: ranks that ended it, where ranks may leave (else null), gone: those that left
+               peers: ranks that ended it, where ranks may leave (else null), gone: those that left;
+               hosts: what each has used (`records.HostSample`)
     output     plan_hash, rank, text: a line that a script has printed
     drops      packets that full queues dropped since the last such event: the limits were too short
 """
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,15 @@ class _PlanSession:
         num_reported = 0
         try:
             self._start(pool)
+            self._testbed.host_use()
+            before = self._testbed.sent_bytes()
             pool.launch(Path.cwd(), plan_file, STORE_PORT)
             for index, iteration in zip(range(self._last + 1), pool.iterations(), strict=False):
                 num_reported += 1
-                self._report(index, {**asdict(iteration), "late_start_s": 0.0})
+                after = self._testbed.sent_bytes()
+                hosts = self._hosts(before, after)
+                before = after
+                self._report(index, {**asdict(iteration), "late_start_s": 0.0, "hosts": hosts})
         finally:
             pool.stop()
         if num_reported <= self._last:
@@ -142,10 +148,11 @@ class _PlanSession:
         between two ticks would decide when an acknowledgement goes out.
         """
         pool.readmit()
+        self._testbed.host_use()
         start_at_s = float(math.ceil(time.monotonic() + self._testbed.start_margin_s))
-        before = self._sent_bytes()
+        before = self._testbed.sent_bytes()
         ended = pool.run(index, start_at_s, trace)
-        after = self._sent_bytes()
+        after = self._testbed.sent_bytes()
         last = max(ended, key=lambda answer: float(answer["end_s"]))
         late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
         losses = [answer["loss"] for answer in ended if answer.get("loss") is not None]
@@ -155,12 +162,17 @@ class _PlanSession:
             "late_start_s": late_s,
             "loss": sum(losses) if losses else None,
             "trace": {answer["rank"]: answer["events"] for answer in ended} if trace else None,
-            "sent_bytes": [now - then for now, then in zip(after, before, strict=True)],
+            "sent_bytes": [after[n] - before[n] for n in sorted({*self._plan.device_nodes})],
             "peers": len(ended) if is_elastic(self._plan) else None,
             "gone": pool.take_gone(),
             "clock_error_s": pool.clock_error_s,
+            "hosts": self._hosts(before, after),
         }
 
-    def _sent_bytes(self) -> list[int]:
-        sent = self._testbed.sent_bytes()
-        return [sent[node] for node in sorted({*self._plan.device_nodes})]
+    def _hosts(self, before: Sequence[int], after: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what was used on each host. before, after: bytes that each node has sent."""
+        used = self._testbed.host_use()
+        sent = dict.fromkeys(used, 0)
+        for node in self._testbed.nodes if used else ():
+            sent[node.kernel] += after[node.index] - before[node.index]
+        return [{**values, "sent_bytes": sent[kernel]} for kernel, values in used.items()]

@@ -1,6 +1,7 @@
 """Exchange of tensors between ranks.
 
-- `world` is the gloo process group of all ranks; `links` has the limits of paths (pure).
+- `world` is the gloo process group of all ranks, `nccl` the same for tensors of CUDA devices;
+  `links` has the limits of paths (pure).
 - `communicator` gives point-to-point transfers the semantics of an NCCL communicator.
 - `collectives` executes the specifications of `plan.collectives`, sliced as NCCL slices them.
 - `peers` connects to peers that may leave.

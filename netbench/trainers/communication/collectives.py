@@ -31,13 +31,12 @@ from netbench.trainers.communication.links import ahead_bytes
 from netbench.trainers.communication.world import (
     TAG_BARRIER,
     TAG_COLLECTIVE,
+    TAGS_PER_CHANNEL,
+    Lane,
     PendingTransfer,
     World,
 )
 from netbench.trainers.events import RECORDER, recorded
-
-TAGS_PER_CHANNEL = 16
-"""Distance between the tags of two channels (`plan.collectives.Hop`); `world` uses fewer."""
 
 Bounds = list[tuple[int, int]]
 
@@ -247,6 +246,22 @@ def stage_peers(group: Group, stages: Sequence[CollectiveStage]) -> set[int]:
     me = group.index
     ends = [(hop.source, hop.target) for stage in stages for hop in stage.list_hops(group.size)]
     return {group.members[b if a == me else a] for a, b in ends if me in (a, b)}
+
+
+def stage_lanes(group: Group, stages: Sequence[CollectiveStage]) -> set[Lane]:
+    """Return the lanes on which this process sends and receives."""
+    me = group.index
+    return {
+        (group.members[hop.source], group.members[hop.target], hop.channel)
+        for stage in stages
+        for hop in stage.list_hops(group.size)
+        if me in (hop.source, hop.target)
+    }
+
+
+def tree_lanes(group: Group) -> set[Lane]:
+    """Return the lanes of this process in two trees."""
+    return stage_lanes(group, specifications.tree_all_reduce(group.size))
 
 
 def tree_peers(group: Group) -> set[int]:

@@ -29,6 +29,8 @@ import torch
 from netbench.trainers.communication.world import PendingTransfer, World
 from netbench.trainers.events import RECORDER
 
+CPU = torch.device("cpu")
+
 MAX_MESSAGES_AHEAD = 64
 """Most messages ahead, if E holds more: no schedule has more in flight per peer."""
 
@@ -41,13 +43,22 @@ def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
 class Inbox:
     """Messages from one process, received in the order in which it sends them.
 
-    Plans run one after the other, so all plans of a process share the memory for messages.
+    Plans run one after the other, so all plans of a process share the memory for messages. device:
+    where messages are to be.
     """
 
-    _memory: ClassVar[dict[tuple[int, int], torch.Tensor]] = {}
+    _memory: ClassVar[dict[tuple[int, int, torch.device], torch.Tensor]] = {}
 
-    def __init__(self, world: World, process: int, tag: int, size: int, num_ahead: int) -> None:
-        self._world, self._process, self._tag = world, process, tag
+    def __init__(
+        self,
+        world: World,
+        process: int,
+        tag: int,
+        size: int,
+        num_ahead: int,
+        device: torch.device = CPU,
+    ) -> None:
+        self._world, self._process, self._tag, self._device = world, process, tag, device
         self._size, self._num_ahead = size, num_ahead
         self._buffers: list[torch.Tensor] = []
         self._works: deque[PendingTransfer] = deque()
@@ -83,10 +94,15 @@ class Inbox:
 
     def _take_memory(self) -> list[torch.Tensor]:
         """Return a buffer more than can be under way, for the message in use."""
-        num_bytes, key = (self._num_ahead + 2) * self._size, (self._process, self._tag)
+        num_bytes, key = (
+            (self._num_ahead + 2) * self._size,
+            (self._process, self._tag, self._device),
+        )
         block = self._memory.get(key)
         if block is None or block.numel() < num_bytes:
-            block = self._memory[key] = torch.empty(num_bytes, dtype=torch.uint8)
+            block = self._memory[key] = torch.empty(
+                num_bytes, dtype=torch.uint8, device=self._device
+            )
         return list(torch.split(block[:num_bytes], self._size))
 
     def _post(self, until: int) -> None:

@@ -45,6 +45,17 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def device_of(plan: Plan) -> torch.device:
+    """Return the device that has a plan's tensors: that of layers that compute, or the CPU."""
+    return torch.device("cuda" if plan.compute == "cuda" else "cpu")
+
+
+def settle(device: torch.device) -> None:
+    """Wait until the device has done what this thread has queued, so that clocks mean something."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
 PERIOD = 4
 """Synthetic tokens can be predicted from the token this many places before: a model can learn."""
 
@@ -289,6 +300,7 @@ class RealStage:
         torch.autograd.backward(output, None if gradient is None else self._unpack(gradient))
         self._collect()
         if entry is None:
+            settle(self._device)
             return torch.empty(0, dtype=torch.uint8)
         assert entry.grad is not None
         return self._pack(entry.grad)
@@ -322,6 +334,7 @@ class RealStage:
         with RECORDER.span("weight", micro_batch=micro_batch, chunk=self.chunk):
             self._owed.pop(micro_batch)()
             self._collect()
+            settle(self._device)
 
     def _collect(self) -> None:
         """Add up gradients of another dtype than autograd's, and those of shards."""
@@ -338,6 +351,7 @@ class RealStage:
         if self._has_master:
             self.parameters[self._shard] = self._updated
         self.zero_gradients()
+        settle(self._device)
 
     def load(self, parameters: torch.Tensor) -> None:
         """Replace the parameters."""
@@ -368,7 +382,9 @@ class RealStage:
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._shared:
             tensor = self._shared.part(tensor)
-        return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        packed = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        settle(self._device)  # a pass ends when its result is there
+        return packed
 
     def _unpack(self, boundary: torch.Tensor) -> torch.Tensor:
         """Return a copy of a received boundary tensor, whose buffer is reused meanwhile."""

@@ -3,7 +3,7 @@
 Ranks that share one copy of the model gather and scatter in a ring of their own. Where there are
 several copies (hybrid sharding), those that hold the same shard of each sum its gradients in a ring
 across. A CPU has no streams: what goes on beside the computation does so in threads, one for each
-communicator that NCCL would have.
+communicator that NCCL would have. On a CUDA device these threads have streams, too.
 """
 
 import time
@@ -46,8 +46,13 @@ class Mesh:
     device_mesh: DeviceMesh
 
     @classmethod
-    def of(cls, world: World, placement: Sequence[int], shard_ranks: int = 0) -> "Mesh":
-        """Form groups of `shard_ranks` neighbours in the order of ranks; 0 = one group."""
+    def of(
+        cls, world: World, placement: Sequence[int], shard_ranks: int = 0, device: str = "cpu"
+    ) -> "Mesh":
+        """Form groups of `shard_ranks` neighbours in the order of ranks; 0 = one group.
+
+        device: type of the device that has the model.
+        """
         size = shard_ranks or len(placement)
         group, index = divmod(tuple(placement).index(world.rank), size)
         members = placement[group * size : (group + 1) * size]
@@ -61,7 +66,7 @@ class Mesh:
         return cls(
             inside=Group.of(world, members),
             across=Group.of(world, placement[index::size]),
-            device_mesh=DeviceMesh.from_group(processes, "cpu"),
+            device_mesh=DeviceMesh.from_group(processes, device),
         )
 
     @property
@@ -103,7 +108,7 @@ class Collectives:
         chunks = self._mesh.chunks(tensor)
         with self._waiting():
             gather = self._inside.submit(
-                ring_all_gather, self._mesh.inside, tensor, chunks, num_slices=1
+                self._after_now(ring_all_gather), self._mesh.inside, tensor, chunks, num_slices=1
             )
         return Pending(partial(self._wait, gather))
 
@@ -118,7 +123,7 @@ class Collectives:
             self._wait(self._scatter)
         with self._waiting():
             self._scatter = self._inside.submit(
-                self._reduce, output, tensor, before, self.is_last_step
+                self._after_now(self._reduce), output, tensor, before, self.is_last_step
             )
 
     def finish(self) -> None:
@@ -139,8 +144,20 @@ class Collectives:
             output += before
         if last and self._mesh.across.size > 1:
             self._reductions.append(
-                self._across.submit(ring_all_reduce, self._mesh.across, output, num_slices=1)
+                self._across.submit(
+                    self._after_now(ring_all_reduce), self._mesh.across, output, num_slices=1
+                )
             )
+
+    def _after_now(self, call: Callable[..., None]) -> Callable[..., None]:
+        """Return `call` for another thread, after the work that this one has queued so far."""
+        forked = self._mesh.inside.world.fork()
+
+        def run(*args: Any, **options: Any) -> None:
+            with forked:
+                call(*args, **options)
+
+        return run
 
     def _wait(self, collective: Future[None]) -> None:
         if collective.done():

@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -34,11 +34,12 @@ from netbench.trainers.communication.collectives import (
     count_slices,
     ring_all_reduce,
     tree_all_reduce,
+    tree_lanes,
     tree_peers,
     tree_slices,
 )
 from netbench.trainers.communication.links import payload_bytes
-from netbench.trainers.communication.world import World
+from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.real import RealStage
@@ -65,7 +66,7 @@ class DdpRank:
     def __init__(self, world: World, plan: Plan) -> None:
         self._plan = plan
         self._world = world
-        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s)
+        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s, world.fork)
         replica = plan.placement.index(world.rank)
         self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
@@ -85,6 +86,11 @@ class DdpRank:
         if self._plan.backend == "gloo":  # whose ring is in the order of processes
             return Group.of(self._world, range(self._world.size)).neighbours
         return self._group.neighbours
+
+    @property
+    def lanes(self) -> set[Lane] | None:
+        """See `LaneTrainer`."""
+        return tree_lanes(self._group) if self._plan.data_parallel == "tree" else None
 
     def take_loss(self) -> float | None:
         return self._stage.take_loss()
@@ -120,12 +126,17 @@ class DdpRank:
 class Reducer:
     """Runs all-reduces in its own thread, in the order in which they are started.
 
-    collective_s: seconds that each costs beside its bytes. started_s: CLOCK_MONOTONIC when the last
-    one was started; None if none was since `finish`.
+    collective_s: seconds that each costs beside its bytes. fork: `World.fork`. started_s:
+    CLOCK_MONOTONIC when the last one was started; None if none was since `finish`.
     """
 
-    def __init__(self, reduce: Callable[[torch.Tensor], None], collective_s: float = 0.0) -> None:
-        self._reduce, self._collective_s = reduce, collective_s
+    def __init__(
+        self,
+        reduce: Callable[[torch.Tensor], None],
+        collective_s: float = 0.0,
+        fork: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._reduce, self._collective_s, self._fork = reduce, collective_s, fork
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._running: list[Future[torch.Tensor]] = []
         self.started_s: float | None = None
@@ -133,7 +144,7 @@ class Reducer:
     def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
         """Sum `tensor` over all ranks, in place, after those before it."""
         self.started_s = time.monotonic()
-        self._running.append(self._thread.submit(self._run, tensor))
+        self._running.append(self._thread.submit(self._run, tensor, self._fork()))
         return self._running[-1]
 
     def finish(self) -> None:
@@ -143,9 +154,10 @@ class Reducer:
         self._running.clear()
         self.started_s = None
 
-    def _run(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _run(self, tensor: torch.Tensor, forked: AbstractContextManager[None]) -> torch.Tensor:
         compute(self._collective_s)
-        self._reduce(tensor)
+        with forked:
+            self._reduce(tensor)
         return tensor
 
 
@@ -274,7 +286,9 @@ class _Whole(nn.Module):
 
 def _start(reducer: Reducer, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Communication hook: return a future of the sum of `bucket`, a `dist.GradBucket`."""
-    reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    buffer = bucket.buffer()
+    devices = [buffer.device] if buffer.is_cuda else None
+    reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
     def pass_on(future: Future[Any]) -> None:
         error = future.exception()
@@ -283,5 +297,5 @@ def _start(reducer: Reducer, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         else:
             reduced.set_exception(error)  # type: ignore[arg-type]  # any exception would do
 
-    reducer.start(bucket.buffer()).add_done_callback(pass_on)
+    reducer.start(buffer).add_done_callback(pass_on)
     return reduced

@@ -27,7 +27,7 @@ from netbench.trainers.communication.collectives import (
     ring_all_gather,
     ring_all_reduce,
 )
-from netbench.trainers.communication.world import World
+from netbench.trainers.communication.world import Lane, World, both_ways
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
 from netbench.trainers.systems.pipeline import PipelineRank
@@ -71,10 +71,19 @@ class DtfmRank:
         self._barrier = Barrier(Group.of(world, placement))
 
     def peers(self) -> set[int]:
+        return self._data_peers() | self._barrier.peers
+
+    @property
+    def lanes(self) -> set[Lane]:
+        """Lanes of pipelines and gradients; a barrier passes bytes of the CPU."""
+        me = self._replicas.world.rank
+        return both_ways(me, self._data_peers() - {me})
+
+    def _data_peers(self) -> set[int]:
         replicas = self._replicas.neighbours
         if self._plan.data_parallel == "sharded-ps":
             replicas = set(self._replicas.members)
-        return self._pipeline.peers | replicas | self._barrier.peers
+        return self._pipeline.peers | replicas
 
     def arm(self) -> None:
         self._pipeline.open()

@@ -28,6 +28,7 @@ from netbench.systems import system_of
 from netbench.trainers.communication.communicator import Communicator, Inbox, Outbox, messages_ahead
 from netbench.trainers.communication.links import ahead_bytes, copy_s
 from netbench.trainers.communication.world import TAG_PIPELINE, World
+from netbench.trainers.layers.real import device_of
 from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
 from netbench.trainers.layers.virtual import sleep_until
 
@@ -137,5 +138,8 @@ class PipelineRank:
 
 def _inbox(world: World, plan: Plan, process: int) -> Inbox:
     """Return the inbox of one process, whose messages share its buffers."""
+    device = device_of(plan)
     ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
-    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead)
+    # NCCL buffers messages itself; a receive that waits for one occupies the device.
+    ahead = ahead if device.type == "cpu" else 0
+    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device)

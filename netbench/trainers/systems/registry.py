@@ -9,7 +9,7 @@ from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
 from netbench.systems import system_of
-from netbench.trainers.communication.world import World
+from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.systems.benchmark import Benchmark
 from netbench.trainers.systems.hivemind import RoundOutcome
 
@@ -37,6 +37,17 @@ class AheadTrainer(Protocol):
 
     def arm(self) -> None:
         """Post receives."""
+
+
+@runtime_checkable
+class LaneTrainer(Protocol):
+    """A trainer whose transfers have channels, or do not go both ways.
+
+    lanes: those of this rank (`World.warm`).
+    """
+
+    @property
+    def lanes(self) -> set[Lane] | None: ...
 
 
 @runtime_checkable

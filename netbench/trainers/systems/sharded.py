@@ -24,7 +24,7 @@ from netbench.systems import system_of
 from netbench.systems.sharded import stays_gathered, unit_parameters
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
-from netbench.trainers.layers.real import OPTIMIZERS, Batches, build_blocks
+from netbench.trainers.layers.real import OPTIMIZERS, Batches, build_blocks, find_device, settle
 from netbench.trainers.layers.sharding import Collectives, Mesh, prefetch, shard
 
 T = TypeVar("T")
@@ -37,11 +37,12 @@ class FullyShardRank:
         self._num_micro_steps = plan.num_micro_batches
         self._keeps_gradients = plan.accumulation == "keep"
         self._keep = stays_gathered(unit_parameters(plan), plan.live_parameters)
-        self._mesh = mesh = Mesh.of(world, plan.placement, plan.shard_ranks)
+        self._device = find_device(plan.compute)
+        self._mesh = mesh = Mesh.of(world, plan.placement, plan.shard_ranks, self._device.type)
         self._collectives = Collectives(mesh)
         self._units: list[nn.Module] = []
         for index, keep in enumerate(self._keep):
-            self._units.append(Unit(plan, index))
+            self._units.append(Unit(plan, index).to(self._device))
             shard(self._units[-1], mesh, self._collectives, keep=keep)
         prefetch(self._units, max(1, plan.prefetch_units))
         self._model = ShardedModel(self._units, plan, plan.placement.index(world.rank))
@@ -76,6 +77,7 @@ class FullyShardRank:
         updated_s = time.monotonic()
         with RECORDER.span("optimizer"):
             self._model.update()
+            settle(self._device)
         return {
             "forward_s": forward_s,
             "backward_s": backward_s,
@@ -104,6 +106,7 @@ class FullyShardRank:
         """Return the result of `call`, and its seconds outside collectives."""
         before_s = time.monotonic() - self._collectives.seconds
         result = call()
+        settle(self._device)
         return result, time.monotonic() - self._collectives.seconds - before_s
 
 
@@ -116,6 +119,7 @@ class ShardedModel(nn.Module):
     def __init__(self, units: Sequence[nn.Module], plan: Plan, rank: int) -> None:
         super().__init__()
         self.units = nn.ModuleList(units)
+        self._device = find_device(plan.compute)
         self._batches = Batches(plan, rank)
         self._share = plan.workload.micro_batch / plan.workload.batch
         self._has_master = bool(plan.master_weights)
@@ -125,7 +129,7 @@ class ShardedModel(nn.Module):
 
     def forward(self, micro_step: int) -> torch.Tensor:
         """A micro-batch's share of the mean loss over the batch."""
-        tokens = self._batches.tokens(self._iteration, micro_step)
+        tokens = self._batches.tokens(self._iteration, micro_step).to(self._device)
         x = tokens[:, :-1]
         for unit in self.units:
             x = unit(x)

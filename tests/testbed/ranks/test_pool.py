@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from netbench.errors import TestbedError
+from netbench.testbed.interface import Clocks
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.ranks import pool as ranks
 from netbench.testbed.ranks.hangs import Activity, Process, read_activity
@@ -205,3 +206,53 @@ def test_stop_reaches_every_rank_that_is_left() -> None:
     pool, testbed = started_pool(obedient)
     pool.stop()
     assert [rank.heard[-1]["op"] for rank in testbed.ranks] == ["stop"] * 3
+
+
+class DriftingRanks(FakeRanks):
+    """Nodes whose clocks are apart and drift, read with an error. Time passes when they are read.
+
+    true_s: the time now. at: (node, true seconds) -> its clock.
+    """
+
+    READ_AT_S = (0.0, 100.0)
+    AHEAD_S = (0.0, 3.0)
+    DRIFT = (0.0, 50e-6)
+    ERROR_S = (0.0, 0.0004)
+
+    def __init__(self, answer: Callable[[int, Message], Message | None]) -> None:
+        super().__init__(answer)
+        self._moments_s = itertools.chain(self.READ_AT_S, itertools.repeat(self.READ_AT_S[-1]))
+
+    @classmethod
+    def at(cls, node: int, true_s: float) -> float:
+        return true_s * (1 + cls.DRIFT[node]) + cls.AHEAD_S[node]
+
+    def clocks(self) -> Clocks:
+        at_s = next(self._moments_s)
+        offsets_s = {n: self.at(n, at_s) - at_s + self.ERROR_S[n] for n in range(2)}
+        return Clocks(at_s=at_s, offsets_s=offsets_s, error_s=max(self.ERROR_S))
+
+
+def test_events_of_hosts_whose_clocks_drift_are_in_causal_order() -> None:
+    """Messages take 1 ms. Clocks are 3 s apart and drift by 5 ms in the iteration."""
+    start_s, sends_s, flight_s = 10.0, [20.0, 50.0, 90.0], 1e-3
+
+    def answer(rank: int, message: Message) -> Message | None:
+        if message["op"] != "run":
+            return obedient(rank, message)
+        node = PLAN.device_nodes[rank]
+        kind, late_s = ("send", 0.0) if node == 0 else ("receive", flight_s)
+        moments_s = [DriftingRanks.at(node, s + late_s) - message["start_at"] for s in sends_s]
+        events = [[kind, s, s, {"message": index}] for index, s in enumerate(moments_s)]
+        ends = {"start_s": message["start_at"], "end_s": DriftingRanks.at(node, 99.0)}
+        return {"event": "iteration", "rank": rank, **ends, "events": events}
+
+    testbed = DriftingRanks(answer)
+    pool = RankPool(testbed, PLAN)
+    pool.start(lambda count: None)
+    sender, _, receiver = pool.run(0, start_s, trace=True)
+    assert pool.clock_error_s == max(DriftingRanks.ERROR_S)
+    assert [event[1] for event in sender["events"]] == pytest.approx([10.0, 40.0, 80.0])
+    for sent, received in zip(sender["events"], receiver["events"], strict=True):
+        assert received[2] - sent[1] == pytest.approx(flight_s, abs=pool.clock_error_s)
+    assert receiver["end_s"] == pytest.approx(99.0, abs=pool.clock_error_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -16,7 +17,7 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.plan.timeline import read_timeline, trace_path
-from netbench.records import Environment, Record, Run, RunStore, read_run
+from netbench.records import Environment, HostSample, Record, Run, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.systems.ddp import Ddp
 from netbench.testbed.runs import controller as local
@@ -392,3 +393,48 @@ def test_what_scripts_print_is_kept_per_rank_up_to_a_limit(
     folder = found.path.parent / "output"
     assert (folder / f"{key}-rank-0.log").read_text() == "one\ntwo: longer\n"
     assert (folder / f"{key}-rank-1.log").read_text() == "other\n"
+
+
+@pytest.mark.parametrize(
+    ("compute", "source"),
+    [("virtual", "emulated"), ("cpu", "measured"), ("cuda", "measured"), ("script", "measured")],
+)
+def test_only_what_computes_is_measured(
+    compute: str,
+    source: str,
+    plans: tuple[Plan, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records and their trace."""
+
+    def traced(job: Mapping[str, Any]) -> list[Event | None]:
+        events = obedient(job)
+        for event in events:
+            if event and event["event"] == "iteration":
+                event |= {"trace": {"0": [["forward", 0.0, 1.0, {}]]}, "clock_error_s": 1e-4}
+        return events
+
+    plan = dataclasses.replace(plans[0], compute=compute)
+    found, _ = run((plan,), tmp_path, monkeypatch, traced)
+    assert {record.source for record in found.records} == {source}
+    trace = read_timeline(trace_path(found.path.parent, plan_hash(plan)))
+    assert (trace.source, trace.clock_error_s) == (source, 1e-4)
+
+
+def test_samples_of_hosts_are_recorded(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = HostSample(
+        host="gpu-1", seconds=2.0, cpu_s=1.0, sent_bytes=7, memory_bytes=9, gpu_memory_bytes=None
+    )
+
+    def sampled(job: Mapping[str, Any]) -> list[Event | None]:
+        events = obedient(job)
+        for event in events:
+            if event and event["event"] == "iteration":
+                event["hosts"] = [dataclasses.asdict(sample)]
+        return events
+
+    found, _ = run(plans[:1], tmp_path, monkeypatch, sampled)
+    assert [record.hosts for record in found.records] == [(sample,), (sample,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -134,3 +135,37 @@ def test_dropped_packets_are_reported_before_their_iteration() -> None:
     assert [event["event"] for event in others] == ["drops", "iteration", "iteration", "drops",
                                                     "iteration"]  # fmt: skip
     assert [event["packets"] for event in others if event["event"] == "drops"] == [3, 2]
+
+
+def test_hosts_are_asked_before_and_after_each_iteration() -> None:
+    """Nodes 0 and 1 are on host 7, the others on host 9; each node sends its number of bytes."""
+    plan = make_plan("megatron")
+    kernels = [7, 7, 9, 9]
+    nodes = [
+        dataclasses.replace(node, kernel=kernel)
+        for node, kernel in zip(node_addresses(plan.node_names), kernels, strict=True)
+    ]
+    asked: list[str] = []
+
+    class Hosts(FakeTestbed):
+        num_sent = 0
+
+        def host_use(self) -> dict[int, dict[str, Any]]:
+            asked.append("use")
+            return {7: {"host": "a"}, 9: {"host": "b"}}
+
+        def sent_bytes(self) -> list[int]:
+            asked.append("sent")
+            self.num_sent += 1
+            return [self.num_sent * index for index in range(4)]
+
+    events: list[dict[str, Any]] = []
+    run_session(
+        Hosts(nodes, lambda node, rank: Rank(rank)),
+        plan,
+        range(8),
+        lambda event, **fields: events.append({"event": event, **fields}),
+    )
+    found = [event["hosts"] for event in events if event["event"] == "iteration"]
+    assert found == [[{"host": "a", "sent_bytes": 1}, {"host": "b", "sent_bytes": 5}]] * 2
+    assert asked == ["use", "sent", "sent", "use"] * 10

@@ -1,0 +1,69 @@
+"""Every collective on every length and number of slices, in any world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from netbench.trainers.communication.collectives import (
+    Group,
+    all_to_all_sum,
+    chain_broadcast,
+    chain_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
+from netbench.trainers.communication.world import World
+
+LENGTHS = (1, 5, 64, 103)
+"""Elements: fewer than ranks or slices, divisible by either, and by neither."""
+
+NUM_SLICES = (1, 4, 20)
+
+
+def inputs(size: int, length: int) -> list[torch.Tensor]:
+    """One tensor per member; whole numbers, so that sums are exact in any order."""
+    generator = torch.Generator().manual_seed(size * 1000 + length)
+    return [
+        torch.randint(-99, 99, (length,), generator=generator).to(torch.float64)
+        for _ in range(size)
+    ]
+
+
+def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str, Any]]:
+    """Every collective on every length and number of slices: this member's results."""
+    group = Group.of(world, members, ahead)
+    world.warm(set(members))
+    results = []
+    for length in LENGTHS:
+        for num_slices in NUM_SLICES:
+            mine = inputs(group.size, length)[group.index]
+            result: dict[str, Any] = {"index": group.index}
+            for name, collective in (
+                ("reduce", chain_reduce),
+                ("broadcast", chain_broadcast),
+                ("all_reduce", ring_all_reduce),
+            ):
+                tensor = mine.clone()
+                collective(group, tensor, num_slices)
+                result[name] = tensor
+            chunks = [
+                (length * i // group.size, length * (i + 1) // group.size)
+                for i in range(group.size)
+            ]
+            start, stop = chunks[group.index]
+            result["scattered"] = torch.empty(stop - start, dtype=mine.dtype)
+            ring_reduce_scatter(group, result["scattered"], mine, chunks, num_slices)
+            result["exchanged"] = mine.clone()
+            all_to_all_sum(group, result["exchanged"][start:stop], result["exchanged"], chunks)
+            result["gathered"] = torch.full_like(mine, -1)
+            result["gathered"][start:stop] = mine[start:stop]
+            ring_all_gather(group, result["gathered"], chunks, num_slices)
+            result["chunks"] = chunks
+            # As lists: torch would pass a tensor as a file of the process it comes from.
+            results.append(
+                {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in result.items()}
+            )
+    return results
