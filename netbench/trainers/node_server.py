@@ -3,7 +3,8 @@
 It is `python -m netbench.trainers --node-server FOLDER INTERFACE`, over one SSH channel, and
 imports only the standard library. JSON objects, one per line. Controller to server:
 
-    {"op": "start", "rank": r, "script": b, "modules": [m, ..], "environment": {..}}
+    {"op": "start", "rank": r, "script": b, "modules": [m, ..], "environment": {..}, "option": o}
+                                                          o: of `netbench.trainers`, for a script
     {"op": "line", "rank": r, "text": one line for the rank}
     {"op": "close", "rank": r}                            the rank reads the end of its channel
     {"op": "clock" | "sample" | "end", "id": n}
@@ -204,11 +205,11 @@ class NodeServer:
             self._ranks.pop(order["rank"]).shutdown(socket.SHUT_RDWR)
 
     def _start_script(self, order: Message, errors: int) -> socket.socket:
-        """Start the process that starts the script of a rank (`systems.script`)."""
+        """Start the process that starts the script of a rank (`systems.script`), or measures."""
         here, there = socket.socketpair()
         with there:
             subprocess.Popen(
-                [*WITH_PARENT, sys.executable, "-m", "netbench.trainers", "--command"],
+                [*WITH_PARENT, sys.executable, "-m", "netbench.trainers", order["option"]],
                 stdin=there.fileno(),
                 stdout=there.fileno(),
                 stderr=errors,

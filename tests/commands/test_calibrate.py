@@ -25,6 +25,7 @@ class Device:
     """Device with a constant rate and a constant time per layer."""
 
     name = ""
+    machine = "a machine"
     memory_bytes = 8 << 30
     versions: dict[str, str] = {"torch": "2.x"}  # noqa: RUF012
 

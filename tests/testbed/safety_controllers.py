@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sys
@@ -24,6 +25,10 @@ CLONE_NEWUTS = 0x04000000
 END_S = 200.0
 """A command that waits for every deadline it has, one after the other, has ended."""
 
+IN_MODIFY = 2
+"""sys/inotify.h: a file was written to."""
+
+_LIBC = ctypes.CDLL(None)
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -48,6 +53,24 @@ class Controller:
         if words not in self.output:
             raise TimeoutError(f"`{words}` was not printed, but: {self.output}")
 
+    def await_lines(self, count: int) -> None:
+        """Until it has printed so many lines, or has ended.
+
+        No virtual time passes after the last.
+        """
+        watch = _LIBC.inotify_init1(os.O_CLOEXEC)
+        try:
+            _LIBC.inotify_add_watch(watch, os.fsencode(self._output), IN_MODIFY)
+            while self.output.count("\n") < count and self.is_running:
+                if select.select([watch], [], [], 1.0)[0]:
+                    os.read(watch, 1 << 16)
+        finally:
+            os.close(watch)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_alive()
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
@@ -71,7 +94,7 @@ class Controller:
 
 
 def _become(output: Path, host: str, arguments: tuple[str, ...]) -> None:
-    if ctypes.CDLL(None).unshare(CLONE_NEWUTS):
+    if _LIBC.unshare(CLONE_NEWUTS):
         raise OSError("no host name of its own")
     socket.sethostname(host)
     os.environ["XDG_STATE_HOME"] = str(output.parent / host)

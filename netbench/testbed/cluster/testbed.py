@@ -6,8 +6,6 @@ The fleet's lease is renewed all the time, and every node server gets beats: wha
 this process, hosts restore their network and end their ranks by themselves. SSH is never shaped.
 """
 
-import base64
-import hashlib
 import secrets
 import threading
 import time
@@ -29,9 +27,15 @@ from netbench.network.remote.preflight import Deviation, grouped, inspect
 from netbench.network.shaping.program import sysctls
 from netbench.network.shaping.readback import unwanted_drops
 from netbench.scenario.model import Network
-from netbench.testbed.cluster.certificate import FOLDER, Leftovers, clean
-from netbench.testbed.cluster.code import BOOTSTRAP, RUN_VARIABLE, code_zip
-from netbench.testbed.cluster.server import ServerLink
+from netbench.testbed.cluster.certificate import Leftovers, clean
+from netbench.testbed.cluster.code import RUN_VARIABLE
+from netbench.testbed.cluster.server import (
+    BEAT_INTERVAL_S,
+    END_S,
+    START_S,
+    ServerLink,
+    start_server,
+)
 from netbench.testbed.interface import STORE_PORT, Clocks, NodeAddress
 from netbench.testbed.local import RankSetup
 from netbench.testbed.ranks.hangs import Activity, Process, process_number
@@ -44,17 +48,8 @@ from netbench.units import shortened
 NAME = "cluster"
 """One of `records.TESTBEDS`."""
 
-START_S = 120.0
-"""Deadline for a host to start its node server, seconds."""
-
-END_S = 20.0
-"""Deadline for a host to end all ranks, seconds."""
-
 STEP_S = 60.0
 """Deadline of a question to all hosts, seconds."""
-
-BEAT_INTERVAL_S = 2.0
-"""Interval of beats, seconds."""
 
 START_MARGIN_S = 1.0
 """`Testbed.start_margin_s`."""
@@ -156,20 +151,14 @@ class ClusterTestbed:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _start_server(self, node: NodeAddress) -> dict[str, Any]:
-        host = self._hosts_of[node.index]
-        code = base64.b64encode(code_zip()).decode()
-        checksum = hashlib.sha256(code_zip()).hexdigest()
-        arguments = [
-            FOLDER + self._token,
+        name = self._hosts_of[node.index].name
+        server = self._servers[node.index] = start_server(
+            self._hosts[node.index],
+            name,
             self._token,
-            str(len(code) + 1),
-            checksum,
             node.interface,
-        ]
-        channel = self._hosts[node.index].open([host.python, "-c", BOOTSTRAP, *arguments])
-        server = ServerLink(channel, host.name, partial(self._on_error, host.name))
-        self._servers[node.index] = server
-        channel.send(code)
+            partial(self._on_error, name),
+        )
         hello = server.hello(START_S)
         server.beat()
         return hello
