@@ -258,6 +258,22 @@ class Machines(SshServers):
         finally:
             _ip(f"link set v{node} up")
 
+    def rename(self, node: int, old: str, new: str) -> None:
+        """Give an interface of the machine another name."""
+        for change in (("down",), ("name", new)):
+            self.run(node, "ip", "link", "set", old, *change)
+        self.run(node, "ip", "link", "set", new, "up")
+
+    def second_nic(self, node: int, name: str) -> None:
+        """Plug in another interface of the machine, in the same subnet."""
+        space = namespace_path(node).name
+        _ip(
+            f"link add w{node} type veth peer name {name} netns {space}",
+            f"link set w{node} master {BRIDGE} up",
+        )
+        self.run(node, "ip", "link", "set", name, "up")
+        self.run(node, "ip", "addr", "add", f"{SUBNET[2048 + node]}/16", "dev", name)
+
     def limit_frames(self, node: int, mtu_bytes: int, max_segments: int) -> None:
         """Let the bridge drop longer frames of the machine; it passes on those of several segments
         whatever their length."""
