@@ -76,16 +76,19 @@ real "$@"
 
 
 class Machines(SshServers):
-    """Eight of them on a bridge; the controller is on it too."""
+    """Eight of them, or `count`, on a bridge; the controller is on it too.
 
-    def __init__(self, scratch: Path) -> None:
+    Each sshd takes few logins at a time.
+    """
+
+    def __init__(self, scratch: Path, count: int = NUM_NODES) -> None:
         self.scratch = scratch
         self._firsts: dict[int, int] = {}
         scratch.mkdir()
         assert TC is not None
         shutil.copy(TC, scratch / "tc")
         self._bridge()
-        addresses = node_addresses(NAMES)
+        addresses = node_addresses([f"host{node}" for node in range(count)])
         for node in addresses:
             _plug_in(node)
         super().__init__(addresses, scratch)
@@ -112,7 +115,8 @@ class Machines(SshServers):
 
     def _sshd(self, node: NodeAddress) -> list[str]:
         listen = ["-o", f"ListenAddress={node.address}"]
-        return [str(SSHD), "-D", "-e", "-f", str(self.scratch / "sshd_config"), *listen]
+        few = ["-o", "MaxStartups=3"]
+        return [str(SSHD), "-D", "-e", "-f", str(self.scratch / "sshd_config"), *listen, *few]
 
     def inventory(self, nodes: Sequence[int]) -> Path:
         """An inventory file of some."""
@@ -131,13 +135,21 @@ class Machines(SshServers):
         """Run a command in the machine's network and return its output."""
         with netlink.inside(namespace_path(node)):
             done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{NAMES[node]}: {argv}: {done.stderr}"
+        assert done.returncode == 0, f"host{node}: {argv}: {done.stderr}"
         return done.stdout
 
     def start(self, node: int, *argv: str) -> subprocess.Popen[bytes]:
         """Start a command on the machine."""
-        inside = ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
-        return subprocess.Popen([*inside, *argv])
+        return subprocess.Popen([*self._inside(node), *argv])
+
+    def execute(self, node: int, *argv: str) -> str:
+        """Run a command on the machine and return its output."""
+        return subprocess.run(
+            [*self._inside(node), *argv], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+    def _inside(self, node: int) -> list[str]:
+        return ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
 
     def processes(self, node: int) -> dict[int, str]:
         """Return the live processes of a machine: number (the guest's own) -> name."""
@@ -366,7 +378,7 @@ def _plug_in(node: NodeAddress) -> None:
     )
     script = f"""ip link set lo up; ip link set {INTERFACE} up
         ip addr add {node.address}/{SUBNET.prefixlen} dev {INTERFACE}
-        {FORMER[node.index]}"""
+        {FORMER[node.index % len(FORMER)]}"""
     with netlink.inside(namespace_path(node.index)):
         subprocess.run(["sh", "-ec", script], check=True)
 

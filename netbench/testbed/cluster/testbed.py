@@ -263,14 +263,15 @@ class ClusterTestbed:
     def _close(self) -> dict[str, Leftovers]:
         self._over.set()
         silent = {node: server.lost for node, server in self._servers.items() if server.is_silent}
-        at_once({n: partial(s.ask, "end", END_S) for n, s in self._servers.items()}, END_S)
+        ends = {n: partial(s.ask, "end", END_S) for n, s in self._servers.items()}
+        stayed, _ = split(at_once(ends, END_S))
         for server in self._servers.values():
             server.close()
         reached = [node for node in range(len(self._hosts_of)) if node not in silent]
         with self._network_lock:
             cleared = self._fleet.clear("session", reached) if self._is_tuned else {}
         found = {
-            **clean(self._hosts, reached, cleared, [self._token]),
+            **clean(self._hosts, reached, cleared, [self._token], stayed),
             **{node: Leftovers(unknown=why) for node, why in silent.items()},
         }
         self._fleet.close(reached)

@@ -91,6 +91,11 @@ def fails(host: Host, *known_hosts: Path, timeout_s: float = PATIENCE_S) -> str:
     return str(error.value)
 
 
+def close_all(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 def eventually(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> bool:
     deadline = time.monotonic() + within_s
     while not holds() and time.monotonic() < deadline:
@@ -690,7 +695,7 @@ class TestUnreachable:
                 return made
 
             others = occupy()
-            threading.Timer(1.5, lambda: [one.close() for one in others]).start()
+            threading.Timer(1.5, close_all, [others]).start()
             start_s = time.monotonic()
             assert connect(server.host(), server.known_hosts) == getpass.getuser()
             assert time.monotonic() - start_s > 1.0
