@@ -106,6 +106,8 @@ class NodeServer:
         self._starts: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._forks: subprocess.Popen[bytes] | None = None
         self._ranks: dict[int, socket.socket] = {}
+        self._early: dict[int, list[bytes]] = {}
+        self._joining = threading.Lock()
         self._beat_s = time.monotonic()
         self._is_over = False
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -172,6 +174,7 @@ class NodeServer:
         return self.end()
 
     def _do_start(self, order: Message) -> None:
+        self._early[order["rank"]] = []
         self._starts.put(order)
 
     def _start_all(self) -> None:
@@ -181,6 +184,7 @@ class NodeServer:
             try:
                 self._start(order)
             except OSError as error:
+                self._early.pop(order["rank"], None)
                 self._send({"rank": order["rank"], "error": str(error)})
                 self._send({"rank": order["rank"], "end": True})
 
@@ -192,13 +196,19 @@ class NodeServer:
         else:
             connection = self._fork(order, writer)
         os.close(writer)
-        self._ranks[rank] = connection
+        with self._joining:
+            self._ranks[rank] = connection
+            connection.sendall(b"".join(self._early.pop(rank)))
         self._pass_on_errors(rank, reader)
         threading.Thread(target=self._pass_on, args=(rank, connection), daemon=True).start()
 
     def _do_line(self, order: Message) -> None:
-        with suppress(OSError, KeyError):  # it has ended; the end of its channel is reported
-            self._ranks[order["rank"]].sendall(order["text"].encode() + b"\n")
+        rank, data = order["rank"], order["text"].encode() + b"\n"
+        with self._joining, suppress(OSError, KeyError):  # ended; its end is reported
+            if rank in self._early:  # not started yet
+                self._early[rank].append(data)
+            else:
+                self._ranks[rank].sendall(data)
 
     def _do_close(self, order: Message) -> None:
         with suppress(OSError, KeyError):  # it was faster

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.remote.deployer import FOLDERS
 from netbench.records import Run, read_run
 from netbench.testbed.cluster.certificate import FOLDER
@@ -318,15 +319,17 @@ def unlike_interfaces(lab: Cluster) -> Iterator[str]:
 def a_machine_twice(lab: Cluster) -> Iterator[str]:
     """Under another name and address."""
     lab.machines.run(0, "ip", "addr", "add", SECOND, "dev", INTERFACE)
+    lab.machines.start_sshd_at(0, SECOND[:-3])
     text = lab.inventories["two"].read_text()
     first, second = (host.address for host in lab.machines.hosts[:2])
     twice = SCRATCH / "twice.yaml"
-    twice.write_text(text.replace(f"{second}}}", f"{SECOND.partition('/')[0]}}}"))
+    twice.write_text(text.replace(f"{second}}}", f"{SECOND[:-3]}}}"))
     known = lab.machines.known_hosts
     known.write_text(known.read_text().replace(f"{first} ", f"{first},{SECOND[:-3]} "))
     controller = lab.run(inventory=twice)
     yield from expect(controller.end(), 1, "status")
     yield from said(controller, "host1: is the same machine as node 0")
+    lab.kill(0, f"ListenAddress={SECOND[:-3]}")
     lab.machines.run(0, "ip", "addr", "del", SECOND, "dev", INTERFACE)
     yield from lab.changed()
 
@@ -390,11 +393,12 @@ def rebooted(lab: Cluster) -> Iterator[str]:
 
 
 def one_host(lab: Cluster) -> Iterator[str]:
-    """A world of one has no network, and trains."""
+    """A world of one has no network: it runs, and says that no link was measured."""
     text = (SCRATCH / "two.yaml").read_text()
     (SCRATCH / "one.yaml").write_text(ONE.format(text.partition("devices:")[2]))
     controller = lab.run("--iterations", "1", scenario="one")
-    yield from lab.ends(controller, 0)
+    yield from lab.ends(controller, EXIT_NOT_TRUSTWORTHY)
+    yield from said(controller, "nothing is left on 1 of 1 host", "no link was measured")
 
 
 def hosts_are_examined(lab: Cluster) -> Iterator[str]:

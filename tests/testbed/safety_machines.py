@@ -6,6 +6,7 @@ can be broken like a machine. Its first process does not reap, as that of many a
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -29,7 +30,7 @@ from netbench.testbed.namespaces import (
     namespace_path,
     node_addresses,
 )
-from netbench.testbed.ssh.local_sshd import SshServers
+from netbench.testbed.ssh.local_sshd import SshServers, listens
 
 NUM_NODES = 8
 NAMES = tuple(f"host{node}" for node in range(NUM_NODES))
@@ -307,6 +308,12 @@ class Machines(SshServers):
         """After `stop_sshd`."""
         self.start(node, *self._sshd(self._nodes[node]))
         self._await_all()
+
+    def start_sshd_at(self, node: int, address: str) -> None:
+        """Let the machine take SSH at another of its addresses, beside its own."""
+        other = dataclasses.replace(self._nodes[node], address=address)
+        self.start(node, *self._sshd(other))
+        await_that(lambda: listens(other), "sshd listens")
 
     def lose(self, node: int) -> None:
         """Its processes, its memory and its network end, as when the power fails."""
