@@ -126,14 +126,19 @@ def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_host_of_an_inventory_is_measured_over_ssh(
     tmp_path: Path, capsys: CaptureFixture
 ) -> None:
-    """The profile and the output name it; nothing of the measurement is left there."""
+    """The profile and the output name it; nothing of the measurement is left there.
+
+    A busy machine gets more time.
+    """
     path = tmp_path / "mine.yaml"
-    sizes = ["--hidden", "64", "--sequence", "16", "--micro-batch", "1", "--time", "10"]
+    sizes = ["--hidden", "64", "--sequence", "16", "--micro-batch", "1"]
     with machines(tmp_path, "gpu-1", "gpu-2") as inventory:
         text = inventory.read_text().replace("agent:", f"python: {sys.executable}, agent:")
         inventory.write_text(text)
         words = ["calibrate", "--inventory", str(inventory), "--host", "gpu-1", *sizes]
-        assert run([*words, "--output", str(path)]) in (0, EXIT_NOT_TRUSTWORTHY)
+        words += ["--output", str(path)]
+        statuses = (run([*words, "--time", budget_s]) for budget_s in ("10", "300"))
+        assert next(status for status in statuses if status != 1) in (0, EXIT_NOT_TRUSTWORTHY)
     profile = read_device_profile("mine", path)
     assert profile.flops["fp32"] > 0
     assert profile.source.startswith("gpu-1: ")

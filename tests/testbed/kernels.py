@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -128,9 +129,12 @@ class Switch(threading.Thread):
 
 
 class Kernels:
-    """Machines 0 to `count` - 1, and one more, which runs a command: the controller."""
+    """Machines 0 to `count` - 1, and one more, which runs a command: the controller.
 
-    def __init__(self, folder: Path, count: int) -> None:
+    files: name -> text, that each has beside its keys.
+    """
+
+    def __init__(self, folder: Path, count: int, files: Mapping[str, str]) -> None:
         ensure_kernel()
         self.folder, self.count = folder, count
         self.keys = folder / "keys"
@@ -140,6 +144,8 @@ class Kernels:
         host_key = " ".join((self.keys / "host_key.pub").read_text().split()[:2])
         known = [f"{address(number)} {host_key}\n" for number in range(count)]
         (self.keys / "known_hosts").write_text("".join(known))
+        for name, text in files.items():
+            (self.keys / name).write_text(text)
         self._switch = Switch()
         self._guests: dict[int, subprocess.Popen[bytes]] = {}
         for number in range(count):

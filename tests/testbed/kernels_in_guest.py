@@ -22,16 +22,15 @@ from tests.testbed.kernel_machine import INTERFACE, OWN, address
 
 SCENARIO = """\
 name: kernels
-regions: [A, B]
-nodes:
-  - {{region: A, count: {first}, device: Box}}
-  - {{region: B, count: 1, device: Box}}
-network:
-  inside: {{one_way_delay: 5ms, bandwidth: 4Mbit}}
-  links: [{{between: [A, B], one_way_delay: 10ms, bandwidth: 2Mbit}}]
+regions: [A]
+nodes: [{{region: A, count: {count}, device: Box}}]
+network: {{inside: {{one_way_delay: 5ms, bandwidth: 4Mbit}}}}
 devices: {{Box: {{flops: 10TFLOPS, memory: 16GB, source: made up}}}}
 workload: {{layers: 8, hidden: 512, heads: 8, sequence: 1024, batch: 16}}
 """
+
+SCRIPT_NAME = "script.py"
+"""Name of the script among the files of every machine."""
 
 SCRIPT = """\
 import json, os, subprocess, time
@@ -70,9 +69,8 @@ REACH_S = 120.0
 
 
 def write_files(count: int) -> Path:
-    """Write scenario, script and inventory; return the inventory."""
-    (OWN / "kernels.yaml").write_text(SCENARIO.format(first=count - 1))
-    (OWN / "script.py").write_text(SCRIPT)
+    """Write scenario and inventory; return the inventory."""
+    (OWN / "kernels.yaml").write_text(SCENARIO.format(count=count))
     python = Path(sys.executable).resolve()
     lines = [
         f"ssh: {{user: root, key: {OWN}/client_key, agent: false, python: {python},",
@@ -104,7 +102,7 @@ def tell(**event: object) -> None:
 def main(count: int, faults: list[str]) -> None:
     inventory = write_files(count)
     before = look(inventory)
-    command = f"{Path(sys.executable).resolve()} -S {OWN}/script.py"
+    command = f"{Path(sys.executable).resolve()} -S {OWN}/{SCRIPT_NAME}"
     for fault in faults:
         words = ["run", f"{OWN}/kernels.yaml", "--inventory", str(inventory), "--command", command]
         words += ["--iterations", str(ITERATIONS), "--results", f"{OWN}/results"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.testbed.kernels import Kernels
+from tests.testbed.kernels_in_guest import SCRIPT, SCRIPT_NAME
 
 pytestmark = [pytest.mark.guest, pytest.mark.ssh]
 
@@ -51,7 +52,7 @@ def test_a_machine_that_loses_power_or_reboots_ends_the_run(tmp_path: Path) -> N
     ended: dict[str, tuple[int, float]] = {}
     printed: dict[str, list[str]] = {POWER: [], REBOOT: []}
     looks: dict[str, dict[str, Any]] = {}
-    with Kernels(tmp_path, NUM_MACHINES) as kernels:
+    with Kernels(tmp_path, NUM_MACHINES, {SCRIPT_NAME: SCRIPT}) as kernels:
         output = kernels.run([sys.executable, "-m", module, str(NUM_MACHINES), POWER, REBOOT])
         for event in events(output, kernels):
             fault = event["fault"]
@@ -63,6 +64,7 @@ def test_a_machine_that_loses_power_or_reboots_ends_the_run(tmp_path: Path) -> N
                     if fault == REBOOT:
                         kernels.boot(FAILS)
             elif "status" in event:
+                assert fault in injected_s, printed[fault]
                 ended[fault] = event["status"], time.monotonic() - injected_s[fault]
                 if fault == POWER:
                     kernels.boot(FAILS)
