@@ -10,9 +10,25 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from tests.sshd_here import Sshd, write_script
 
 SCENARIO = "example-two-labs"
 """Four nodes."""
+
+ONE = """\
+name: one
+regions: [Campus]
+nodes: [{region: Campus, device: Box}]
+network: {inside: {one_way_delay: 1ms, bandwidth: 25Mbit}}
+devices: {Box: {flops: 10TFLOPS, memory: 16GB, source: made up}}
+workload: {layers: 8, hidden: 512, heads: 8, sequence: 1024, batch: 16}
+"""
+
+REFUSES = """\
+#!/bin/sh
+echo "sudo: a password is required" >&2
+exit 1
+"""
 
 FOUR = "hosts: [{address: a}, {address: b}, {address: c}, {address: d}]\n"
 
@@ -132,6 +148,25 @@ def test_hosts_that_no_name_server_knows_are_all_named(
     assert [f"{name}.invalid" in error for name in "abcd"] == [True] * 4
 
 
+@pytest.mark.ssh
+def test_a_host_without_root_is_named_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its sudo wants a password."""
+    (tmp_path / "one.yaml").write_text(ONE)
+    path = tmp_path / "hosts.yaml"
+    with Sshd(tmp_path / "sshd") as server:
+        write_script(server.folder / "bin" / "sudo", REFUSES)
+        host = server.host(user=server.worker)
+        login = f"{{name: gpu-1, address: {host.address}, port: {host.port}, user: {host.user}}}"
+        key = f"key: {host.keys[0]}, known_hosts: {server.known_hosts}, agent: false"
+        path.write_text(f"ssh: {{{key}}}\nhosts: [{login}]\n")
+        scenario = str(tmp_path / "one.yaml")
+        error = _ends_with(path, "nothing was changed:", tmp_path, capsys, scenario)
+    assert f"gpu-1: {host.user} cannot become root: sudo: a password is required" in error
+    assert "NOPASSWD: ALL" in error
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -150,10 +185,16 @@ def test_options_that_exclude_each_other(
     assert message in capsys.readouterr().err
 
 
-def _ends_with(path: Path, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def _ends_with(
+    path: Path,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    scenario: str = SCENARIO,
+) -> str:
     """Run with an inventory; return the error, which has a message and is the only one."""
     results = tmp_path / "results"
-    code = run(["run", SCENARIO, "--inventory", str(path), "--results", str(results)])
+    code = run(["run", scenario, "--inventory", str(path), "--results", str(results)])
     printed = capsys.readouterr()
     words = " ".join((printed.out + printed.err).split())
     assert code in (1, 2)
