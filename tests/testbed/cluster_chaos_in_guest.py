@@ -196,6 +196,7 @@ def conclude(play: Play) -> dict[str, Any]:
     """Continue the run to its end, without a fault."""
     controller = play.go_on()
     status = controller.end()
+    time.sleep(HOST_SECONDS)
     result = found(play, controller)
     if status not in FINISHED or len(play.kept) != ITERATIONS + 1:
         result["error"] = f"not resumed to its end: {controller.output}"

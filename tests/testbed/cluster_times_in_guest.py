@@ -71,7 +71,7 @@ COLLECTIVE = [
     "--rate",
     "100Mbit",
 ]
-"""What is run for the system `collective`."""
+"""Words of the command for the system `collective`."""
 
 RESOLVE = "import socket; print(socket.gethostbyname(socket.gethostname()))"
 

@@ -60,7 +60,7 @@ print(json.dumps({{
     "settings": settings,
 }}))
 """
-"""What a run may leave on a machine."""
+"""Program for any Python: print everything that a run may leave on a machine."""
 
 ITERATIONS = 1000
 

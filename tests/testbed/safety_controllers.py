@@ -61,7 +61,7 @@ class Controller:
             raise TimeoutError(f"`{words}` was not printed, but: {self.output}")
 
     def await_lines(self, count: int) -> None:
-        """Until it has printed so many lines, or has ended.
+        """Wait until it has printed `count` lines, or has ended.
 
         No virtual time passes after the last.
         """
