@@ -41,9 +41,11 @@ for index in range(int(os.environ["NETBENCH_ITERATIONS"])):
 """
 
 LOOK = f"""\
-import glob, json, subprocess
+import glob, json, os, subprocess
 processes = []
 for path in glob.glob("/proc/[0-9]*"):
+    if int(path[6:]) in (os.getpid(), os.getppid()):
+        continue
     try:
         words = open(path + "/cmdline").read().replace("\\0", " ")
         mark = "{RUN_VARIABLE}=" in open(path + "/environ", errors="replace").read()

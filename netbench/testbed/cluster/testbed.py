@@ -288,7 +288,16 @@ class ClusterTestbed:
         return self._all(at_once(asks, STEP_S), f"`{operation}`")
 
     def _all(self, results: Mapping[int, T | Exception], what: str) -> dict[int, T]:
-        return all_or_error(results, what)
+        """Return the results of all hosts. Raises NetworkError with the names of those that failed,
+        and why they were given up if they were."""
+        found: dict[int, T | Exception] = {}
+        for node, result in results.items():
+            if isinstance(result, Exception):
+                name, server = self._names[node], self._servers.get(node)
+                why = (server.lost if server else "") or str(result) or type(result).__name__
+                result = TestbedError(f"{name}: {why.removeprefix(f'{name}: ')}")
+            found[node] = result
+        return all_or_error(found, what)
 
 
 def check_versions(versions: Mapping[str, Mapping[str, Any]], *, needs_torch: bool) -> None:
