@@ -1,11 +1,12 @@
 """`make chaos`: kill netbench at random moments and count what is left.
 
     python -m benchmarks.chaos [--runs N] [--networks N] [--boots N] [--crashes N] [--timers N]
-                               [--clusters N] [--seed N] [--report FILE]
+                               [--clusters N] [--seed N] [--report FILE] [--add]
 
 The default counts make the whole campaign. A family with count 0 keeps its row of the report, so
-the campaign can be run in parts. Everything is drawn from the seed except the moment at which a
-process reaches a point of its work. Exit code 1: something was left.
+the campaign can be run in parts; with --add and another seed, a row too. Everything is drawn from
+the seed except the moment at which a process reaches a point of its work. Exit code 1: something
+was left.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guest import run_in_guest
+from netbench.machine import machine_name
 from netbench.records import find_run, read_run
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.lifetime import Scratch
 from netbench.testbed.machine.capabilities import Capabilities, probe_machine
-from netbench.testbed.runs.controller import machine_name
 
 REPORT = Path(__file__).parents[1] / "results" / "faults.md"
 NETBENCH = (sys.executable, "-m", "netbench")
@@ -63,7 +64,7 @@ workload: {{layers: 8, hidden: 512, heads: 8, sequence: 1024, batch: 16}}
 """
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """Counts of a family. shaped: hosts whose network was not as before after the lease; for tries
     on one machine, the tries after which the machine's own network had changed."""
@@ -77,6 +78,10 @@ class Row:
     @property
     def left(self) -> int:
         return self.processes + self.folders + self.iterations + self.shaped
+
+    def __add__(self, other: Row) -> Row:
+        names = [field.name for field in fields(Row)]
+        return Row(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,14 +396,35 @@ def kill_timers(count: int, rng: random.Random) -> Row:
 
 
 def kill_clusters(count: int, rng: random.Random) -> Row:
-    """Let something fail at a random moment of a run on two hosts, and continue it."""
-    faults: list[dict[str, Any]] = []
-    while len(faults) < count:
-        fault = {"kind": rng.choice(HOST_FAULTS), "after_s": round(rng.uniform(0.0, 40.0), 3)}
-        is_last = len(faults) % FAULTS_PER_GUEST == FAULTS_PER_GUEST - 1
-        faults.append({"kind": "none"} if is_last else {**fault, "node": rng.choice([0, 1])})
-    return played("cluster run", faults, "tests.testbed.cluster_chaos_in_guest")
+    """Let something fail at a random moment of a run on two hosts, and continue it.
 
+    A third of the faults come as soon as the controller has printed a line, when it prepares the
+    hosts or clears them; the others at a random time. Only faults that strike something count.
+    """
+    row = Row()
+    while row.tries < count:
+        faults = [_host_fault(rng) for _ in range(min(FAULTS_PER_GUEST - 1, count - row.tries))]
+        row += played("cluster run", [*faults, {"kind": "none"}], CLUSTER)
+    return row
+
+
+def _host_fault(rng: random.Random) -> dict[str, Any]:
+    lines, after_s = rng.choice([(rng.randint(1, CLUSTER_LINES), 0.0), *2 * [(0, CLUSTER_S)]])
+    return {
+        "kind": rng.choice(HOST_FAULTS),
+        "lines": lines,
+        "after_s": round(rng.uniform(0.0, after_s), 3),
+        "node": rng.choice([0, 1]),
+    }
+
+
+CLUSTER = "tests.testbed.cluster_chaos_in_guest"
+
+CLUSTER_S = 32.0
+"""Virtual time in which a run on two hosts ends, seconds."""
+
+CLUSTER_LINES = 24
+"""Lines that it prints, at most."""
 
 HOST_FAULTS = (
     "controller interrupted", "controller terminated", "controller killed", "rank killed",
@@ -417,7 +443,7 @@ def played(family: str, faults: Sequence[dict[str, Any]], module: str = FLEET) -
         notes = []
         for line in play(faults[first : first + FAULTS_PER_GUEST], module):
             found = line["found"]
-            row.tries += 1
+            row.tries += line["fault"]["kind"] != "none" and not found.get("missed")
             row.processes += len(found.get("processes", ()))
             row.folders += len(found.get("files", ()))
             row.iterations += len(found.get("lost", ()))
@@ -479,22 +505,34 @@ FOOT = """
 - `run --inventory` is on two hosts in a guest. At a random moment its controller gets SIGINT,
   SIGTERM or SIGKILL; a rank is killed or stopped; an sshd is killed, or the processes of one
   connection; a host freezes for 25 s, loses its cable for 25 s, its disk space or its power. The
-  hosts are inspected a minute later. Each try continues the run of the one before; the last of 20
-  has no fault and must end with all iterations on disk.
+  hosts are inspected a minute later. Each try continues the run of the one before. Of 20 tries,
+  the last has no fault and must end with all iterations on disk. It does not count, and neither do
+  faults that strike nothing, e.g. because the run has ended; these runs must have ended well.
 """
 
 
-def write_report(path: Path, rows: dict[str, Row], options: Sequence[str]) -> None:
-    """Write the table. Families without a new row keep their old one."""
+def write_report(
+    path: Path, rows: dict[str, Row], options: Sequence[str], *, is_added: bool = False
+) -> None:
+    """Write the table. Families without a new row keep their old one.
+
+    is_added: new rows are added to the old ones.
+    """
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     lines = []
     for family, (title, _, _) in FAMILIES.items():
-        if family in rows:
-            counts = [str(getattr(rows[family], field.name)) for field in fields(Row)]
-            about = [date.today().isoformat(), f"`{shlex.join(options)}`", machine_name()]
-            lines.append(f"| {' | '.join([title, *counts, *about])} |")
-        else:
-            lines += [line for line in old if line.startswith(f"| {title} |")]
+        before = [line for line in old if line.startswith(f"| {title} |")]
+        if family not in rows:
+            lines += before
+            continue
+        row, said = rows[family], f"`{shlex.join(options)}`"
+        if is_added and before:
+            cells = [cell.strip() for cell in before[0].strip("|").split("|")]
+            row += Row(*map(int, cells[1 : len(fields(Row)) + 1]))
+            said = f"{cells[COLUMNS.index('options')]}, {said}"
+        counts = [str(getattr(row, field.name)) for field in fields(Row)]
+        about = [date.today().isoformat(), said, machine_name()]
+        lines.append(f"| {' | '.join([title, *counts, *about])} |")
     table = [f"| {' | '.join(COLUMNS)} |", f"|---|{'--:|' * len(fields(Row))}---|---|---|", *lines]
     text = HEAD + "\n".join(table) + "\n" + FOOT.format(grace=GRACE_S)
     path.write_text(text, encoding="utf-8")
@@ -509,6 +547,7 @@ def main() -> int:
         parser.add_argument(f"--{family}", type=int, metavar="N", default=count, help=title)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--report", type=Path, default=REPORT)
+    parser.add_argument("--add", action="store_true", help="add to the rows of the report")
     arguments = parser.parse_args()
     ensure_kernel()
     adopt_orphans()
@@ -518,7 +557,7 @@ def main() -> int:
         if count:
             rows[family] = kill(count, random.Random(f"{arguments.seed} {family}"))
             options = [f"--{family}", str(count), "--seed", str(arguments.seed)]
-            write_report(arguments.report, {family: rows[family]}, options)
+            write_report(arguments.report, {family: rows[family]}, options, is_added=arguments.add)
     return 1 if any(row.left for row in rows.values()) else 0
 
 

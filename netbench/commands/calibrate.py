@@ -1,10 +1,12 @@
-"""`netbench calibrate`: measure a device of this machine and write its profile."""
+"""`netbench calibrate`: measure a device, of this machine or of hosts, and write its profile."""
 
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netbench import __version__
-from netbench.commands.options import NUMBERS, QuantityType, split_names
+from netbench.commands.options import FILE, NUMBERS, QuantityType, split_names
 from netbench.commands.output import check_writable, wide_console, write_file
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, TestbedError, UsageError
 from netbench.limits import MAX_HIDDEN
@@ -25,7 +27,6 @@ from netbench.report.numbers import percent_text
 from netbench.scenario.devices import read_device_profile
 from netbench.scenario.model import DeviceProfile, Link, Network, Workload
 from netbench.testbed.runs.calibration import DeviceProcess, open_bench
-from netbench.testbed.runs.controller import machine_name
 from netbench.units import counted
 from netbench.workload.calibration import (
     PASSES,
@@ -139,11 +140,18 @@ def parse_seconds(text: str) -> float:
 )
 @click.option("--quick", is_flag=True, help=f"Measure for {QUICK_S:g} s only, less precisely.")
 @click.option(
+    "--inventory",
+    type=FILE,
+    metavar="FILE",
+    help="Measure the hosts of this inventory (YAML), one after the other, over SSH.",
+)
+@click.option("--host", metavar="NAME,...", help="Hosts of --inventory to measure.  [default: all]")
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default="device.yaml",
-    help="File to write the profile to.",
+    help="File to write the profile to. Of several hosts, each name is added: device-gpu-1.yaml.",
 )
 def command(
     device: str,
@@ -154,14 +162,19 @@ def command(
     threads: int,
     budget_s: float | None,
     quick: bool,
+    inventory: Path | None,
+    host: str | None,
     output: Path,
 ) -> int:
-    """Measure a device of this machine and write its profile, for `devices` of a scenario.
+    """Measure a device and write its profile, for `devices` of a scenario.
+
+    The device is of this machine, or of every host of an inventory.
 
     Exit code 3: the profile was written, but some times were unstable; stop other programs and
     measure again.
     """
-    check_writable(output)
+    benches = _benches(device, threads, inventory, split_names(host), output)
+    check_writable(*benches)
     usual = DEFAULTS[device]
     few = QUICK_VALUES if quick else None
     sizes = (
@@ -174,23 +187,63 @@ def command(
     points = grid(*sizes, dtypes or usual.dtypes)
     total_s = budget_s or (QUICK_S if quick else BUDGET_S)
     console = wide_console()
-    with open_bench(device, threads) as bench:
-        where = bench.name or f"{machine_name()}, {counted(threads, 'core')} used"
-        heading = Text.assemble((where, "bold"), f", torch {bench.versions['torch']}")
-        console.print(heading, soft_wrap=True)
-        measured = tuple(_measure(console, bench, points, total_s))
-        if not measured:
-            raise TestbedError("nothing was measured; give a longer --time or smaller sizes")
-        optimizer = _updates(bench, points[0].dtype, usual.parameters, total_s * OPTIMIZER_FRACTION)
-        calibration = _calibrate(bench, where, measured, optimizer)
-        write_file(output, profile_yaml(calibration))
-        profile = read_device_profile(output.stem, output)
-        checked = _check(bench, profile, measured, total_s * CHECK_FRACTION)
-    calibration = dataclasses.replace(
-        calibration, provenance=(*calibration.provenance, checked.text)
-    )
-    write_file(output, profile_yaml(calibration))
-    return _report(console, calibration, optimizer, checked, output)
+
+    def measure(path: Path, named: Bench) -> int:
+        with named.open() as bench:
+            machine = f"{bench.machine}, {counted(threads, 'core')} used"
+            where = ": ".join(filter(None, [named.host, bench.name or machine]))
+            heading = Text.assemble((where, "bold"), f", torch {bench.versions['torch']}")
+            console.print(heading, soft_wrap=True)
+            measured = tuple(_measure(console, bench, points, total_s))
+            if not measured:
+                raise TestbedError("nothing was measured; give a longer --time or smaller sizes")
+            dtype, optimizer_s = points[0].dtype, total_s * OPTIMIZER_FRACTION
+            optimizer = _updates(bench, dtype, usual.parameters, optimizer_s)
+            calibration = _calibrate(bench, where, measured, optimizer)
+            write_file(path, profile_yaml(calibration))
+            profile = read_device_profile(path.stem, path)
+            checked = _check(bench, profile, measured, total_s * CHECK_FRACTION)
+        calibration = dataclasses.replace(
+            calibration, provenance=(*calibration.provenance, checked.text)
+        )
+        write_file(path, profile_yaml(calibration))
+        return _report(console, calibration, optimizer, checked, path)
+
+    return max([measure(path, bench) for path, bench in benches.items()])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """A device to measure. host: "" = this machine."""
+
+    open: Callable[[], AbstractContextManager[DeviceProcess]]
+    host: str = ""
+
+
+def _benches(
+    device: str, threads: int, inventory: Path | None, names: Sequence[str], output: Path
+) -> dict[Path, Bench]:
+    """Return what to measure, by the file of its profile. Raises UsageError for unknown hosts."""
+    if inventory is None:
+        if names:
+            raise UsageError("--host names hosts of an inventory; add --inventory")
+        return {output: Bench(open=lambda: open_bench(device, threads))}
+    # paramiko takes a quarter of a second, which this machine's devices do without.
+    from netbench.testbed.cluster.bench import open_host_bench
+    from netbench.testbed.ssh.inventory import load_inventory
+
+    loaded = load_inventory(inventory)
+    hosts = {host.name: host for host in loaded.hosts}
+    if unknown := [name for name in names if name not in hosts]:
+        raise UsageError(
+            f"{inventory}: has no host {', '.join(unknown)}; it has {', '.join(hosts)}"
+        )
+    chosen = names or tuple(hosts)
+    paths = [output.with_stem(f"{output.stem}-{name}") for name in chosen]
+    return {
+        path: Bench(host=name, open=partial(open_host_bench, loaded, hosts[name], device, threads))
+        for name, path in zip(chosen, paths if len(chosen) > 1 else [output], strict=True)
+    }
 
 
 def _measure(

@@ -11,13 +11,14 @@ from rich.console import Console
 from netbench import units
 from netbench.commands.options import DELAY, RATE, QuantityType
 from netbench.commands.output import check_results, plain_console, print_verdict, results_option
-from netbench.commands.run.execution import prepare, start_run
+from netbench.commands.run.execution import prepare, prepare_cluster, start_run
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import (
     record_simulated,
     simulator_environment,
     warn_of_impairments,
 )
+from netbench.commands.run.target import LOCAL, Target, inventory_options
 from netbench.errors import PlanError, UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.benchmark import (
@@ -88,7 +89,8 @@ SIZES = QuantityType("SIZE,...", parse_sizes)
     type=click.Choice(BACKENDS),
     help="Communication library; nccl needs --testbed sim.",
 )
-@click.option("--testbed", default="local", help=f"Where to run: {' | '.join(REQUESTS)}.")
+@click.option("--testbed", default=LOCAL, help=f"Where to run: {' | '.join(REQUESTS)}.")
+@inventory_options
 @click.option(
     "--iterations",
     default=5,
@@ -119,6 +121,8 @@ def command(
     scenario: str | None,
     backend: str,
     testbed: str,
+    inventory: Path | None,
+    replace: bool,
     iterations: int,
     warmup: int,
     sharing: str | None,
@@ -135,6 +139,7 @@ def command(
     Exit code 3: the run finished, but the network or the machine was outside tolerance.
     """
     check_request(testbed)
+    target = Target(testbed=testbed, inventory=inventory, replace=replace)
     if backend == "nccl" and testbed != SIMULATOR:
         raise UsageError(
             f"nccl needs GPUs, which --testbed {testbed} does not have; "
@@ -160,7 +165,7 @@ def command(
     check_results(results)
     console = plain_console()
     console.print(_describe(plans[0]), soft_wrap=True)
-    run = read_run((_simulate if testbed == SIMULATOR else _run)(console, plans, testbed, results))
+    run = read_run((_simulate if testbed == SIMULATOR else _run)(console, plans, target, results))
     console.print(rich_table(collective_grid(run)))
     console.print(
         "median, min, max: of n iterations without warm-ups, from the common start to the last "
@@ -217,11 +222,15 @@ def _describe(plan: CollectivePlan) -> str:
     )
 
 
-def _run(console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path) -> Path:
-    """Run the plans on this machine, with the real gloo."""
-    for plan in plans:
-        check_fits(plan)
-    here = prepare(console, testbed, plans[0].num_nodes)
+def _run(console: Console, plans: Sequence[CollectivePlan], target: Target, results: Path) -> Path:
+    """Run the plans on this machine or on hosts, with the real gloo."""
+    if target.inventory is not None:
+        name, network = plans[0].scenario, plans[0].network
+        here = prepare_cluster(console, name, network, target.inventory, target.replace)
+    else:
+        for plan in plans:
+            check_fits(plan)
+        here = prepare(console, target.testbed, plans[0].num_nodes)
     with observe(console, plans, 0) as observer:
         return run_plans(
             plans,
@@ -244,7 +253,7 @@ def check_fits(plan: CollectivePlan) -> None:
 
 
 def _simulate(
-    console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path
+    console: Console, plans: Sequence[CollectivePlan], target: Target, results: Path
 ) -> Path:
     """Simulate one iteration of each plan."""
     from netbench.simulator import simulate_collective  # numba: only when asked for

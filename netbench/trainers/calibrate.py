@@ -3,7 +3,8 @@
 The protocol is JSON lines, as for a rank (`protocol`). Orders, each answered once:
 
     {"op": "open", "device": "cpu" or "cuda", "threads": n}
-        {"event": "opened", "name": .., "memory_bytes": .., "versions": {..}}
+        {"event": "opened", "name": .., "memory_bytes": .., "versions": {..}, "machine": ..,
+         "pid": ..}
     {"op": "layer", "hidden": h, "heads": a, "sequence": s, "micro_batch": b, "dtype": d,
      "budget_s": t}
         {"event": "layer", "times": {"forward": T, "backward": T, "recomputing_backward": T},
@@ -23,6 +24,7 @@ order but the first may be answered {"event": "skipped", "reason": ..}. An error
 import contextlib
 import ctypes
 import math
+import os
 import platform
 import statistics
 import time
@@ -35,6 +37,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from netbench.errors import NetbenchError, TestbedError
+from netbench.machine import machine_name
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_from_json
 from netbench.trainers.layers.gpt import DTYPES, GPTBlock
@@ -63,7 +66,7 @@ def run_calibration(channel: MessageChannel) -> int:
     """Serve orders until told to stop or the channel closes. Return the exit status."""
     try:
         bench = _open(channel.receive())
-        channel.send(event="opened", **bench.about())
+        channel.send(event="opened", machine=machine_name(), pid=os.getpid(), **bench.about())
         while (order := channel.receive())["op"] != "stop":
             channel.send(**bench.serve(order))
     except ChannelClosed:

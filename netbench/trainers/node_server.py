@@ -3,7 +3,8 @@
 It is `python -m netbench.trainers --node-server FOLDER INTERFACE`, over one SSH channel, and
 imports only the standard library. JSON objects, one per line. Controller to server:
 
-    {"op": "start", "rank": r, "script": b, "modules": [m, ..], "environment": {..}}
+    {"op": "start", "rank": r, "script": b, "modules": [m, ..], "environment": {..}, "option": o}
+                                                          o: of `netbench.trainers`, for a script
     {"op": "line", "rank": r, "text": one line for the rank}
     {"op": "close", "rank": r}                            the rank reads the end of its channel
     {"op": "clock" | "sample" | "use" | "end", "id": n}
@@ -108,6 +109,8 @@ class NodeServer:
         self._starts: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._forks: subprocess.Popen[bytes] | None = None
         self._ranks: dict[int, socket.socket] = {}
+        self._early: dict[int, list[bytes]] = {}
+        self._joining = threading.Lock()
         self._beat_s = time.monotonic()
         self._is_over = False
         self._use = HostUse(_descendants)
@@ -179,6 +182,7 @@ class NodeServer:
         return self.end()
 
     def _do_start(self, order: Message) -> None:
+        self._early[order["rank"]] = []
         self._starts.put(order)
 
     def _start_all(self) -> None:
@@ -188,6 +192,7 @@ class NodeServer:
             try:
                 self._start(order)
             except OSError as error:
+                self._early.pop(order["rank"], None)
                 self._send({"rank": order["rank"], "error": str(error)})
                 self._send({"rank": order["rank"], "end": True})
 
@@ -199,24 +204,30 @@ class NodeServer:
         else:
             connection = self._fork(order, writer)
         os.close(writer)
-        self._ranks[rank] = connection
+        with self._joining:
+            self._ranks[rank] = connection
+            connection.sendall(b"".join(self._early.pop(rank)))
         self._pass_on_errors(rank, reader)
         threading.Thread(target=self._pass_on, args=(rank, connection), daemon=True).start()
 
     def _do_line(self, order: Message) -> None:
-        with suppress(OSError, KeyError):  # it has ended; the end of its channel is reported
-            self._ranks[order["rank"]].sendall(order["text"].encode() + b"\n")
+        rank, data = order["rank"], order["text"].encode() + b"\n"
+        with self._joining, suppress(OSError, KeyError):  # ended; its end is reported
+            if rank in self._early:  # not started yet
+                self._early[rank].append(data)
+            else:
+                self._ranks[rank].sendall(data)
 
     def _do_close(self, order: Message) -> None:
         with suppress(OSError, KeyError):  # it was faster
             self._ranks.pop(order["rank"]).shutdown(socket.SHUT_RDWR)
 
     def _start_script(self, order: Message, errors: int) -> socket.socket:
-        """Start the process that starts the script of a rank (`systems.script`)."""
+        """Start the process that starts the script of a rank (`systems.script`), or measures."""
         here, there = socket.socketpair()
         with there:
             subprocess.Popen(
-                [*WITH_PARENT, sys.executable, "-m", "netbench.trainers", "--command"],
+                [*WITH_PARENT, sys.executable, "-m", "netbench.trainers", order["option"]],
                 stdin=there.fileno(),
                 stdout=there.fileno(),
                 stderr=errors,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 
 from netbench.cli import run
 from netbench.commands import calibrate
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
 from netbench.plan.serial import plan_from_json
 from netbench.scenario.devices import read_device_profile
+from netbench.testbed.cluster.certificate import FOLDER
 from netbench.workload.calibration import PASSES, Point
 from netbench.workload.costs import layer_forward_flops
+from tests.commands.machines import machines
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -25,6 +29,7 @@ class Device:
     """Device with a constant rate and a constant time per layer."""
 
     name = ""
+    machine = "a machine"
     memory_bytes = 8 << 30
     versions: dict[str, str] = {"torch": "2.x"}  # noqa: RUF012
 
@@ -117,6 +122,45 @@ def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert list(read_device_profile("mine", path).flops) == ["bf16", "fp32", "default"]
 
 
+@pytest.mark.ssh
+def test_a_host_of_an_inventory_is_measured_over_ssh(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The profile and the output name it; nothing of the measurement is left there.
+
+    A busy machine gets more time.
+    """
+    path = tmp_path / "mine.yaml"
+    sizes = ["--hidden", "64", "--sequence", "16", "--micro-batch", "1"]
+    with machines(tmp_path, "gpu-1", "gpu-2") as inventory:
+        text = inventory.read_text().replace("agent:", f"python: {sys.executable}, agent:")
+        inventory.write_text(text)
+        words = ["calibrate", "--inventory", str(inventory), "--host", "gpu-1", *sizes]
+        words += ["--output", str(path)]
+        statuses = (run([*words, "--time", budget_s]) for budget_s in ("10", "300"))
+        assert next(status for status in statuses if status != 1) in (0, EXIT_NOT_TRUSTWORTHY)
+    profile = read_device_profile("mine", path)
+    assert profile.flops["fp32"] > 0
+    assert profile.source.startswith("gpu-1: ")
+    assert "1 core used" in profile.source
+    assert "gpu-1: " in capsys.readouterr().out
+    assert not list(Path("/tmp").glob(f"{FOLDER.removeprefix('/tmp/')}*"))
+
+
+def test_several_hosts_get_a_profile_each(tmp_path: Path) -> None:
+    """In the order asked for; a host is named in the file's name."""
+    inventory = tmp_path / "hosts.yaml"
+    inventory.write_text("hosts: [{address: a}, {address: b}, {address: c}]\n")
+    output = tmp_path / "device.yaml"
+    found = calibrate._benches("cpu", 1, inventory, (), output)
+    assert [path.name for path in found] == ["device-a.yaml", "device-b.yaml", "device-c.yaml"]
+    found = calibrate._benches("cpu", 1, inventory, ("c", "a"), output)
+    assert [bench.host for bench in found.values()] == ["c", "a"]
+    assert [*calibrate._benches("cpu", 1, inventory, ("b",), output)] == [output]
+    with pytest.raises(UsageError, match=r"hosts.yaml: has no host d, e; it has a, b, c"):
+        calibrate._benches("cpu", 1, inventory, ("d", "a", "e"), output)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -124,6 +168,8 @@ def test_every_dtype_gets_its_own_rate(monkeypatch: pytest.MonkeyPatch, tmp_path
         (["--hidden", "0"], "expected whole numbers from 1 to 1000000"),
         (["--output", "nowhere/x.yaml"], "folder nowhere does not exist"),
         (["--device", "tpu"], "is not one of 'cpu', 'cuda'"),
+        (["--host", "gpu-1"], "add --inventory"),
+        (["--inventory", "nowhere.yaml"], "nowhere.yaml"),
     ],
 )
 def test_a_wrong_request_is_a_usage_error(

@@ -122,6 +122,9 @@ def test_a_scenario_provides_the_network(tmp_path: Path, monkeypatch: pytest.Mon
         (["--backend", "nccl"], "nccl needs GPUs"),
         (["--scenario", "case3"], "leave out --delay, --rate"),
         (["--bytes", "1GiB"], "give --bytes 114MiB or less"),
+        (["--replace"], "--replace is for the hosts of an inventory"),
+        (["--inventory", "nowhere.yaml"], "nowhere.yaml"),
+        (["--inventory", "nowhere.yaml", "--testbed", "sim"], "leave out --testbed"),
     ],
 )
 def test_a_wrong_request_is_a_usage_error(

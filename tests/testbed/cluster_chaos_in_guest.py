@@ -2,8 +2,12 @@
 
 `python -m tests.testbed.cluster_chaos_in_guest SPECS` plays a JSON list of faults and prints a line
 of JSON for each: what is left a minute after the run has ended. Expects virtual time.
-`benchmarks.chaos` starts it. A fault is {"kind": a name of `FAULTS`, "after_s": of virtual time,
-"node": 0 or 1}. Each run continues the one before, until all its iterations are on disk.
+`benchmarks.chaos` starts it. A fault is {"kind": a name of `FAULTS`, "lines": that the controller
+has printed before, "after_s": then, of virtual time, "node": 0 or 1}; a kind "none" continues a run
+to its end. Each run continues the one before, until all its iterations are on disk.
+
+What a line says besides: "missed", why a fault struck nothing (such a try does not count), and
+"error", what is wrong otherwise.
 """
 
 from __future__ import annotations
@@ -19,15 +23,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.records import find_run, read_run
 from tests.testbed.chaos_in_guest import left
 from tests.testbed.cluster_in_guest import HOST_SECONDS, REPORTS, SCRIPT, Cluster
 from tests.testbed.safety_controllers import Controller
 from tests.testbed.safety_in_guest import SCRATCH
-from tests.testbed.safety_machines import is_sshd
+from tests.testbed.safety_machines import STATE, is_sshd
 
-ITERATIONS = 12
-"""Iterations of a run, beside its warm-up. Each takes two seconds of virtual time."""
+ITERATIONS = 3
+"""Iterations of a run, beside its warm-up. Each takes seven seconds of virtual time, which cost
+nothing; what is done after each does."""
+
+FINISHED = (0, EXIT_NOT_TRUSTWORTHY)
+"""Statuses of a run that has come to its end. The second: links were measured during a fault."""
 
 AWAY_S = 25.0
 """Time that a machine is frozen, cut off or without sshd, seconds: it is given up within it."""
@@ -38,7 +47,7 @@ class Play(Cluster):
 
     def __init__(self) -> None:
         super().__init__()
-        SCRIPT.write_text(REPORTS.format(body="pass"))
+        SCRIPT.write_text(REPORTS.format(body="time.sleep(5.0)"))
         self._num_runs = 0
         self.kept: set[int] = set()
         self.next_run()
@@ -63,6 +72,10 @@ class Play(Cluster):
         return {record.iteration for record in read_run(path).records} if path else set()
 
 
+class Missed(Exception):
+    """A fault struck nothing."""
+
+
 Fault = Callable[[Play, Controller, int], AbstractContextManager[None]]
 
 
@@ -78,7 +91,10 @@ def _sent(number: signal.Signals) -> Fault:
 def _rank(number: signal.Signals) -> Fault:
     @contextmanager
     def fault(play: Play, controller: Controller, node: int) -> Iterator[None]:
-        play.signal(node, "script.py", number)
+        ranks = play.pids(node, "script.py")
+        if not ranks:
+            raise Missed("there was no rank")
+        play.machines.send(ranks, number)
         yield
 
     return fault
@@ -96,6 +112,8 @@ def _sshd_killed(play: Play, controller: Controller, node: int) -> Iterator[None
 def _channel_cut(play: Play, controller: Controller, node: int) -> Iterator[None]:
     """The sshd that listens is the first of them."""
     sessions = sorted(pid for pid, name in play.machines.processes(node).items() if is_sshd(name))
+    if not sessions[1:]:
+        raise Missed("there was no channel")
     play.machines.send(sessions[1:], signal.SIGKILL)
     yield
 
@@ -117,7 +135,7 @@ def _cable_out(play: Play, controller: Controller, node: int) -> Iterator[None]:
 
 @contextmanager
 def _disk_full(play: Play, controller: Controller, node: int) -> Iterator[None]:
-    with play.machines.full(node, "/tmp"):
+    with play.machines.full(node, "/tmp", STATE):
         yield
 
 
@@ -146,11 +164,22 @@ FAULTS: dict[str, Fault] = {
 def try_one(play: Play, fault: dict[str, Any]) -> dict[str, Any]:
     """Continue the run until the fault and what follows from it; return what is left."""
     controller = play.go_on()
+    controller.await_lines(fault["lines"])
     time.sleep(fault["after_s"])
-    with FAULTS[fault["kind"]](play, controller, fault["node"]):
+    missed = "" if controller.is_running else "the run had ended"
+    if missed:
         status = controller.end()
+    else:
+        try:
+            with FAULTS[fault["kind"]](play, controller, fault["node"]):
+                status = controller.end()
+        except Missed as error:
+            missed, status = str(error), controller.end()
     time.sleep(HOST_SECONDS)
-    return {"status": status, **found(play, controller), **left(play)}
+    result = {"status": status, "missed": missed, **found(play, controller), **left(play)}
+    if missed and (status not in FINISHED or len(play.kept) != ITERATIONS + 1):
+        result["error"] = f"failed without a fault: {controller.output}"
+    return result
 
 
 def found(play: Play, controller: Controller) -> dict[str, Any]:
@@ -167,8 +196,9 @@ def conclude(play: Play) -> dict[str, Any]:
     """Continue the run to its end, without a fault."""
     controller = play.go_on()
     status = controller.end()
+    time.sleep(HOST_SECONDS)
     result = found(play, controller)
-    if status or len(play.kept) != ITERATIONS + 1:
+    if status not in FINISHED or len(play.kept) != ITERATIONS + 1:
         result["error"] = f"not resumed to its end: {controller.output}"
     play.next_run()
     return {"status": status, **result, **left(play)}

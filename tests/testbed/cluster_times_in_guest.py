@@ -1,23 +1,29 @@
 """Iteration times on machines, beside those of this kernel's own testbed: run in a guest, as root.
 
-`python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,...` prints a line of JSON per
-system: its name, the times of both, and in the trace of the machines the largest time by which a
-receive ends before its send starts, and the stated error of clocks, all in seconds. Expects virtual
-time, and /run private. The plan is that of case 3 on fewer nodes. Each machine's clock is two
-seconds ahead of the one before.
+`python -m tests.testbed.cluster_times_in_guest MACHINES SYSTEM,... FOLDER` prints a line of JSON
+per system, or "collective": its name, the times of both, and of the machines the time until the
+first iteration was finished, by the clock of the host's file system, which has FOLDER. Of a system
+also: in the trace of the machines the largest time by which a receive ends before its send starts,
+and the stated error of clocks. All are in seconds. Expects virtual time, and /run private. The plan
+is that of case 3 on fewer nodes.
+
+Each machine's clock is two seconds ahead of the one before, and gains on it. No machine has DNS,
+their host name resolves to loopback, and each has a docker0 with the same address.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from netbench.plan.timeline import Timeline, messages, read_timeline, trace_path
 from netbench.records import Run, read_run
-from tests.testbed.safety_controllers import Controller
+from tests.testbed.safety_controllers import Controller, host_s
 from tests.testbed.safety_machines import Machines
 
 SCRATCH = Path("/run/safety")
@@ -39,15 +45,40 @@ workload: {{layers: 24, hidden: 2048, heads: 16, sequence: 2048, dtype: fp16, re
 sweep: {{pipeline: {half}}}
 """
 
-AHEAD_S = 2.0
+AHEAD_S, GAIN = 2.0, 20e-6
 SKEW = """\
 import time
-_monotonic, _ahead_s = time.monotonic, {ahead_s}
-time.monotonic = lambda: _monotonic() + _ahead_s
+_monotonic, _ahead_s, _rate = time.monotonic, {ahead_s}, {rate}
+time.monotonic = lambda: _monotonic() * _rate + _ahead_s
 """
-"""`sitecustomize` of a machine: a guest kernel has no namespaces of clocks."""
+"""`sitecustomize` of a machine: a guest kernel has no namespaces of clocks. A quartz that is 20 ppm
+off is an ordinary one."""
+
+ODD = """\
+mount --bind {folder}/hosts /etc/hosts
+mount --bind {folder}/resolv.conf /etc/resolv.conf
+ip link add docker0 type bridge
+ip addr add 172.17.0.1/16 dev docker0
+ip link set docker0 up
+"""
 
 TELL = "import time; print(time.monotonic())"
+
+COLLECTIVE = [
+    "collective",
+    "all-reduce",
+    "--nodes",
+    "2",
+    "--bytes",
+    "1MiB",
+    "--delay",
+    "5ms",
+    "--rate",
+    "100Mbit",
+]
+"""Words of the command for the system `collective`."""
+
+RESOLVE = "import socket; print(socket.gethostbyname(socket.gethostname()))"
 
 BATCH_PER_MACHINE = 4
 
@@ -61,7 +92,8 @@ def skewed_inventory(
     for node in range(count):
         folder = SCRATCH / f"clock{node}"
         folder.mkdir(exist_ok=True)
-        (folder / "sitecustomize.py").write_text(SKEW.format(ahead_s=AHEAD_S * (node + 1)))
+        skew = SKEW.format(ahead_s=AHEAD_S * (node + 1), rate=1 + GAIN * node)
+        (folder / "sitecustomize.py").write_text(skew)
         python = folder / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
         python.chmod(0o755)
@@ -72,19 +104,39 @@ def skewed_inventory(
     return path
 
 
-def measure(name: str, system: str, *options: str) -> Run:
-    """Run one system. Raises RuntimeError with the output."""
+def make_odd(machines: Machines, count: int) -> None:
+    """Take DNS away, let the host's name be loopback, and add docker0."""
+    folder = SCRATCH / "odd"
+    folder.mkdir()
+    name = socket.gethostname()
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+    (folder / "resolv.conf").write_text("")
+    for node in range(count):
+        machines.execute(node, "sh", "-ec", ODD.format(folder=folder))
+        assert machines.execute(node, sys.executable, "-c", RESOLVE) == "127.0.1.1\n"
+
+
+def measure(name: str, system: str, folder: str, *options: str) -> tuple[Run, float]:
+    """Run one system; return the run, and the time until an iteration was finished.
+
+    Raises RuntimeError with the output.
+    """
     results = SCRATCH / f"{name}-{system}"
     output = SCRATCH / f"{name}-{system}.txt"
-    words = ["run", str(SCRATCH / "case3-small.yaml"), "--systems", system, "--results"]
-    controller = Controller(output, "alpha", *words, str(results), *options)
+    words = ["run", str(SCRATCH / "case3-small.yaml"), "--systems", system]
+    words = COLLECTIVE if system == "collective" else words
+    began_s = host_s(folder)
+    controller = Controller(output, "alpha", *words, "--results", str(results), *options)
+    controller.await_output("warm-up 0:")
+    first_s = host_s(folder) - began_s
     if controller.end() != 0:
         raise RuntimeError(f"{name}: {controller.output}")
     (run,) = results.iterdir()
-    return read_run(run)
+    return read_run(run), first_s
 
 
 def times_s(run: Run) -> list[float]:
+    """Return the measured iterations."""
     return [record.iteration_s for record in run.records if not record.warmup]
 
 
@@ -93,27 +145,34 @@ def acausal_s(timeline: Timeline) -> float:
     return max(send.start_s - receive.end_s for send, receive in messages(timeline.slices))
 
 
-def main(count: int, systems: list[str]) -> None:
+def traced(run: Run) -> dict[str, Any]:
+    """Return what the trace and the hosts' samples of a run show."""
+    (key,) = run.plans
+    trace = read_timeline(trace_path(run.path.parent, key))
+    return {
+        "acausal_s": acausal_s(trace),
+        "clock_error_s": trace.clock_error_s,
+        "hosts": [asdict(sample) for sample in run.records[-1].hosts],
+    }
+
+
+def main(count: int, systems: list[str], folder: str) -> None:
     machines = Machines(SCRATCH)
     text = SCENARIO.format(half=count // 2, batch=count * BATCH_PER_MACHINE)
     (SCRATCH / "case3-small.yaml").write_text(text)
     inventory = skewed_inventory(machines, count)
+    make_odd(machines, count)
     for system in systems:
-        here = measure("local", system, "--testbed", "local:native")
-        where = ("--inventory", str(inventory), "--replace", "--trace")
-        there = measure("cluster", system, *where)
-        (key,) = there.plans
-        trace = read_timeline(trace_path(there.path.parent, key))
-        found = {
-            "system": system,
-            "local_s": times_s(here),
-            "cluster_s": times_s(there),
-            "acausal_s": acausal_s(trace),
-            "clock_error_s": trace.clock_error_s,
-            "hosts": [asdict(sample) for sample in there.records[-1].hosts],
-        }
-        print(json.dumps(found), flush=True)
+        here, _ = measure("local", system, folder, "--testbed", "local:native")
+        hosts = ["--inventory", str(inventory), "--replace"]
+        trains = system != "collective"
+        there, first_s = measure(
+            "cluster", system, folder, *hosts, *(["--trace"] if trains else [])
+        )
+        found = {"local_s": times_s(here), "cluster_s": times_s(there), "first_host_s": first_s}
+        found |= traced(there) if trains else {}
+        print(json.dumps({"system": system, **found}), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2].split(","))
+    main(int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,7 +26,17 @@ CLONE_NEWUTS = 0x04000000
 END_S = 200.0
 """A command that waits for every deadline it has, one after the other, has ended."""
 
+IN_MODIFY = 2
+"""sys/inotify.h: a file was written to."""
+
+_LIBC = ctypes.CDLL(None)
 _FORK = multiprocessing.get_context("fork")
+
+
+def host_s(folder: str) -> float:
+    """Return the time of the host, also in a guest whose own time is virtual, seconds."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        return Path(file.name).stat().st_mtime
 
 
 class Controller:
@@ -47,6 +59,24 @@ class Controller:
         await_that(lambda: words in self.output or not self._process.is_alive(), words)
         if words not in self.output:
             raise TimeoutError(f"`{words}` was not printed, but: {self.output}")
+
+    def await_lines(self, count: int) -> None:
+        """Wait until it has printed `count` lines, or has ended.
+
+        No virtual time passes after the last.
+        """
+        watch = _LIBC.inotify_init1(os.O_CLOEXEC)
+        try:
+            _LIBC.inotify_add_watch(watch, os.fsencode(self._output), IN_MODIFY)
+            while self.output.count("\n") < count and self.is_running:
+                if select.select([watch], [], [], 1.0)[0]:
+                    os.read(watch, 1 << 16)
+        finally:
+            os.close(watch)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_alive()
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process.pid is not None
@@ -71,7 +101,7 @@ class Controller:
 
 
 def _become(output: Path, host: str, arguments: tuple[str, ...]) -> None:
-    if ctypes.CDLL(None).unshare(CLONE_NEWUTS):
+    if _LIBC.unshare(CLONE_NEWUTS):
         raise OSError("no host name of its own")
     socket.sethostname(host)
     os.environ["XDG_STATE_HOME"] = str(output.parent / host)

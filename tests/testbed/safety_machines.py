@@ -6,6 +6,7 @@ can be broken like a machine. Its first process does not reap, as that of many a
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -30,7 +31,7 @@ from netbench.testbed.namespaces import (
     namespace_path,
     node_addresses,
 )
-from netbench.testbed.ssh.local_sshd import SshServers
+from netbench.testbed.ssh.local_sshd import SshServers, listens
 
 NUM_NODES = 8
 NAMES = tuple(f"host{node}" for node in range(NUM_NODES))
@@ -77,16 +78,19 @@ real "$@"
 
 
 class Machines(SshServers):
-    """Eight of them on a bridge; the controller is on it too."""
+    """Eight of them, or `count`, on a bridge; the controller is on it too.
 
-    def __init__(self, scratch: Path) -> None:
+    Each sshd takes few logins at a time.
+    """
+
+    def __init__(self, scratch: Path, count: int = NUM_NODES) -> None:
         self.scratch = scratch
         self._firsts: dict[int, int] = {}
         scratch.mkdir()
         assert TC is not None
         shutil.copy(TC, scratch / "tc")
         self._bridge()
-        addresses = node_addresses(NAMES)
+        addresses = node_addresses([f"host{node}" for node in range(count)])
         for node in addresses:
             _plug_in(node)
         super().__init__(addresses, scratch)
@@ -113,7 +117,8 @@ class Machines(SshServers):
 
     def _sshd(self, node: NodeAddress) -> list[str]:
         listen = ["-o", f"ListenAddress={node.address}"]
-        return [str(SSHD), "-D", "-e", "-f", str(self.scratch / "sshd_config"), *listen]
+        few = ["-o", "MaxStartups=3"]
+        return [str(SSHD), "-D", "-e", "-f", str(self.scratch / "sshd_config"), *listen, *few]
 
     def inventory(self, nodes: Sequence[int], shared_by: int = 1, overlay: str = "routes") -> Path:
         """An inventory file of some. shared_by: number of nodes on each."""
@@ -135,13 +140,21 @@ class Machines(SshServers):
         """Run a command in the machine's network and return its output."""
         with netlink.inside(namespace_path(node)):
             done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{NAMES[node]}: {argv}: {done.stderr}"
+        assert done.returncode == 0, f"host{node}: {argv}: {done.stderr}"
         return done.stdout
 
     def start(self, node: int, *argv: str) -> subprocess.Popen[bytes]:
         """Start a command on the machine."""
-        inside = ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
-        return subprocess.Popen([*inside, *argv])
+        return subprocess.Popen([*self._inside(node), *argv])
+
+    def execute(self, node: int, *argv: str) -> str:
+        """Run a command on the machine and return its output."""
+        return subprocess.run(
+            [*self._inside(node), *argv], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+    def _inside(self, node: int) -> list[str]:
+        return ["nsenter", f"--target={self._first(node)}", "--mount", "--pid", "--net", "--"]
 
     def processes(self, node: int) -> dict[int, str]:
         """Return the live processes of a machine: number (the guest's own) -> name."""
@@ -266,6 +279,22 @@ class Machines(SshServers):
         finally:
             _ip(f"link set v{node} up")
 
+    def rename(self, node: int, old: str, new: str) -> None:
+        """Give an interface of the machine another name."""
+        for change in (("down",), ("name", new)):
+            self.run(node, "ip", "link", "set", old, *change)
+        self.run(node, "ip", "link", "set", new, "up")
+
+    def second_nic(self, node: int, name: str) -> None:
+        """Plug in another interface of the machine, in the same subnet."""
+        space = namespace_path(node).name
+        _ip(
+            f"link add w{node} type veth peer name {name} netns {space}",
+            f"link set w{node} master {BRIDGE} up",
+        )
+        self.run(node, "ip", "link", "set", name, "up")
+        self.run(node, "ip", "addr", "add", f"{SUBNET[2048 + node]}/16", "dev", name)
+
     def limit_frames(self, node: int, mtu_bytes: int, max_segments: int) -> None:
         """Let the bridge drop longer frames of the machine; it passes on those of several segments
         whatever their length."""
@@ -287,6 +316,12 @@ class Machines(SshServers):
         """After `stop_sshd`."""
         self.start(node, *self._sshd(self._nodes[node]))
         self._await_all()
+
+    def start_sshd_at(self, node: int, address: str) -> None:
+        """Let the machine take SSH at another of its addresses, beside its own."""
+        other = dataclasses.replace(self._nodes[node], address=address)
+        self.start(node, *self._sshd(other))
+        await_that(lambda: listens(other), "sshd listens")
 
     def lose(self, node: int) -> None:
         """Its processes, its memory and its network end, as when the power fails."""
@@ -358,7 +393,7 @@ def _plug_in(node: NodeAddress) -> None:
     )
     script = f"""ip link set lo up; ip link set {INTERFACE} up
         ip addr add {node.address}/{SUBNET.prefixlen} dev {INTERFACE}
-        {FORMER[node.index]}"""
+        {FORMER[node.index % len(FORMER)]}"""
     with netlink.inside(namespace_path(node.index)):
         subprocess.run(["sh", "-ec", script], check=True)
 

@@ -29,7 +29,8 @@ def main(system: str) -> None:
     total = NUM_MACHINES * NODES_EACH
     text = SCENARIO.format(half=total // 2, batch=total * BATCH_PER_MACHINE)
     (SCRATCH / "case3-small.yaml").write_text(text)
-    found = {"local": times_s(measure("local", system, "--testbed", "local:native"))}
+    here, _ = measure("local", system, str(SCRATCH), "--testbed", "local:native")
+    found = {"local": times_s(here)}
     inventories = {
         overlay: skewed_inventory(machines, NUM_MACHINES, NODES_EACH, overlay)
         for overlay in ("routes", "vxlan")
@@ -38,7 +39,7 @@ def main(system: str) -> None:
     inventories["localhost"].write_text("hosts: [localhost]\n")
     before = [machines.snapshot(node) for node in range(NUM_MACHINES)]
     for name, path in inventories.items():
-        run = measure(name, system, "--inventory", str(path), "--replace")
+        run, _ = measure(name, system, str(SCRATCH), "--inventory", str(path), "--replace")
         found[name] = times_s(run)
     print(json.dumps(found), flush=True)
     time.sleep(1.0)  # what has been ended has ended

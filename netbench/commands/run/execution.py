@@ -21,6 +21,7 @@ from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.records import Environment, RunStore, read_run
 from netbench.scenario import Scenario
+from netbench.scenario.model import Network
 from netbench.testbed.guest.cache import ensure_kernel, ensure_shim
 from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.machine.choose import SIMULATOR, choose, network_doubts
@@ -54,7 +55,9 @@ def execute(
     if target.testbed == SIMULATOR:
         return simulate_plans(console, plans, open_store, finished)
     if target.inventory is not None:
-        here = prepare_cluster(console, scenario, target.inventory, target.replace)
+        here = prepare_cluster(
+            console, scenario.name, scenario.network, target.inventory, target.replace
+        )
     else:
         here = prepare(console, target.testbed, len(plans[0].device_nodes), plans[0].compute)
         way = "ssh" if target.ssh else "namespaces"
@@ -75,9 +78,12 @@ def execute(
 
 
 def prepare_cluster(
-    console: Console, scenario: Scenario, path: Path, replace: bool
+    console: Console, name: str, network: Network, path: Path, replace: bool
 ) -> SessionSetup:
-    """Read an inventory and print which hosts play the nodes. Raises UsageError."""
+    """Read an inventory and print which hosts play the nodes of a network. Raises UsageError.
+
+    name: of the scenario, for messages.
+    """
     # paramiko takes a quarter of a second, which other runs do without.
     from netbench.testbed.cluster.session import ClusterSession
     from netbench.testbed.cluster.testbed import NAME
@@ -85,10 +91,10 @@ def prepare_cluster(
     from netbench.testbed.ssh.scenario_hosts import hosts_of
 
     inventory = load_inventory(path)
-    hosts = hosts_of(scenario, inventory)
+    hosts = hosts_of(name, network, inventory)
     what = counted(len(hosts), "host")
     if inventory.is_divided:
-        what += f" with {counted(len(scenario.nodes), 'node')}"
+        what += f" with {counted(network.num_nodes, 'node')}"
     console.print(f"testbed: {NAME} ({what} of {path})")
     return SessionSetup(
         testbed=NAME,

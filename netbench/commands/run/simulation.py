@@ -9,6 +9,7 @@ from rich.console import Console
 
 from netbench.commands.output import print_warning
 from netbench.errors import PlanError
+from netbench.machine import machine_name
 from netbench.plan.experiment import Experiment, experiment_record
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_hash
@@ -17,7 +18,6 @@ from netbench.records import Environment, RunStore
 from netbench.report.pictures.style import save_picture
 from netbench.scenario.model import Network
 from netbench.systems import placed_name
-from netbench.testbed.runs.controller import machine_name
 
 if TYPE_CHECKING:
     from netbench.simulator.iteration import Simulation

@@ -1,5 +1,6 @@
 """Compare hosts with the network they are to deliver, before anything is changed."""
 
+import ipaddress
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ def preflight(
             checks.append((True, host.problem))
         elif host.interface:
             checks += _interface(host, network, replace)
+            checks += _addresses(host, node, facts)
             checks += _routes(host, node, facts)
             if node in programs:
                 checks += _program(host, programs[node])
@@ -168,6 +170,18 @@ def _interface(host: Facts, network: Network | None, replace: bool) -> Iterator[
         )
     if host.is_taken:
         yield True, taken(name, host.shaped_by)
+
+
+def _addresses(host: Facts, node: int, facts: Mapping[int, Facts]) -> Iterator[Remark]:
+    """Check that the addresses are the host's alone."""
+    what = "write its address on the network between the hosts into the inventory (`data_address:`)"
+    others = {peer: other for peer, other in facts.items() if other.machine != host.machine}
+    for address in host.addresses:
+        if others and ipaddress.ip_address(address).is_loopback:
+            yield True, f"its address {address} is a loopback address, which others lack; {what}"
+        same = [peer for peer, other in others.items() if address in other.addresses]
+        if same and node > min(same):
+            yield True, f"its address {address} is also that of node {min(same)}; {what}"
 
 
 def _routes(host: Facts, node: int, facts: Mapping[int, Facts]) -> Iterator[Remark]:

@@ -106,15 +106,20 @@ def clean(
     nodes: Iterable[int],
     cleared: Mapping[int, Cleared | Exception],
     tokens: Sequence[str] = (),
+    stayed: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[int, Leftovers]:
     """End what runs have left on the hosts of `nodes`, and return what stays.
 
     cleared: answers of the hosts whose network was to be restored. tokens: of the runs; () = those
-    that have ended.
+    that have ended. stayed: processes that node servers could not end.
     """
+    stayed = stayed or {}
     cleans = {node: partial(_clean, hosts[node], tokens) for node in nodes}
     results = at_once(cleans, DEADLINE_S)
-    return {node: _leftovers(found, cleared.get(node)) for node, found in results.items()}
+    return {
+        node: _leftovers(found, cleared.get(node), [f"process {p}" for p in stayed.get(node, ())])
+        for node, found in results.items()
+    }
 
 
 def _clean(host: "HostNode", tokens: Sequence[str]) -> list[str]:
@@ -126,9 +131,12 @@ def _clean(host: "HostNode", tokens: Sequence[str]) -> list[str]:
     return names
 
 
-def _leftovers(found: list[str] | Exception, cleared: Cleared | Exception | None) -> Leftovers:
+def _leftovers(
+    found: list[str] | Exception, cleared: Cleared | Exception | None, stayed: Sequence[str]
+) -> Leftovers:
     if isinstance(found, Exception):
         return Leftovers(unknown=str(found) or type(found).__name__)
+    found = list(dict.fromkeys([*stayed, *found]))
     if isinstance(cleared, AgentRefused):
         return Leftovers(found=tuple(found), other=str(cleared))
     if isinstance(cleared, Exception):

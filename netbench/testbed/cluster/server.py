@@ -1,5 +1,7 @@
-"""Speak with the node server of a host: `netbench.trainers.node_server` has the protocol."""
+"""The node server of a host: start it and speak with it (`netbench.trainers.node_server`)."""
 
+import base64
+import hashlib
 import itertools
 import json
 import math
@@ -10,10 +12,21 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from netbench.errors import TestbedError
+from netbench.testbed.cluster.certificate import FOLDER
+from netbench.testbed.cluster.code import BOOTSTRAP, code_zip
 from netbench.testbed.ssh.nodes import HostChannel
+
+START_S = 120.0
+"""Deadline for a host to start its node server, seconds."""
+
+END_S = 20.0
+"""Deadline for a host to end all ranks, seconds."""
+
+BEAT_INTERVAL_S = 2.0
+"""Interval of beats, seconds."""
 
 ANSWER_S = 20.0
 """Deadline of an answer of a node server, seconds."""
@@ -27,6 +40,34 @@ CLOCK_READINGS = 8
 
 TAIL_LINES = 5
 """Number of lines of a rank's standard error in a message about its end."""
+
+
+class OpensChannels(Protocol):
+    """A host, or a node on it."""
+
+    def open(self, argv: Sequence[str]) -> HostChannel: ...
+
+
+def start_server(
+    node: OpensChannels,
+    python: str,
+    name: str,
+    token: str,
+    interface: str,
+    on_error: Callable[[int | None, str], None] = lambda rank, text: None,
+) -> "ServerLink":
+    """Start the server of a run on a host and send it its code. Raises TestbedError.
+
+    python: there. name: of the host. token: of the run. interface: that is shaped. on_error: as
+    `ServerLink` has.
+    """
+    code = base64.b64encode(code_zip()).decode()
+    checksum = hashlib.sha256(code_zip()).hexdigest()
+    arguments = [FOLDER + token, token, str(len(code) + 1), checksum, interface]
+    channel = node.open([python, "-c", BOOTSTRAP, *arguments])
+    server = ServerLink(channel, name, on_error)
+    channel.send(code)
+    return server
 
 
 class ServerLink:
@@ -101,14 +142,23 @@ class ServerLink:
         return offset_s, error_s
 
     def start(
-        self, rank: int, *, script: bool, modules: Sequence[str], environment: Mapping[str, str]
+        self,
+        rank: int,
+        *,
+        script: bool,
+        modules: Sequence[str] = (),
+        environment: Mapping[str, str],
+        option: str = "--command",
     ) -> "RankLines":
-        """Start a rank and return the channel to it."""
+        """Start a rank and return the channel to it.
+
+        option: of `netbench.trainers`, for a script.
+        """
         lines = self._ranks[rank] = RankLines(self._send, rank)
         if self.lost:
             lines.end(self.lost)
         order = {"script": script, "modules": [*modules], "environment": dict(environment)}
-        self._send({"op": "start", "rank": rank, **order})
+        self._send({"op": "start", "rank": rank, "option": option, **order})
         return lines
 
     def give_up(self, why: str) -> None:

@@ -7,8 +7,6 @@ The fleet's lease is renewed all the time, and every node server gets beats: wha
 this process, hosts restore their network and end their ranks by themselves. SSH is never shaped.
 """
 
-import base64
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +27,16 @@ from netbench.network.remote.preflight import Deviation, grouped, inspect
 from netbench.network.shaping.program import sysctls
 from netbench.network.shaping.readback import unwanted_drops
 from netbench.scenario.model import Network
-from netbench.testbed.cluster.certificate import FOLDER, Leftovers, clean
-from netbench.testbed.cluster.code import BOOTSTRAP, RUN_VARIABLE, code_zip
+from netbench.testbed.cluster.certificate import Leftovers, clean
+from netbench.testbed.cluster.code import RUN_VARIABLE
 from netbench.testbed.cluster.players import Players
-from netbench.testbed.cluster.server import ServerLink
+from netbench.testbed.cluster.server import (
+    BEAT_INTERVAL_S,
+    END_S,
+    START_S,
+    ServerLink,
+    start_server,
+)
 from netbench.testbed.interface import STORE_PORT, Clocks, NodeAddress
 from netbench.testbed.local import RankSetup
 from netbench.testbed.ranks.hangs import Activity, Process, process_number
@@ -43,17 +47,8 @@ from netbench.units import shortened
 NAME = "cluster"
 """One of `records.TESTBEDS`."""
 
-START_S = 120.0
-"""Deadline for a host to start its node server, seconds."""
-
-END_S = 20.0
-"""Deadline for a host to end all ranks, seconds."""
-
 STEP_S = 60.0
 """Deadline of a question to all hosts, seconds."""
-
-BEAT_INTERVAL_S = 2.0
-"""Interval of beats, seconds."""
 
 START_MARGIN_S = 1.0
 """`Testbed.start_margin_s`."""
@@ -162,14 +157,15 @@ class ClusterTestbed:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _start_server(self, node: NodeAddress) -> dict[str, Any]:
-        host, token = self._players.logins[node.index], self._players.token(node.index)
-        code = base64.b64encode(code_zip()).decode()
-        checksum = hashlib.sha256(code_zip()).hexdigest()
-        arguments = [FOLDER + token, token, str(len(code) + 1), checksum, node.interface]
-        channel = self._players.nodes[node.index].open([host.python, "-c", BOOTSTRAP, *arguments])
-        server = ServerLink(channel, host.name, partial(self._on_error, host.name))
-        self._servers[node.index] = server
-        channel.send(code)
+        players, name = self._players, self._names[node.index]
+        server = self._servers[node.index] = start_server(
+            players.nodes[node.index],
+            players.logins[node.index].python,
+            name,
+            players.token(node.index),
+            node.interface,
+            partial(self._on_error, name),
+        )
         hello = server.hello(START_S)
         server.beat()
         return hello
@@ -286,14 +282,18 @@ class ClusterTestbed:
         self._over.set()
         players, servers = self._players, self._servers
         silent = {players.host_of(n): s.lost for n, s in servers.items() if s.is_silent}
-        at_once({n: partial(s.ask, "end", END_S) for n, s in servers.items()}, END_S)
+        ends = {node: partial(s.ask, "end", END_S) for node, s in servers.items()}
+        ended, _ = split(at_once(ends, END_S))
+        stayed: dict[int, list[int]] = {}
+        for node, pids in ended.items():
+            stayed.setdefault(players.host_of(node), []).extend(pids)
         for server in servers.values():
             server.close()
         reached = [host for host in range(len(players.host_names)) if host not in silent]
         with self._network_lock:
             cleared = players.restore(reached, self._is_tuned)
         found = {
-            **clean(players.hosts, reached, cleared, players.tokens),
+            **clean(players.hosts, reached, cleared, players.tokens, stayed),
             **{host: Leftovers(unknown=why) for host, why in silent.items()},
         }
         players.close(reached)
@@ -309,7 +309,16 @@ class ClusterTestbed:
         return self._all(at_once(asks, STEP_S), f"`{operation}`")
 
     def _all(self, results: Mapping[int, T | Exception], what: str) -> dict[int, T]:
-        return all_or_error(results, what)
+        """Return the results of all hosts. Raises NetworkError with the names of those that failed,
+        and why they were given up if they were."""
+        found: dict[int, T | Exception] = {}
+        for node, result in results.items():
+            if isinstance(result, Exception):
+                name, server = self._names[node], self._servers.get(node)
+                why = (server.lost if server else "") or str(result) or type(result).__name__
+                result = TestbedError(f"{name}: {why.removeprefix(f'{name}: ')}")
+            found[node] = result
+        return all_or_error(found, what)
 
 
 def check_versions(versions: Mapping[str, Mapping[str, Any]], *, needs_torch: bool) -> None:

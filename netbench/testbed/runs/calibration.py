@@ -1,7 +1,8 @@
-"""Client of the process that measures a device of this machine (`trainers.calibrate`)."""
+"""Client of the process that measures a device (`trainers.calibrate`), here or on a host."""
 
 import json
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from netbench.errors import TestbedError
+from netbench.network.nodes import Channel
+from netbench.testbed.namespaces import SocketChannel
 
 Message = dict[str, Any]
 
@@ -22,16 +25,21 @@ PATIENCE, GRACE_S = 4.0, 120.0
 
 
 class DeviceProcess:
-    """A process that measures a device. name: of a GPU, "" = the machine's processor."""
+    """A process that measures a device.
 
-    def __init__(self, process: subprocess.Popen[str], device: str, threads: int) -> None:
-        self._process = process
+    channel: to it. name: of a GPU, "" = the machine's processor. machine: that it runs on.
+    """
+
+    def __init__(self, channel: Channel, device: str, threads: int) -> None:
+        self._channel = channel
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         opened = self._ask(START_S, {"op": "open", "device": device, "threads": threads})
         self.name: str = opened["name"]
         self.memory_bytes: int = opened["memory_bytes"]
         self.versions: dict[str, str] = opened["versions"]
+        self.machine: str = opened["machine"]
+        self.pid: int = opened["pid"]
 
     def ask(self, op: str, budget_s: float, **order: Any) -> Message:
         """Return the answer to an order.
@@ -41,18 +49,15 @@ class DeviceProcess:
         return self._ask(PATIENCE * budget_s + GRACE_S, {"op": op, "budget_s": budget_s, **order})
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        while (line := self._channel.receive()) is not None:
             self._answers.put(line)
         self._answers.put(None)
 
     def _ask(self, timeout_s: float, order: Message) -> Message:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
+            self._channel.send(json.dumps(order))
             line = self._answers.get(timeout=timeout_s)
-        except (BrokenPipeError, queue.Empty):
+        except (TestbedError, queue.Empty):
             line = None
         if line is None:
             raise TestbedError(
@@ -72,11 +77,13 @@ def open_bench(device: str, threads: int) -> Iterator[DeviceProcess]:
     Raises TestbedError if there is no such device.
     """
     command = [sys.executable, "-m", "netbench.trainers", "--calibrate"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+    here, there = socket.socketpair()
+    with there:
+        process = subprocess.Popen(command, stdin=there.fileno(), stdout=there.fileno())
+    channel = SocketChannel(here)
     try:
-        yield DeviceProcess(process, device, threads)
+        yield DeviceProcess(channel, device, threads)
     finally:
+        channel.close()
         process.kill()
         process.wait()

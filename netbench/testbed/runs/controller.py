@@ -7,7 +7,6 @@ are on disk whatever happens to a session. Sessions die with the controller.
 """
 
 import os
-import platform
 import queue
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from netbench.errors import TestbedError
+from netbench.machine import machine_name
 from netbench.network.probing.fidelity import TOLERANCE
 from netbench.plan.describe import describe_plan
 from netbench.plan.experiment import (
@@ -71,17 +71,6 @@ class Observer(Protocol):
 
     def certificate(self, hosts: Mapping[str, str]) -> None:
         """Report what a session has left on its hosts, by name."""
-
-
-def machine_name() -> str:
-    """Describe this machine: processor, cores, memory."""
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{model}, {counted(os.cpu_count() or 1, 'core')}, {memory_bytes / 2**30:.0f} GiB"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

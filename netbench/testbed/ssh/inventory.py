@@ -159,11 +159,14 @@ def _word(pattern: str, what: str) -> AfterValidator:
 
 def _ip(value: str) -> str:
     try:
-        return str(ipaddress.ip_address(value))
+        address = ipaddress.ip_address(value)
     except ValueError:
         raise ValueError(
             f'"{value}" is not an IPv4 or IPv6 address; write e.g. "10.0.0.5"'
         ) from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f'"{value}" is not an address of one host; write e.g. "10.0.0.5"')
+    return str(address)
 
 
 def _node_network(value: str) -> str:
@@ -501,3 +504,10 @@ class _Reader:
                     keys,
                     f"is {last.address} port {last.port}, as hosts[{index}] is; a host is one node",
                 )
+            for address in last.data_addresses:
+                if address in other.data_addresses:
+                    raise self._source.error(
+                        keys,
+                        f"has the data_address {address}, as hosts[{index}] has; each host has its "
+                        "own",
+                    )

@@ -119,7 +119,7 @@ class SshServers:
     def _await_all(self) -> None:
         deadline = time.monotonic() + SSHD_START_S
         for node, server in zip(self._nodes, self._servers, strict=True):
-            while not _listens(node):
+            while not listens(node):
                 if server.poll() is not None or time.monotonic() > deadline:
                     self.close()
                     raise TestbedError(f"{node.name} ({node.address}): sshd does not listen")
@@ -170,7 +170,8 @@ class RankChannel:
         self._channel.close()
 
 
-def _listens(node: NodeAddress) -> bool:
+def listens(node: NodeAddress) -> bool:
+    """Return whether something accepts connections at the node's port of SSH."""
     try:
         socket.create_connection((node.address, 22), timeout=1.0).close()
     except OSError:

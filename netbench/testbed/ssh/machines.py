@@ -5,6 +5,7 @@ deadline, and every error names the host.
 """
 
 import logging
+import random
 import socket
 import struct
 import threading
@@ -32,6 +33,10 @@ KEEPALIVE_S = 15.0
 LOST_AFTER_S = 30.0
 """Time without acknowledged packets after which a connection counts as lost, seconds."""
 
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.2, 3.0
+"""Pauses before a login that sshd has dropped is tried again: twice as long each time, and up to
+half as long again, so that hosts behind one sshd do not come back together, seconds."""
+
 CLOSE_TIMEOUT_S = 5.0
 """Deadline for closing all connections, seconds. Each has a thread that polls every 0.1 s."""
 
@@ -45,6 +50,19 @@ _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only
 
 # paramiko also raises what it logs. Without a handler Python would print it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+DROPPED = (
+    "it closes connections before it says that it is an sshd; is the port right? An sshd with too "
+    "many logins under way does so (MaxStartups in its sshd_config)"
+)
+
+TOO_MANY = "MaxStartups"
+"""In the line that some versions of sshd send before they drop a connection."""
+
+
+class Dropped(TestbedError):
+    """The connection was closed before sshd said who it is, as with MaxStartups of sshd_config."""
 
 
 class Hosts(AbstractContextManager["Hosts"]):
@@ -112,11 +130,25 @@ class Hosts(AbstractContextManager["Hosts"]):
         return future.result()
 
     def _connect(self, host: Host) -> paramiko.Transport:
-        """Connect, check the host's key and log in, within one deadline."""
+        """Connect, check the host's key and log in, within one deadline.
+
+        An sshd that drops the connection because it has too many logins is tried again.
+        """
+        end, pause_s = time.monotonic() + self._connect_timeout_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return self._try_to_connect(host, end)
+            except Dropped:
+                wait_s = pause_s * random.uniform(1.0, 1.5)
+                if self._closed or time.monotonic() + wait_s > end:
+                    raise
+            time.sleep(wait_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+    def _try_to_connect(self, host: Host, end: float) -> paramiko.Transport:
         jump = self._link(host.jump) if host.jump else None
-        end = time.monotonic() + self._connect_timeout_s
         connection = _tcp(host, end) if jump is None else _tunnel(host, jump, end)
-        link: paramiko.Transport | None = None
+        link: _Link | None = None
         with at_last(end - time.monotonic(), connection.close) as late:
             try:
                 link = _Link(connection)
@@ -134,6 +166,8 @@ class Hosts(AbstractContextManager["Hosts"]):
                     raise TestbedError(f"{_named(host)}: {why}") from error
                 if isinstance(error, TestbedError):
                     raise
+                if link is not None and link.is_dropped:
+                    raise Dropped(f"{_named(host)}: {DROPPED}") from error
                 raise TestbedError(f"{_named(host)}: SSH failed: {what_failed(error)}") from error
         link.set_keepalive(KEEPALIVE_S)
         if self._closed:
@@ -164,6 +198,18 @@ class _Link(paramiko.Transport):  # type: ignore[misc]  # paramiko ships no type
     def __init__(self, connection: socket.socket | paramiko.Channel) -> None:
         super().__init__(connection)
         self._in_order = threading.Lock()
+        self._said: list[str] = []
+
+    @property
+    def is_dropped(self) -> bool:
+        """It was closed before sshd said its version, without other words than why."""
+        return not self.remote_version and all(TOO_MANY in line for line in self._said)
+
+    def _log(self, level: int, msg: object, *args: object) -> None:
+        """Keep what came before the version; paramiko only logs it."""
+        if str(msg).startswith("Banner: "):
+            self._said.append(str(msg))
+        super()._log(level, msg, *args)
 
     def _send_user_message(self, data: paramiko.Message) -> None:
         kind, recipient = _CHANNEL_HEADER.unpack(data.asbytes()[: _CHANNEL_HEADER.size])

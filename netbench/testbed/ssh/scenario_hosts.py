@@ -13,6 +13,7 @@ from netbench.network.remote.fleet import Fleet, this_owner
 from netbench.network.remote.runs import known_runs
 from netbench.network.shaping.program import Program, compile_program
 from netbench.scenario import Scenario
+from netbench.scenario.model import Network
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.inventory import Inventory, ssh_ports
@@ -90,7 +91,7 @@ def open_scenario_hosts(scenario: Scenario, inventory: Inventory) -> Iterator[Sc
 
     Raises UsageError where they do not fit.
     """
-    nodes = hosts_of(scenario, inventory)
+    nodes = hosts_of(scenario.name, scenario.network, inventory)
     with Hosts(nodes, inventory.known_hosts) as hosts:
         yield ScenarioHosts(
             scenario=scenario,
@@ -101,15 +102,15 @@ def open_scenario_hosts(scenario: Scenario, inventory: Inventory) -> Iterator[Sc
         )
 
 
-def hosts_of(scenario: Scenario, inventory: Inventory) -> tuple[Host, ...]:
+def hosts_of(name: str, network: Network, inventory: Inventory) -> tuple[Host, ...]:
     """Return the first hosts of an inventory, for all nodes. Raises UsageError where they do not
-    fit."""
-    if num_routers(scenario.network):
+    fit. name: of the scenario."""
+    if num_routers(network):
         raise UsageError(
-            f"{scenario.name}: regions joined by trunks need a router each, which machines of an "
+            f"{name}: regions joined by trunks need a router each, which machines of an "
             'inventory do not have; take sharing "class", or a local testbed'
         )
-    return inventory.first(len(scenario.nodes))
+    return inventory.first(network.num_nodes)
 
 
 def fleet_of(

@@ -27,6 +27,7 @@ from netbench.simulator import simulate
 from tests import four_nodes
 
 CaptureFixture = pytest.CaptureFixture[str]
+HOSTS = Path("hosts.yaml")
 
 COMPARE = ("schedule", "compare")
 SEARCHES = ("--schedulers", "identity,random,random-1000", "--seeds", "3", "--evaluations", "200")
@@ -146,26 +147,38 @@ def test_the_bound_is_searched_no_longer_than_a_scheduler(
     assert budgets_s == [0.25, 20.0]
 
 
+@pytest.mark.parametrize(
+    ("where", "target"),
+    [
+        ((), Target()),
+        (("--inventory", "hosts.yaml", "--replace"), Target(inventory=HOSTS, replace=True)),
+    ],
+)
 def test_the_best_two_are_emulated_as_a_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: CaptureFixture,
+    where: tuple[str, ...],
+    target: Target,
 ) -> None:
-    """Their plans run as those of `netbench run`, here in the simulator.
+    """Their plans run as those of `netbench run`, here or on hosts; in this test in the simulator.
 
     They share one scale, and the table shows the times of those two only.
     """
+    asked = target
     ran: list[Plan] = []
 
     def on_simulator(
         console: Console, scenario: Scenario, plans: Sequence[Plan], target: Target, results: Path
     ) -> Path:
-        assert target == Target()
+        assert target == asked
         ran.extend(plans)
         return execute(console, scenario, plans, Target(testbed="sim"), results)
 
     execute = execution.execute
     monkeypatch.setattr(execution, "execute", on_simulator)
     scenario = four_nodes.write(tmp_path)
-    options = ("--emulate", "--results", str(tmp_path / "results"))
+    options = ("--emulate", *where, "--results", str(tmp_path / "results"))
     assert run([*COMPARE, scenario, *SEARCHES, *options]) == 0
     assert [(plan.scheduler, plan.iterations, plan.warmup_iterations) for plan in ran] == [
         ("random-1000", 3, 1),

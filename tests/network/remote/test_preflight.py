@@ -167,6 +167,19 @@ def test_a_peer_behind_another_interface_would_not_be_shaped() -> None:
     assert "no route to 10.77.0.2 (node 1)" in preflight(NETWORK, {}, hosts)[0].text
 
 
+def test_an_address_that_is_not_the_hosts_alone_is_an_error() -> None:
+    """A name that resolves to loopback, and docker0, which has one address everywhere."""
+    hosts = {0: host(0), 1: host(1, addresses=("127.0.1.1",)), 2: host(2), 3: host(3)}
+    (said,) = preflight(NETWORK, {}, hosts)
+    assert (said.node, said.is_error) == (1, True)
+    assert "its address 127.0.1.1 is a loopback address" in said.text
+    docker = {"addresses": ("172.17.0.1",), "interface": "docker0", "routes": {}}
+    hosts |= {1: host(1, **docker), 3: host(3, **docker)}
+    (said,) = preflight(NETWORK, {}, hosts)
+    assert (said.node, said.is_error) == (3, True)
+    assert "its address 172.17.0.1 is also that of node 1" in said.text
+
+
 def test_nodes_on_one_machine_are_not_shaped() -> None:
     """Traffic between them never leaves the machine."""
     hosts = {0: host(0), 1: host(1, machine="machine 0"), 2: host(2)}

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +89,11 @@ def fails(host: Host, *known_hosts: Path, timeout_s: float = PATIENCE_S) -> str:
     with pytest.raises(TestbedError) as error:
         connect(host, *known_hosts, timeout_s=timeout_s)
     return str(error.value)
+
+
+def close_all(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def eventually(holds: Callable[[], bool], within_s: float = PATIENCE_S) -> bool:
@@ -677,6 +682,27 @@ class TestUnreachable:
             message = fails(Host(name="web", address="127.0.0.1", port=port, user="x"))
             thread.join()
         assert message.startswith(f"web (x@127.0.0.1:{port}): SSH failed: ")
+
+    def test_an_sshd_with_too_many_logins_is_tried_again(self, tmp_path: Path) -> None:
+        """Three others have not logged in yet, for a while; or for longer than anyone waits."""
+        with Sshd(tmp_path / "busy", more="MaxStartups 3") as server, ExitStack() as stack:
+
+            def occupy() -> list[socket.socket]:
+                """Connect until sshd drops one."""
+                made: list[socket.socket] = []
+                while not made or made[-1].recv(4) == b"SSH-":
+                    address = (server.address, server.port)
+                    made.append(stack.enter_context(socket.create_connection(address)))
+                return made
+
+            others = occupy()
+            threading.Timer(1.5, close_all, [others]).start()
+            start_s = time.monotonic()
+            assert connect(server.host(), server.known_hosts) == getpass.getuser()
+            assert time.monotonic() - start_s > 1.0
+            occupy()
+            message = fails(server.host(), server.known_hosts, timeout_s=1.0)
+        assert "An sshd with too many logins under way does so (MaxStartups" in message
 
     def test_a_port_nobody_listens_on(self) -> None:
         port = free_port("127.0.0.1")
