@@ -30,6 +30,7 @@ from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, Record, RunStore
 from netbench.systems import system_of
 from netbench.testbed.machine.capabilities import Capabilities
+from netbench.testbed.machine.choose import dynamics_doubt
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted, format_time
 
@@ -294,6 +295,8 @@ class _Controller:
         elif kind == "probe":
             assert self._store is not None
             self._store.append_probe(event["probe"])
+            if doubt := dynamics_doubt(self._started[session]):
+                self._doubt(self._started[session], doubt)
         elif kind == "iteration":
             variant = self._plans[event["plan_hash"]].variant
             self._last[session] = f"iteration {event['iteration']} of {variant}"
