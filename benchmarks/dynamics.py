@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -182,9 +182,9 @@ def published_paths() -> tuple[tuple[float, float], ...]:
     return tuple(path for path in found if path not in PATHS)
 
 
-def largest_difference(values: Mapping[object, Sequence[float]]) -> float:
+def largest_difference(rows: Iterable[Sequence[float]]) -> float:
     """Return the largest absolute value."""
-    return max(abs(value) for row in values.values() for value in row)
+    return max(abs(value) for row in rows for value in row)
 
 
 def main() -> None:
@@ -204,7 +204,7 @@ def main() -> None:
     paths = PATHS[1:2] if arguments.quick else PATHS
     cells = measured(paths)
     print(table(cells))
-    print(f"\nlargest difference: {largest_difference(differences(cells)):.2%}\n")
+    print(f"\nlargest difference: {largest_difference(differences(cells).values()):.2%}\n")
     again = measured(paths[:2], SCALES[-1:])
     first = {(c.delay_s, c.rate_bps): c.times_s for c in cells if c.scale == SCALES[-1]}
     repeats = {
@@ -213,7 +213,7 @@ def main() -> None:
         )
         for c in again
     }
-    print(f"measured twice: {largest_difference(repeats):.4%}\n")
+    print(f"measured twice: {largest_difference(repeats.values()):.4%}\n")
     print(closed_form_table(cells))
     if not arguments.quick:
         others = measured(published_paths(), (max(SCALES),))

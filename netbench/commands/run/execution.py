@@ -17,6 +17,7 @@ from netbench.commands.run.target import Target
 from netbench.network.shaping.limits import network_warnings
 from netbench.network.shaping.segments import on_testbed
 from netbench.plan.describe import describe_plan
+from netbench.plan.dynamics import dynamics_doubt
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash, plan_to_json
@@ -24,7 +25,7 @@ from netbench.records import Environment, RunStore, read_run
 from netbench.scenario import Scenario
 from netbench.testbed.guest.cache import ensure_kernel, ensure_shim
 from netbench.testbed.machine.capabilities import probe_machine
-from netbench.testbed.machine.choose import SIMULATOR, choose, dynamics_doubt, network_doubts
+from netbench.testbed.machine.choose import SIMULATOR, choose, network_doubts
 from netbench.testbed.runs.controller import SessionSetup, run_plans
 from netbench.units import counted
 

@@ -1,9 +1,12 @@
 """The table of a run and its caption, as `netbench run` and `netbench table` print them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
+from netbench.plan.dynamics import dynamics_doubt
+from netbench.plan.experiment import experiment_from_json
 from netbench.records import Environment, Run
 from netbench.report.numbers import (
     TimeSummary,
@@ -119,7 +122,36 @@ def provenance(run: Run) -> list[str]:
         for session in run.sessions
         for libraries in [[f"{k} {v}" for k, v in session.environment.versions.items()]]
     )
-    return [*places, *versions, _trust(run)]
+    return [*places, *_dynamics(run), *versions, _trust(run)]
+
+
+def _dynamics(run: Run) -> list[str]:
+    """Say in which plans TCP acts, and in which only rates and delays are emulated."""
+    if run_source(run) != "emulated":
+        return []
+    plans = [plan for plan in run.plans.values() if "network" in plan]
+    acting = [plan for plan in plans if "tcp" in plan["network"]]
+    fast = [plan for plan in plans if plan not in acting and plan.get("scale", 1.0) > 1]
+    lines = []
+    if acting:
+        controls = sorted({plan["network"]["tcp"]["congestion"] for plan in acting})
+        scales = ", ".join(f"{scale:g}" for scale in sorted({plan["scale"] for plan in acting}))
+        lines.append(
+            f"faithful: TCP ({', '.join(controls)}) acts as on the machines; segments are divided "
+            f"with bytes and rates, by {scales}{_named(acting, plans)}."
+        )
+    if fast:
+        lines.append(
+            "fast: rates and delays without congestion control, because bytes are divided and "
+            f"segments are not{_named(fast, plans)}."
+        )
+    return lines
+
+
+def _named(some: Sequence[dict[str, Any]], plans: Sequence[dict[str, Any]]) -> str:
+    """Return the systems of some plans in brackets, "" for all plans."""
+    names = dict.fromkeys(str(plan.get("variant", plan.get("op", ""))) for plan in some)
+    return f" ({', '.join(names)})" if len(some) < len(plans) else ""
 
 
 def _statistics(run: Run, rows: Sequence[Comparison]) -> str:
@@ -185,7 +217,15 @@ def _trust(run: Run) -> str:
         return f"no verdict: the run has not finished; continue it with --resume. {_probed(run)}"
     if run_source(run) == "simulated":
         return "a simulation: no network was shaped, so none was verified."
+    if doubts := _dynamics_doubts(run):
+        return f"rates and delays only: {_probed(run)} {'; '.join(doubts)}."
     return f"trustworthy: {_probed(run)}"
+
+
+def _dynamics_doubts(run: Run) -> list[str]:
+    """Return the doubts of plans that were recorded before these were recorded with a run."""
+    plans = (experiment_from_json(json.dumps(plan)) for plan in run.plans.values())
+    return [doubt for doubt in dict.fromkeys(map(dynamics_doubt, plans)) if doubt]
 
 
 def _probed(run: Run) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from netbench.errors import TestbedError
 from netbench.network.probing.fidelity import TOLERANCE
 from netbench.plan.describe import describe_plan
+from netbench.plan.dynamics import dynamics_doubt
 from netbench.plan.experiment import (
     Experiment,
     experiment_hash,
@@ -30,7 +31,6 @@ from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, Record, RunStore
 from netbench.systems import system_of
 from netbench.testbed.machine.capabilities import Capabilities
-from netbench.testbed.machine.choose import dynamics_doubt
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted, format_time
 
