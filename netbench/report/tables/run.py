@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
+from netbench.errors import PlanError
 from netbench.plan.dynamics import dynamics_doubt
 from netbench.plan.experiment import experiment_from_json
 from netbench.records import Environment, Run
@@ -224,8 +226,11 @@ def _trust(run: Run) -> str:
 
 def _dynamics_doubts(run: Run) -> list[str]:
     """Return the doubts of plans that were recorded before these were recorded with a run."""
-    plans = (experiment_from_json(json.dumps(plan)) for plan in run.plans.values())
-    return [doubt for doubt in dict.fromkeys(map(dynamics_doubt, plans)) if doubt]
+    doubts: dict[str, None] = {}
+    for plan in run.plans.values():
+        with suppress(PlanError):  # of another netbench: its table is shown all the same
+            doubts[dynamics_doubt(experiment_from_json(json.dumps(plan)))] = None
+    return [doubt for doubt in doubts if doubt]
 
 
 def _probed(run: Run) -> str:
