@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.calibrate_transport import read_transfers
 from benchmarks.guest import run_in_guest
 from netbench.network.probing.dynamics import send_messages
 from netbench.network.probing.measure import Endpoints
@@ -158,6 +157,8 @@ def published_table(cells: Sequence[Cell]) -> str:
         "| delay, ms | rate, Gbit/s | MiB | published, ms | emulated, ms | error |",
         "|---|---|--:|--:|--:|--:|",
     ]
+    from benchmarks.calibrate_transport import read_transfers  # numba: not in a guest
+
     at_full = {(c.delay_s, c.rate_bps): c.times_s for c in cells if c.scale == max(SCALES)}
     for row in read_transfers():
         times_s = at_full.get((row.delay_s, row.bandwidth_bps))
@@ -174,6 +175,8 @@ def published_table(cells: Sequence[Cell]) -> str:
 
 def published_paths() -> tuple[tuple[float, float], ...]:
     """Return the paths of gloo's published transfers that a rate limits, beside `PATHS`."""
+    from benchmarks.calibrate_transport import read_transfers  # numba: not in a guest
+
     found = {
         (row.delay_s, row.bandwidth_bps): None
         for row in read_transfers()
