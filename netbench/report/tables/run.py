@@ -21,6 +21,7 @@ from netbench.report.numbers import (
 from netbench.report.tables.comparison import Comparison, compare, has_other_model, run_source
 from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
 from netbench.report.tables.throughput import run_caption, run_grid
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -238,6 +239,14 @@ def _probed(run: Run) -> str:
     if not run.probes:
         return "the network was not probed."
     results: list[dict[str, Any]] = [probe.result for probe in run.probes]
-    num_checks = sum(len(result.get("checks", ())) for result in results)
+    checks = [check for result in results for check in result.get("checks", ())]
+    messages = [check for check in checks if check.get("num_bytes")]
     tolerance = max(float(result.get("tolerance", 0.0)) for result in results)
-    return f"{num_checks} delays and throughputs of the shaped network within {tolerance:.0%}."
+    delays = (
+        f"{len(checks) - len(messages)} delays and throughputs of the shaped network within "
+        f"{tolerance:.0%}"
+    )
+    if not messages:
+        return f"{delays}."
+    allowed = max(check["allowed"] / check["expected"] for check in messages)
+    return f"{delays}, {counted(len(messages), 'message')} within {allowed:.0%} of slow start."
