@@ -16,8 +16,8 @@ from netbench.commands.run.simulation import predictions, simulate_plans
 from netbench.commands.run.target import Target
 from netbench.network.shaping.limits import network_warnings
 from netbench.network.shaping.segments import on_testbed
+from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import describe_plan
-from netbench.plan.dynamics import dynamics_doubt
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash, plan_to_json

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from netbench.errors import PlanError
-from netbench.plan.dynamics import dynamics_doubt
+from netbench.plan.checks import dynamics_doubt
 from netbench.plan.experiment import experiment_from_json
 from netbench.records import Environment, Run
 from netbench.report.numbers import (

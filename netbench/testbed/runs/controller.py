@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from netbench.errors import TestbedError
 from netbench.network.probing.fidelity import TOLERANCE
+from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import describe_plan
-from netbench.plan.dynamics import dynamics_doubt
 from netbench.plan.experiment import (
     Experiment,
     experiment_hash,
