@@ -26,7 +26,7 @@ def test_a_divided_network_has_the_dynamics_of_the_full_one(cells: list[Cell]) -
 
 @pytest.mark.guest
 def test_cold_messages_take_the_time_of_slow_start(cells: list[Cell]) -> None:
-    """10 segments, twice as many in every round trip of 20 ms, then 1 Gbit/s."""
+    """10 segments, doubled in every round trip of 20 ms, then 1 Gbit/s."""
     path = tcp_path(full_network(*FAR[0], Tcp()), 0, 1)
     for cell in cells:
         expected_s = message_s(path, 8 * MIB, path.first_window)

@@ -32,7 +32,7 @@ COLD, IDLE = "cold_message_s", "idle_message_s"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Messages:
-    """What to send. network: at full size; TCP acts. scale: divides sizes. sizes: bytes."""
+    """Messages to send. network: at full size; TCP acts. scale: divides sizes. sizes: bytes."""
 
     network: Network
     scale: float
