@@ -30,9 +30,9 @@ from netbench.network.probing.fidelity import FidelityCell, cells_path, read_cel
 from netbench.network.probing.measure import Endpoints, measure
 from netbench.network.probing.packet_trains import FRAME_BYTES
 from netbench.network.probing.samples import MEASURED_BDPS, WARMUP_BDPS, LinkSample
-from netbench.network.probing.verify import goodput_ratio
 from netbench.network.shaping.apply import apply, clear
 from netbench.network.shaping.program import Program, compile_programs, sysctls
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Link, Network
 from netbench.testbed import namespaces
 from netbench.testbed.guest.cache import ensure_kernel

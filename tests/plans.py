@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from netbench.network.probing.verify import goodput_ratio
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.plan.build import build_plan
 from netbench.plan.model import Execution, Layout, Plan, Transport
 from netbench.scenario import load_scenario

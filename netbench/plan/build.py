@@ -9,6 +9,7 @@ from typing import Any
 
 from netbench.errors import PlanError, nearest
 from netbench.limits import MAX_PLANS
+from netbench.network.shaping.segments import largest_scale
 from netbench.plan.checks import (
     check_chunks,
     check_compute,
@@ -20,9 +21,10 @@ from netbench.plan.maps import MAPS, SEEDED
 from netbench.plan.model import ONCE, VIRTUAL, Execution, Layout, Plan, emulated_transport
 from netbench.plan.replicas import check_model, replicated
 from netbench.plan.tensor import all_reduce_bytes, num_all_reduces
-from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Sweep, Workload
+from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Sweep, Tcp, Workload
 from netbench.systems import SYSTEMS, find_variant, system_of
 from netbench.systems.base import System, Variant
+from netbench.transport.profile import load_transport
 from netbench.units import counted
 from netbench.workload.costs import DTYPE_BYTES, Stage, activation_bytes, stage_costs
 from netbench.workload.whole import model_stages
@@ -219,24 +221,62 @@ def network_bytes(plan: Plan) -> float:
     return system.iteration_bytes(plan) - inside * all_reduce_bytes(plan)
 
 
+def with_tcp(network: Network, tcp: Tcp, backend: str) -> Network:
+    """Return the network in which TCP acts, with the sockets that `backend` has per connection."""
+    return dataclasses.replace(
+        network, tcp=dataclasses.replace(tcp, sockets=load_transport(backend).sockets)
+    )
+
+
+def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) -> Plan:
+    """Return `plan` for an emulation in which TCP acts as on the scenario's machines.
+
+    scale: None = `choose_scale`. Plans of layers that compute, or of a script, stay as they are:
+    they run in real time. So do those whose tensors do not fit a guest at a scale that keeps TCP's
+    dynamics.
+    """
+    if plan.compute != VIRTUAL:
+        return plan
+    network = with_tcp(plan.network, scenario.tcp, plan.backend)
+    acting = dataclasses.replace(plan, network=network)
+    chosen = choose_scale(acting) if scale is None else scale
+    if system_of(plan).largest_tensors_bytes(plan) / chosen > FULL_SIZE_RANK_BYTES:
+        return plan
+    return at_scale(acting, chosen)
+
+
+def is_quick(plan: Plan) -> bool:
+    """Return True if an emulation keeps TCP's dynamics and is quick: at full size, or with at most
+    `SCALED_BYTES` in an iteration. Layers that compute and scripts take the time that they take."""
+    if plan.compute != VIRTUAL:
+        return True
+    sent_bytes = network_bytes(plan) * max(1, plan.local_steps)
+    return plan.network.tcp.acts and (plan.scale == 1 or sent_bytes <= SCALED_BYTES * plan.scale)
+
+
 def choose_scale(plan: Plan) -> float:
     """Return the factor that divides bytes and bandwidths.
 
     It is 1 if an iteration sends at most 2 GB and a rank's tensors fit a guest, else the smallest
-    of 10, 100 and 1000 that brings an iteration to at most 1 GB, or 1000.
+    of 10, 100 and 1000 that brings an iteration to at most 1 GB, or 1000. Where TCP acts, it is a
+    power of two, and at most the largest that leaves segments large enough.
     """
     # diloco sends the bytes of all its local steps at once.
     total = network_bytes(plan) * max(1, plan.local_steps)
     largest = system_of(plan).largest_tensors_bytes(plan)
     if total <= FULL_SIZE_BYTES and largest <= FULL_SIZE_RANK_BYTES:
         return 1.0
+    scales: tuple[float, ...] = SCALES
+    if plan.network.tcp.acts:
+        most = int(math.log2(largest_scale(plan.network)))
+        scales = tuple(2.0**power for power in range(most + 1))
     return next(
         (
             scale
-            for scale in SCALES
+            for scale in scales
             if total / scale <= SCALED_BYTES and largest / scale <= FULL_SIZE_RANK_BYTES
         ),
-        SCALES[-1],
+        scales[-1],
     )
 
 

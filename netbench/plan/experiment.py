@@ -5,8 +5,12 @@ from typing import Any
 from netbench.plan.benchmark import COLLECTIVE_SCHEMA_VERSION, SYSTEM, CollectivePlan
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import canonical_json, decode_version, plan_from_json, read_json
+from netbench.plan.tensor import message_bytes
 from netbench.records import Record, content_hash
 from netbench.systems import system_of
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message of `message_sizes`."""
 
 Experiment = Plan | CollectivePlan
 """Plans that a session runs."""
@@ -40,6 +44,14 @@ def is_elastic(plan: Experiment) -> bool:
 def runs_script(plan: Experiment) -> bool:
     """Return True if every rank is a user's script."""
     return isinstance(plan, Plan) and system_of(plan).runs_script
+
+
+def message_sizes(plan: Experiment) -> tuple[int, ...]:
+    """Return the sizes of messages by which a plan's network is verified, bytes at full size:
+    a boundary tensor of a pipeline, else a slice of a collective."""
+    if not isinstance(plan, Plan):
+        return (min(plan.payload_bytes, MAX_MESSAGE_BYTES),)
+    return (round(message_bytes(plan)) if plan.has_pipelines else plan.transport.chunk_bytes,)
 
 
 def rank_modules(plan: Experiment) -> set[str]:

@@ -13,7 +13,7 @@ from netbench.scenario.devices import (
     read_device_profile,
 )
 from netbench.scenario.links import build_links, make_link, region_index
-from netbench.scenario.model import DeviceProfile, Network, Node, Scenario, Sweep, SweepNetwork
+from netbench.scenario.model import DeviceProfile, Network, Node, Scenario, Sweep, SweepNetwork, Tcp
 from netbench.scenario.schema import DeviceForm, ScenarioForm
 from netbench.scenario.sharing import SHARING
 from netbench.scenario.source import SourceFile, read_source, shown_path
@@ -98,6 +98,14 @@ def build_scenario(source: SourceFile, form: ScenarioForm) -> Scenario:
         workload=build_workload(form),
         sweep=_sweep(source, form),
         backend=form.workload.backend,
+        tcp=Tcp(
+            congestion=form.tcp.congestion,
+            slow_start_after_idle=form.tcp.slow_start_after_idle,
+            initial_window=form.tcp.initial_window,
+            min_rto_s=form.tcp.min_rto,
+            send_buffer_bytes=form.tcp.send_buffer,
+            receive_buffer_bytes=form.tcp.receive_buffer,
+        ),
     )
 
 

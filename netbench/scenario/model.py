@@ -104,12 +104,53 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tcp:
+    """TCP on the machines. The defaults of the fields are those of Linux.
+
+    congestion: name of the congestion control, or `UNMODELLED`. slow_start_after_idle: a connection
+    that was idle for longer than its retransmission timeout halves its window for every such time.
+    initial_window: segments. min_rto_s: least retransmission timeout, seconds. send_buffer_bytes,
+    receive_buffer_bytes: largest buffers of a socket (third values of tcp_wmem and tcp_rmem).
+    packet_bytes: largest packet that TCP hands over to a NIC (segmentation offload), and the MTU of
+    loopback. sockets: parallel connections of the communication library that one connection of an
+    emulation stands for; windows are multiplied by it.
+    """
+
+    congestion: str = "cubic"
+    slow_start_after_idle: bool = True
+    initial_window: int = 10
+    min_rto_s: float = 0.2
+    send_buffer_bytes: int = 4 << 20
+    receive_buffer_bytes: int = 6 << 20
+    packet_bytes: int = 1 << 16
+    sockets: int = 1
+
+    @property
+    def acts(self) -> bool:
+        """TCP's windows limit what is sent, as they do on the machines."""
+        return self.congestion != UNMODELLED
+
+    @property
+    def max_window_bytes(self) -> int:
+        """Largest window of a socket: the send buffer or half of the receive buffer, as Linux until
+        6.5 divides it."""
+        return min(self.send_buffer_bytes, self.receive_buffer_bytes // 2)
+
+
+UNMODELLED = "none"
+"""`Tcp.congestion` of an emulation in which TCP's windows are kept from limiting anything."""
+
+NO_TCP = Tcp(congestion=UNMODELLED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
     """Links between regions, and the region of each node.
 
     links: (num_regions, num_regions), [src][dst]; the diagonal is the link inside a region.
     node_regions: index into `regions` per node. sharing: key of `scenario.sharing.SHARING`.
-    nic_bps: egress cap per node, bit/s. mtu_bytes: IP MTU of every node's interface.
+    nic_bps: egress cap per node, bit/s. mtu_bytes: IP MTU of every node's interface. tcp: TCP of
+    the machines in an emulation that keeps its dynamics, else `NO_TCP`.
     """
 
     regions: tuple[str, ...]
@@ -118,6 +159,7 @@ class Network:
     sharing: str
     nic_bps: tuple[float, ...]
     mtu_bytes: int = 1500
+    tcp: Tcp = field(default=NO_TCP, metadata=LATER)
 
     @property
     def num_nodes(self) -> int:
@@ -283,7 +325,7 @@ class Sweep:
 class Scenario:
     """A network with nodes, devices, a workload and a sweep; one YAML file.
 
-    backend: the library that carries collectives and transfers, nccl or gloo.
+    backend: the library that carries collectives and transfers, nccl or gloo. tcp: of the machines.
     """
 
     name: str
@@ -296,6 +338,7 @@ class Scenario:
     workload: Workload
     sweep: Sweep
     backend: str = "nccl"
+    tcp: Tcp = Tcp()
 
     @property
     def num_devices(self) -> int:

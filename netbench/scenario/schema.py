@@ -210,6 +210,17 @@ Inside = Annotated[
 ]
 
 
+class TcpForm(Section):
+    """TCP of the machines, in an emulation that keeps its dynamics. Defaults are Linux's."""
+
+    congestion: Literal["cubic", "reno", "bbr"] = "cubic"
+    slow_start_after_idle: bool = True
+    initial_window: Annotated[int, Field(ge=1, le=1000)] = 10
+    min_rto: Annotated[Seconds, Field(ge=0.001, le=120)] = 0.2
+    send_buffer: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = 4 << 20
+    receive_buffer: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = 6 << 20
+
+
 class NetworkForm(Section):
     """Links inside and between regions."""
 
@@ -406,6 +417,7 @@ class ScenarioForm(Section):
         min_length=1, examples=["[{region: Ohio, count: 4, device: V100}]"]
     )
     network: NetworkForm = Field(examples=["{inside: {one_way_delay: 1ms, bandwidth: 5Gbit}}"])
+    tcp: TcpForm = Field(default=TcpForm())
     devices: dict[str, DeviceChoice] = Field(default_factory=dict)
     workload: WorkloadChoice = Field(
         examples=["{layers: 24, hidden: 2048, heads: 16, sequence: 2048, batch: 1024}"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from netbench.network.nodes import Channel
+from netbench.network.probing.dynamics import Messages
 from netbench.scenario.model import Network
 from netbench.testbed.ranks.hangs import Activity
 
@@ -92,8 +93,13 @@ class Testbed(Protocol):
     def shape(self, network: Network, scale: float) -> None:
         """Give every node the network and read it back. Raises NetworkError as `tune` does."""
 
-    def verify(self, network: Network, scale: float) -> dict[str, Any]:
-        """Measure links of every class: `network.probing.verify.NetworkVerdict` as JSON data."""
+    def verify(
+        self, network: Network, scale: float, messages: Messages | None = None
+    ) -> dict[str, Any]:
+        """Measure links of every class: `network.probing.verify.NetworkVerdict` as JSON data.
+
+        messages: to send where TCP acts, to verify that it does.
+        """
 
     def dropped_packets(self) -> int:
         """Packets the shaped queues dropped since `shape`, beside the loss that was asked for."""

@@ -18,7 +18,9 @@ from typing import Any
 
 from netbench.errors import TestbedError
 from netbench.network.nodes import Channel, Node
+from netbench.network.probing.dynamics import Messages
 from netbench.network.shaping import netlink
+from netbench.network.shaping.segments import windows
 from netbench.scenario.model import Network
 from netbench.testbed import namespaces, shaping
 from netbench.testbed.interface import Clocks, NodeAddress
@@ -75,7 +77,9 @@ class LocalTestbed(ABC):
         self._with_routers = (*self.nodes, *namespaces.router_addresses(network))
         self._shaped: tuple[Network, float] | None = None
         SCRATCH.mkdir(mode=0o700)
-        namespaces.build(self._with_routers, network.mtu_bytes, namespaces.gateways(network))
+        namespaces.build(
+            self._with_routers, network.mtu_bytes, namespaces.gateways(network), windows(network)
+        )
         namespaces.write_hosts(self._with_routers, network.num_nodes)
         self._start()
 
@@ -98,15 +102,19 @@ class LocalTestbed(ABC):
 
     def tune(self, network: Network, scale: float) -> None:
         shaping.tune(self._reached, self._with_routers, network, scale)
+        if network.tcp.acts:
+            namespaces.remember_windows(self.nodes)
 
     def shape(self, network: Network, scale: float) -> None:
         shaping.shape(self._reached, self._with_routers, network, scale)
         self._shaped = network, scale
 
-    def verify(self, network: Network, scale: float) -> dict[str, Any]:
+    def verify(
+        self, network: Network, scale: float, messages: Messages | None = None
+    ) -> dict[str, Any]:
         virtual = self.name == "guest-virtual"
         return shaping.verify(
-            self._reached, self._with_routers, network, scale, self.tolerance, virtual
+            self._reached, self._with_routers, network, scale, self.tolerance, virtual, messages
         )
 
     def dropped_packets(self) -> int:

@@ -24,6 +24,7 @@ from pyroute2 import IPRoute, netns
 from netbench.errors import TestbedError
 from netbench.network.nodes import COMMAND_TIMEOUT_S, Channel, Completed
 from netbench.network.shaping import netlink
+from netbench.network.shaping.segments import Windows
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.interface import NodeAddress
@@ -41,6 +42,15 @@ LOOPBACK_INDEX = 1  # the kernel makes lo first in every network namespace
 CHUNK_BYTES = 1 << 16
 KILL_TIMEOUT_S = 10.0
 """Deadline for killed processes to end, seconds."""
+
+WINDOW_PORT = 26264
+"""Port of `remember_windows`: unregistered, and below the ephemeral ports."""
+
+LINK_SCOPE = 253  # RT_SCOPE_LINK, linux/rtnetlink.h: destinations on the interface itself
+RTAX_REMEMBERED = (4, 5, 6, 7, 9)
+"""Numbers of the metrics that TCP remembers of a peer: round trip and its variance, slow start
+threshold, window, reordering. Source: linux/rtnetlink.h."""
+
 
 NETNS_DIRECTORY = Path("/run/netns")
 HOSTS = Path("/run/netbench-hosts")
@@ -97,10 +107,12 @@ def build(
     nodes: Sequence[NodeAddress],
     mtu_bytes: int,
     gateways: Mapping[tuple[int, int], int] = NO_GATEWAYS,
+    windows: Windows | None = None,
 ) -> None:
     """Make a bridge and, per node, a namespace with one interface on it. Needs root.
 
     nodes: with the routers, if any. gateways: see `gateways`; other nodes are reached directly.
+    windows: of TCP on the nodes' routes; None = the kernel's.
     /run must be private to the session (a fresh tmpfs), so that no name can collide.
     """
     # One batch: 64 namespaces take 0.04 s in a guest; pyroute2 forks itself for each, 4.4 s.
@@ -116,7 +128,15 @@ def build(
         root.link("set", index=bridge, mtu=mtu_bytes, state="up")
         root.addr("add", index=bridge, address=CONTROLLER_ADDRESS, prefixlen=SUBNET.prefixlen)
     for node in nodes:
-        _configure_inside(node, nodes, gateways)
+        _configure_inside(node, nodes, gateways, windows)
+
+
+def remove(nodes: Sequence[NodeAddress]) -> None:
+    """Remove what `build` has made."""
+    checked(["ip", "-batch", "-"], "".join(f"link del v{node.index}\n" for node in nodes))
+    names = [namespace_path(node.index).name for node in nodes]
+    checked(["ip", "-batch", "-"], "".join(f"netns del {name}\n" for name in names))
+    checked(["ip", "link", "del", BRIDGE])
 
 
 def hosts_text(nodes: Sequence[NodeAddress], num_nodes: int) -> str:
@@ -165,15 +185,23 @@ def _add_interface(root: Any, bridge: int, node: NodeAddress, mtu_bytes: int) ->
 
 
 def _configure_inside(
-    node: NodeAddress, nodes: Sequence[NodeAddress], gateways: Mapping[tuple[int, int], int]
+    node: NodeAddress,
+    nodes: Sequence[NodeAddress],
+    gateways: Mapping[tuple[int, int], int],
+    windows: Windows | None,
 ) -> None:
+    metrics = {} if windows is None else {"metrics": _route_metrics(windows)}
     netns.pushns(namespace_path(node.index).name)
     try:
         with IPRoute() as inside:
             interface = inside.link_lookup(ifname=node.interface)[0]
+            if windows is not None:
+                inside.link("set", index=LOOPBACK_INDEX, mtu=windows.loopback_mtu_bytes)
             inside.link("set", index=LOOPBACK_INDEX, state="up")
             inside.addr("add", index=interface, address=node.address, prefixlen=SUBNET.prefixlen)
             inside.link("set", index=interface, state="up")
+            if metrics:
+                inside.route("replace", dst=str(SUBNET), oif=interface, scope=LINK_SCOPE, **metrics)
             # Permanent: one kernel keeps at most 1024 learned neighbours for all its namespaces,
             # and 64 nodes have 4032. It also saves the links from ARP.
             for other in nodes:
@@ -183,9 +211,39 @@ def _configure_inside(
                 router = gateways.get((node.index, other.index))
                 if router is not None:
                     way = {"dst": f"{other.address}/32", "gateway": nodes[router].address}
-                    inside.route("add", oif=interface, **way)
+                    inside.route("add", oif=interface, **way, **metrics)
     finally:
         netns.popns()
+
+
+def remember_windows(nodes: Sequence[NodeAddress]) -> None:
+    """Open and close a connection between any two nodes, so that later ones obey the routes.
+
+    Linux takes the largest window not from the route, but from what it remembers of a peer, and it
+    starts to remember when a connection ends (`tcp_update_metrics`, net/ipv4/tcp_metrics.c). All it
+    remembers is locked to the values of the route, so nothing else is passed on.
+    """
+    listeners = []
+    for node in nodes:
+        with netlink.inside(namespace_path(node.index)):
+            backlog = len(nodes)
+            listeners.append(socket.create_server((node.address, WINDOW_PORT), backlog=backlog))
+    for number, node in enumerate(nodes):
+        with netlink.inside(namespace_path(node.index)):
+            for listener in listeners[number + 1 :]:
+                with socket.create_connection(listener.getsockname()):
+                    listener.accept()[0].close()
+    for listener in listeners:
+        listener.close()
+
+
+def _route_metrics(windows: Windows) -> dict[str, int]:
+    """Return TCP's first and largest window for pyroute2. Linux obeys a locked largest one."""
+    return {
+        "initcwnd": windows.first_segments,
+        "cwnd": windows.most_segments,
+        "lock": sum(1 << metric for metric in RTAX_REMEMBERED),
+    }
 
 
 def _mac(node: NodeAddress) -> str:

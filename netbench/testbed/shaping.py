@@ -11,10 +11,11 @@ from typing import Any
 
 from netbench.errors import NetworkError
 from netbench.network.nodes import DEADLINE_S, Node, all_or_error, at_once, output_of
+from netbench.network.probing.dynamics import Messages, check_messages
 from netbench.network.probing.measure import Endpoints, Pace, measure
 from netbench.network.probing.probe import PORT as PROBE_PORT
 from netbench.network.probing.samples import sample_links
-from netbench.network.probing.verify import evaluate
+from netbench.network.probing.verify import evaluate, with_checks
 from netbench.network.shaping import netlink
 from netbench.network.shaping.apply import apply, read_back
 from netbench.network.shaping.program import Program, compile_programs
@@ -143,13 +144,13 @@ def verify(
     scale: float,
     tolerance: float,
     virtual: bool,
+    messages: Messages | None = None,
 ) -> dict[str, Any]:
     """See `Testbed.verify`. virtual: time is, so links may be measured side by side."""
-    measurements = measure(
-        network,
-        sample_links(network),
-        Endpoints(addresses=[(node.address,) for node in nodes], nodes=reached),
-        scale,
-        pace=Pace(concurrent=virtual),
-    )
-    return asdict(evaluate(measurements, network, scale, tolerance))
+    endpoints = Endpoints(addresses=[(node.address,) for node in nodes], nodes=reached)
+    pace = Pace(concurrent=virtual)
+    measurements = measure(network, sample_links(network), endpoints, scale, pace=pace)
+    verdict = evaluate(measurements, network, scale, tolerance)
+    if messages is not None:
+        verdict = with_checks(verdict, check_messages(messages, endpoints))
+    return asdict(verdict)

@@ -11,6 +11,7 @@ from typing import Any
 
 from netbench.errors import NetworkError
 from netbench.network.nodes import Channel, Completed
+from netbench.network.probing.dynamics import Messages
 from netbench.scenario.model import Network
 from netbench.testbed.interface import Clocks, NodeAddress
 from netbench.testbed.machine.capabilities import Capabilities
@@ -146,7 +147,9 @@ class FakeTestbed:
     def shape(self, network: Network, scale: float) -> None:
         self.asked.append("shape")
 
-    def verify(self, network: Network, scale: float) -> dict[str, Any]:
+    def verify(
+        self, network: Network, scale: float, messages: Messages | None = None
+    ) -> dict[str, Any]:
         self.asked.append("verify")
         return {"reasons": []}
 

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan.build import Choices, build_plan, build_plans, choose_scale, pipeline_depth
+from netbench.plan.build import (
+    Choices,
+    build_plan,
+    build_plans,
+    choose_scale,
+    is_quick,
+    keep_dynamics,
+    pipeline_depth,
+)
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import Execution, Layout, Plan
-from netbench.plan.serial import plan_hash, plan_to_json
+from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.model import Link, Setting
 
@@ -444,3 +452,35 @@ def test_an_unknown_network_is_refused(scenario: str, network: str, message: str
             Execution(),
         )
     assert str(caught.value).startswith(message)
+
+
+def test_plans_that_keep_tcp_have_the_largest_scale_with_segments_of_256_bytes() -> None:
+    """8949 / 32 = 280 bytes; NCCL's 16 sockets; and a plan that reads back as it was written."""
+    plan = keep_dynamics(case3("dtfm-scheduled"), CASE3)
+    assert plan.scale == 32
+    assert (plan.network.tcp.congestion, plan.network.tcp.sockets) == ("cubic", 16)
+    assert not is_quick(plan)
+    assert plan_from_json(plan_to_json(plan)) == plan
+    assert plan_hash(plan) != plan_hash(case3("dtfm-scheduled"))
+
+
+def test_small_plans_keep_tcp_at_full_size_and_are_quick() -> None:
+    """gpt3-small sends less than 2 GB; an asked-for scale is taken as it is."""
+    small = build_plans(SMALL, Choices.of(SMALL.sweep), Execution())[0]
+    kept = keep_dynamics(small, SMALL)
+    assert (kept.scale, kept.network.tcp.acts) == (1, True)
+    assert is_quick(kept)
+    assert not is_quick(small)  # TCP does not act in it
+    assert keep_dynamics(small, SMALL, 8.0).scale == 8
+
+
+def test_tensors_that_do_not_fit_a_guest_leave_a_plan_as_it_is() -> None:
+    """zero3 of case 3 holds 5 GB per rank: 160 MB at scale 32, of which a guest maps 60."""
+    plan = case3("zero3")
+    assert keep_dynamics(plan, CASE3) == plan
+    assert plan.scale == 1000
+
+
+def test_plans_without_tcp_are_written_as_before() -> None:
+    """Hashes of recorded plans stay: the field is only written where TCP acts."""
+    assert "tcp" not in plan_to_json(case3("dtfm-scheduled"))

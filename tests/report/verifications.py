@@ -12,7 +12,8 @@ from netbench.network.probing.samples import (
     planned_trains,
     sample_links,
 )
-from netbench.network.probing.verify import Measurement, evaluate, goodput_ratio
+from netbench.network.probing.verify import Measurement, evaluate
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.report.tables.matrix import Verification
 from netbench.scenario.model import Network
 

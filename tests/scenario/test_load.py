@@ -11,7 +11,8 @@ import pytest
 
 from netbench.errors import ScenarioError
 from netbench.scenario import list_scenarios, load_scenario
-from netbench.scenario.model import Link, Node
+from netbench.scenario.load import scenarios_dir
+from netbench.scenario.model import Link, Node, Tcp
 
 Bend = Callable[..., str]
 
@@ -300,3 +301,26 @@ def test_bandwidth_left_out_is_unlimited(bend: Bend) -> None:
     """Then only a NIC limits."""
     scenario = load_scenario(bend(", bandwidth: 1Gbit"))
     assert math.isinf(scenario.network.link(0, 2).bandwidth_bps)
+
+
+def test_tcp_of_the_machines_is_that_of_linux_unless_it_is_stated(tmp_path: Path) -> None:
+    """Linux: cubic, 10 segments (RFC 6928), 200 ms, 4 and 6 MiB (tcp_wmem, tcp_rmem)."""
+    path = scenarios_dir() / "example-two-labs.yaml"
+    assert load_scenario(str(path)).tcp == Tcp()
+    assert Tcp() == Tcp(
+        congestion="cubic",
+        slow_start_after_idle=True,
+        initial_window=10,
+        min_rto_s=0.2,
+        send_buffer_bytes=4 << 20,
+        receive_buffer_bytes=6 << 20,
+    )
+    mine = tmp_path / "mine.yaml"
+    stated = "tcp: {congestion: bbr, slow_start_after_idle: false, receive_buffer: 16MiB}\n"
+    mine.write_text(path.read_text() + stated)
+    found = load_scenario(str(mine)).tcp
+    assert (found.congestion, found.slow_start_after_idle) == ("bbr", False)
+    assert found.max_window_bytes == 4 << 20
+    mine.write_text(path.read_text() + "tcp: {congestion: vegas}\n")
+    with pytest.raises(ScenarioError, match="congestion"):
+        load_scenario(str(mine))

@@ -25,7 +25,7 @@ from netbench.commands.run.target import LOCAL, Target, inventory_options
 from netbench.commands.schedule.request import Limits, limit_options
 from netbench.errors import UsageError
 from netbench.limits import MAX_ITERATIONS
-from netbench.plan.build import at_scale
+from netbench.plan.build import at_scale, is_quick, keep_dynamics
 from netbench.plan.checks import check_data, micro_batch_warnings
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
@@ -86,6 +86,13 @@ IN_RUN = "in the run's folder"
 )
 @click.option(
     "--scale", type=float, help="Divisor of bytes and bandwidths.  [default: by size of the model]"
+)
+@click.option(
+    "--fast/--faithful",
+    default=None,
+    help="Emulate rates and delays only, without TCP's windows, or TCP as on the machines too.  "
+    "[default: faithful if an iteration of every plan then sends at most 1 GB, or runs at full "
+    "size, else fast]",
 )
 @click.option(
     "--compute",
@@ -161,6 +168,7 @@ def command(
     dry_run: bool,
     trace: str | None,
     plot: Path | None,
+    fast: bool | None,
     **selected: Any,
 ) -> int:
     """Run SCENARIO (a name, or the path of a YAML file) and print its table.
@@ -200,6 +208,8 @@ def command(
         print_warning(console, "micro-batch", warning)
     if selection.whole_sweep and any(selection.sizes):
         print_warning(console, "--all", "of the sweep, only what the other options choose")
+    if resumed is None and not simulated:
+        plans = _with_dynamics(loaded, plans, selection, fast, inventory is not None)
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
@@ -255,6 +265,33 @@ def _check_options(
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
     check_writable(Path(trace) if simulated and trace else None, pictures=[plot])
+
+
+def _with_dynamics(
+    scenario: Scenario,
+    plans: tuple[Plan, ...],
+    selection: Selection,
+    fast: bool | None,
+    on_hosts: bool,
+) -> tuple[Plan, ...]:
+    """Return plans in which TCP acts, where it is to. Raises UsageError where it cannot."""
+    if fast is False and on_hosts:
+        raise UsageError(
+            "--faithful divides the segments of a machine that netbench makes; hosts keep theirs: "
+            "leave it out with --inventory"
+        )
+    if fast or on_hosts:
+        return plans
+    kept = tuple(keep_dynamics(plan, scenario, selection.scale) for plan in plans)
+    if fast is None and not all(map(is_quick, kept)):
+        return plans
+    for plan in kept if fast is False else ():
+        if not plan.network.tcp.acts:
+            click.echo(
+                f"{plan.variant}: its tensors do not fit a guest at a scale that keeps TCP's "
+                f"dynamics; emulated as with --fast, at scale {plan.scale:g}"
+            )
+    return kept
 
 
 def _placed(

@@ -15,6 +15,8 @@ from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import predictions, simulate_plans
 from netbench.commands.run.target import Target
 from netbench.network.shaping.limits import network_warnings
+from netbench.network.shaping.segments import on_testbed
+from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import VIRTUAL, Plan
@@ -117,9 +119,14 @@ def _warn(console: Console, scenario: Scenario, plans: Sequence[Plan], *, emulat
     """Print warnings on memory, and on links that netem cannot deliver exactly, each once."""
     for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
         print_warning(console, "memory", warning)
-    networks = dict.fromkeys((plan.network, plan.scale) for plan in plans) if emulated else ()
+    networks = (
+        dict.fromkeys(on_testbed(plan.network, plan.scale) for plan in plans) if emulated else ()
+    )
     for warning in dict.fromkeys(w for asked in networks for w in network_warnings(*asked)):
         print_warning(console, "network", warning)
+    for plan in plans if emulated else ():
+        if doubt := dynamics_doubt(plan):
+            print_warning(console, plan.variant, doubt)
 
 
 def _conclude(resumed: Path) -> Path:

@@ -30,7 +30,8 @@ from netbench.network.probing.samples import (
     rounds,
     transfer_bytes,
 )
-from netbench.network.probing.verify import Arrivals, Measurement, goodput_bps, goodput_ratio
+from netbench.network.probing.verify import Arrivals, Measurement, goodput_bps
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.matrices import Matrix, Reading
 from netbench.scenario.model import Link, Network
 
@@ -135,7 +136,8 @@ class SamplePlan:
 
     total_bytes: per connection, by transfer, of which `warmup_bytes` are not counted; empty: each
     transfer lasts `transfer_s`. expected_s: time of all transfers, 0 if unknown. settle_s: pause
-    after a packet train. num_echoes, median: see `probe.measure`.
+    after a packet train. num_echoes, median: see `probe.measure`. congestion: of
+    `probe.Transfers`.
     """
 
     sample: LinkSample
@@ -147,6 +149,7 @@ class SamplePlan:
     settle_s: float = 0.0
     num_echoes: int = probe.NUM_ECHOES
     median: bool = False
+    congestion: str = ""
 
 
 def _plan_sample(
@@ -167,6 +170,8 @@ def _plan_sample(
         num_echoes=_num_echoes(max(link.mean_loss for link in links)),
         # ping accepts a damaged answer, with a damaged time in it.
         median=any(link.reordering or link.corruption for link in links),
+        # Where TCP acts, cubic may leave slow start below the rate that is to be verified.
+        congestion="reno" if network.tcp.acts else "",
     )
 
 
@@ -216,7 +221,9 @@ def _jobs(
     """Return the job of every node of a sample: (operation, node) -> arguments of `probe`."""
     sample, token = plan.sample, secrets.token_hex(probe.TOKEN_BYTES)
     sources, rendezvous = sample.sources, sample.dsts[0]
-    transfers = probe.Transfers(sample.connections, plan.total_bytes or None, plan.transfer_s)
+    transfers = probe.Transfers(
+        sample.connections, plan.total_bytes or None, plan.transfer_s, plan.congestion
+    )
     common = {"token": token, "transfers": transfers._asdict()}
     jobs: dict[tuple[str, int], dict[str, Any]] = {}
     for dst in dict.fromkeys(sample.dsts):

@@ -66,12 +66,13 @@ class Transfers(NamedTuple):
     """Transfers of every flow, one after the other.
 
     streams: connections, by transfer. total_bytes: per connection, by transfer; None: the source
-    ends each after about `transfer_s`, seconds.
+    ends each after about `transfer_s`, seconds. congestion: control of the source, "" = its own.
     """
 
     streams: Sequence[int] = (1,)
     total_bytes: Sequence[int] | None = None
     transfer_s: float = 0.0
+    congestion: str = ""
 
 
 ONE_TRANSFER = Transfers()
@@ -90,7 +91,7 @@ def serve(
     Returns "arrivals": by transfer and connection [[nanoseconds, bytes so far], ...] of
     CLOCK_MONOTONIC, the last one included; "trains": [source, train, `describe` of it].
     """
-    streams, total_bytes, transfer_s = transfers
+    streams, total_bytes, transfer_s, _ = transfers
     secret, family = bytes.fromhex(token), _family(address)
     trains: dict[tuple[int, int], list[Arrival]] = {}
     opened: dict[tuple[int, int, int], socket.socket] = {}
@@ -274,13 +275,16 @@ def measure(
     Returns "method": `ping` or `udp`, "rtt_s", "one_way_s", "offset_s" (clock there - clock here,
     if both ways take equally long) per address, "wait_offset_s" to the clock of `wait_at`.
     """
-    streams, total_bytes, transfer_s = transfers
+    streams, total_bytes, transfer_s, congestion = transfers
     secret = bytes.fromhex(token)
     opened = [
         [[_connect(a, HELLO.pack(secret, source, transfer, stream)) for stream in range(num)]
          for a in addresses]
         for transfer, num in enumerate(streams)
     ]  # fmt: skip
+    for flow in (c for by_address in opened for flows in by_address for c in flows):
+        if congestion:
+            flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     line = _connect(wait_at, HELLO.pack(secret, source, START_LINE, 0)) if wait_at else None
     echoes = [_udp_echo(address, secret, source, num_echoes, median) for address in addresses]
     pings: list[float | None] = [None for _ in addresses]

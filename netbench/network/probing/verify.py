@@ -8,7 +8,7 @@ and their separate goodputs would add up to more than the rate.
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from netbench.network.probing.packet_trains import (
     FRAME_BYTES,
@@ -18,9 +18,10 @@ from netbench.network.probing.packet_trains import (
     expectations,
 )
 from netbench.network.probing.samples import LinkSample, expected_rate_bps
-from netbench.network.shaping.tc import ETHERNET_HEADER_BYTES
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import flow_bps
+from netbench.units import format_bytes
 
 VIRTUAL_TIME_TOLERANCE = 0.02
 REAL_TIME_TOLERANCE = 0.05
@@ -33,9 +34,6 @@ JITTER_MEAN = 0.05
 
 JITTER_RESOLUTION_S = 50e-6
 """Upper bound on jitter from scheduler wake-up latency, seconds."""
-
-TCP_HEADER_BYTES = 52
-"""IPv4 20, TCP 20, timestamps 12, in every segment of Linux (RFC 791, 9293, 7323)."""
 
 Arrivals = Sequence[tuple[int, int]]
 """(nanoseconds, bytes received so far) of a transfer, in order."""
@@ -71,7 +69,8 @@ class LinkCheck:
     quantity: `rtt_s`, `one_way_s`, `goodput_bps` (scaled), `jitter_s`, or a fraction of packets:
     `loss`, `duplication`, `reordering`. allowed: largest difference, in the unit of the figure.
     srcs: the source of each of `dsts`, if it is not always `src`. streams: connections of a
-    goodput. num_packets: length of the packet train.
+    goodput. num_packets: length of the packet train. num_bytes: of a message, whose
+    quantity is `cold_message_s` or `idle_message_s` (`probing.dynamics`).
     """
 
     kind: str
@@ -85,6 +84,7 @@ class LinkCheck:
     srcs: tuple[int, ...] = ()
     streams: int = 1
     num_packets: int = 0
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +161,14 @@ def evaluate(
     )
 
 
+def with_checks(verdict: NetworkVerdict, checks: Sequence[LinkCheck]) -> NetworkVerdict:
+    """Return the verdict with further checks."""
+    reasons = (*verdict.reasons, *(_reason(check) for check in checks if not check.passed))
+    return replace(
+        verdict, trustworthy=not reasons, reasons=reasons, checks=(*verdict.checks, *checks)
+    )
+
+
 def _checks(
     measurement: Measurement, network: Network, scale: float, tolerance: float, shared_clock: bool
 ) -> Iterator[LinkCheck]:
@@ -213,11 +221,6 @@ def _train_checks(
             )
 
 
-def goodput_ratio(mtu_bytes: int) -> float:
-    """Return TCP payload per byte that a qdisc counts, for full segments: 1448/1514 at 1500."""
-    return (mtu_bytes - TCP_HEADER_BYTES) / (mtu_bytes + ETHERNET_HEADER_BYTES)
-
-
 def _check(
     sample: LinkSample,
     quantity: str,
@@ -255,6 +258,8 @@ def _where(sample: LinkSample | LinkCheck) -> str:
 def _reason(check: LinkCheck) -> str:
     by = f" by {check.streams} connections" if check.streams > 1 else ""
     where = f"{_where(check)}{by}"
+    if check.num_bytes:
+        where += f", message of {format_bytes(check.num_bytes)}"
     if check.measured is None:
         return f"{where}: no {check.quantity} was measured, expected {check.expected:.6g}"
     if check.quantity in ("loss", "duplication", "reordering"):

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from netbench.errors import NetworkError
 from netbench.network.shaping.batch import HANDLE
+from netbench.network.shaping.segments import max_window_segments, packet_segments, segment_bytes
 from netbench.network.shaping.tc import (
     TABLE_DEVIATIONS,
     TABLES,
@@ -68,6 +69,17 @@ MAX_BUFFER_BYTES = 1 << 30
 BUFFER_BDPS = 4
 """Buffer size in bandwidth-delay products. Half of a buffer is bookkeeping, and a window that has
 just left slow start is up to twice the product."""
+
+BUFFER_WINDOWS = 8
+"""Receive buffer in windows where TCP acts. A segment of 280 bytes takes up to four times as much
+memory, and the window may be half of the rest."""
+
+SEND_WINDOWS = 2
+"""Send buffer in windows where TCP acts: a writer is woken when a third of the buffer is free, and
+by then the window must not be empty."""
+
+SKB_BYTES = 1280
+"""Memory of a packet beside its payload (sk_buff, its shared part, room for headers), bytes."""
 
 SOCKETS_PER_PEER = 8
 """Connections between two nodes whose full send buffers a queue can hold (gloo opens 2 to 4)."""
@@ -198,6 +210,16 @@ def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
     All are per namespace, so nothing has to be restored where the namespace ends with the run.
     """
     rmem, wmem = buffer_bytes(network, scale)
+    common = {
+        # A connection must not reuse the metrics of an earlier one: runs would not repeat.
+        "net.ipv4.tcp_no_metrics_save": "1",
+        # netem delays a segmentation-offload packet as one frame. On short round trips TCP makes
+        # these 64 KiB at any rate (20 ms at 25 Mbit/s) and waits for each: 0.87 of the rate was
+        # measured. With this setting it sends about 1 ms at a time, as Linux did before 5.18.
+        "net.ipv4.tcp_tso_rtt_log": "0",
+    }
+    if network.tcp.acts:
+        return {**common, **_acting_tcp(network, rmem, wmem)}
     lossy = any(link.mean_loss or link.queue_packets for row in network.links for link in row)
     return {
         **(_PATIENCE if scale > 1 and not lossy else {}),
@@ -208,19 +230,43 @@ def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:
         "net.ipv4.tcp_congestion_control": "reno",
         "net.ipv4.tcp_min_rtt_wlen": "1",
         "net.ipv4.tcp_slow_start_after_idle": "0",
-        # A connection must not reuse the metrics of an earlier one: runs would not repeat.
-        "net.ipv4.tcp_no_metrics_save": "1",
-        # netem delays a segmentation-offload packet as one frame. On short round trips TCP makes
-        # these 64 KiB at any rate (20 ms at 25 Mbit/s) and waits for each: 0.87 of the rate was
-        # measured. With this setting it sends about 1 ms at a time.
-        "net.ipv4.tcp_tso_rtt_log": "0",
+        **common,
         "net.ipv4.tcp_rmem": f"4096 131072 {rmem}",
         "net.ipv4.tcp_wmem": f"4096 16384 {wmem}",
     }
 
 
+def _acting_tcp(network: Network, rmem: int, wmem: int) -> dict[str, str]:
+    """Return the settings of TCP that acts as on the machines.
+
+    Windows in segments are metrics of routes (`testbed.namespaces`). Receive buffers limit nothing,
+    because the kernel counts its bookkeeping, which weighs more in small segments.
+    """
+    tcp = network.tcp
+    return {
+        "net.ipv4.tcp_congestion_control": tcp.congestion,
+        "net.ipv4.tcp_slow_start_after_idle": str(int(tcp.slow_start_after_idle)),
+        "net.ipv4.tcp_rto_min_us": str(round(tcp.min_rto_s * 1e6)),
+        "net.ipv4.tcp_rmem": f"4096 {rmem} {rmem}",
+        "net.ipv4.tcp_wmem": f"4096 {wmem} {wmem}",
+        # A closed connection leaves the largest window, a locked metric, to those after it.
+        "net.ipv4.tcp_no_metrics_save": "0",
+    }
+
+
 def buffer_bytes(network: Network, scale: float) -> tuple[int, int]:
-    """Return the largest TCP receive and send buffers, bytes: `BUFFER_BDPS` x the largest BDP."""
+    """Return the largest TCP receive and send buffers, bytes.
+
+    `BUFFER_BDPS` x the largest bandwidth-delay product. If TCP acts, the machines' send buffer with
+    room for the kernel's bookkeeping, and several of the largest windows to receive.
+    """
+    if network.tcp.acts:
+        weight = 1 + SKB_BYTES / (packet_segments(network) * segment_bytes(network))
+        window_bytes = max_window_segments(network) * segment_bytes(network)
+        return (
+            min(max(MIN_BUFFER_BYTES[0], BUFFER_WINDOWS * window_bytes), MAX_BUFFER_BYTES),
+            min(math.ceil(SEND_WINDOWS * window_bytes * weight), MAX_BUFFER_BYTES),
+        )
     most_bps = min(max(nic_caps_bps(network), default=math.inf), CEILING_BPS)
     bdps = [
         min(there.bandwidth_bps, most_bps) / scale / 8
@@ -274,7 +320,8 @@ def _max_segments(network: Network, node: int, cap_bps: int) -> int:
             return 1
     frame = frame_bytes(network)
     burst = _burst_bytes(cap_bps, frame)
-    return burst // frame if cap_bps and burst < MAX_PACKET_BYTES else MAX_SEGMENTS
+    most = packet_segments(network) if network.tcp.acts else MAX_SEGMENTS
+    return min(burst // frame, most) if cap_bps and burst < MAX_PACKET_BYTES else most
 
 
 def _class(minor: int, parent: int, rate_bps: int, ceil_bps: int, frame: int) -> HtbClass:

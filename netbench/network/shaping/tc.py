@@ -15,6 +15,9 @@ from netbench.scenario.model import NO_BURSTS, BurstLoss, Network
 ETHERNET_HEADER_BYTES = 14
 """Bytes that a qdisc counts beyond the IP packet (no preamble, no checksum)."""
 
+TCP_HEADER_BYTES = 52
+"""IPv4 20, TCP 20, timestamps 12, in every segment of Linux (RFC 791, 9293, 7323)."""
+
 EXEMPT_PRIORITY = {4: 1, 6: 2}
 """Priority of the filters of exempt ports, by IP version: before the filters of destinations."""
 

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from netbench.network.probing.verify import goodput_ratio
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.collectives import COLLECTIVES
 from netbench.plan.experiment import experiment_from_json

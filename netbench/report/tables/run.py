@@ -1,9 +1,14 @@
 """The table of a run and its caption, as `netbench run` and `netbench table` print them."""
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
+from netbench.errors import PlanError
+from netbench.plan.checks import dynamics_doubt
+from netbench.plan.experiment import experiment_from_json
 from netbench.records import Environment, Run
 from netbench.report.numbers import (
     TimeSummary,
@@ -23,6 +28,7 @@ from netbench.report.tables.comparison import (
 from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
 from netbench.report.tables.hosts import CAPTION, hosts_grid
 from netbench.report.tables.throughput import run_caption, run_grid
+from netbench.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -161,7 +167,36 @@ def provenance(run: Run) -> list[str]:
         for session in run.sessions
         for libraries in [[f"{k} {v}" for k, v in session.environment.versions.items()]]
     )
-    return [*places, *versions, _trust(run)]
+    return [*places, *_dynamics(run), *versions, _trust(run)]
+
+
+def _dynamics(run: Run) -> list[str]:
+    """Say in which plans TCP acts, and in which only rates and delays are emulated."""
+    if run_source(run) != "emulated":
+        return []
+    plans = [plan for plan in run.plans.values() if "network" in plan]
+    acting = [plan for plan in plans if "tcp" in plan["network"]]
+    fast = [plan for plan in plans if plan not in acting and plan.get("scale", 1.0) > 1]
+    lines = []
+    if acting:
+        controls = sorted({plan["network"]["tcp"]["congestion"] for plan in acting})
+        scales = ", ".join(f"{scale:g}" for scale in sorted({plan["scale"] for plan in acting}))
+        lines.append(
+            f"faithful: TCP ({', '.join(controls)}) acts as on the machines; segments are divided "
+            f"with bytes and rates, by {scales}{_named(acting, plans)}."
+        )
+    if fast:
+        lines.append(
+            "fast: rates and delays without congestion control, because bytes are divided and "
+            f"segments are not{_named(fast, plans)}."
+        )
+    return lines
+
+
+def _named(some: Sequence[dict[str, Any]], plans: Sequence[dict[str, Any]]) -> str:
+    """Return the systems of some plans in brackets, "" for all plans."""
+    names = dict.fromkeys(str(plan.get("variant", plan.get("op", ""))) for plan in some)
+    return f" ({', '.join(names)})" if len(some) < len(plans) else ""
 
 
 def _statistics(run: Run, rows: Sequence[Comparison]) -> str:
@@ -227,7 +262,18 @@ def _trust(run: Run) -> str:
         return f"no verdict: the run has not finished; continue it with --resume. {_probed(run)}"
     if run_source(run) == "simulated":
         return "a simulation: no network was shaped, so none was verified."
+    if doubts := _dynamics_doubts(run):
+        return f"rates and delays only: {_probed(run)} {'; '.join(doubts)}."
     return f"trustworthy: {_probed(run)}"
+
+
+def _dynamics_doubts(run: Run) -> list[str]:
+    """Return the doubts of plans that were recorded before these were recorded with a run."""
+    doubts: dict[str, None] = {}
+    for plan in run.plans.values():
+        with suppress(PlanError):  # of another netbench: its table is shown all the same
+            doubts[dynamics_doubt(experiment_from_json(json.dumps(plan)))] = None
+    return [doubt for doubt in doubts if doubt]
 
 
 def _probed(run: Run) -> str:
@@ -235,6 +281,14 @@ def _probed(run: Run) -> str:
     if not run.probes:
         return "the network was not probed."
     results: list[dict[str, Any]] = [probe.result for probe in run.probes]
-    num_checks = sum(len(result.get("checks", ())) for result in results)
+    checks = [check for result in results for check in result.get("checks", ())]
+    messages = [check for check in checks if check.get("num_bytes")]
     tolerance = max(float(result.get("tolerance", 0.0)) for result in results)
-    return f"{num_checks} delays and throughputs of the shaped network within {tolerance:.0%}."
+    delays = (
+        f"{len(checks) - len(messages)} delays and throughputs of the shaped network within "
+        f"{tolerance:.0%}"
+    )
+    if not messages:
+        return f"{delays}."
+    allowed = max(check["allowed"] / check["expected"] for check in messages)
+    return f"{delays}, {counted(len(messages), 'message')} within {allowed:.0%} of slow start."

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.network.nodes import Channel, all_or_error, at_once, split
+from netbench.network.probing.dynamics import Messages
 from netbench.network.probing.fidelity import TOLERANCE
 from netbench.network.probing.measure import Endpoints, Pace, measure
 from netbench.network.probing.samples import sample_links
@@ -210,7 +211,10 @@ class ClusterTestbed:
                 release=False,
             )
 
-    def verify(self, network: Network, scale: float) -> dict[str, Any]:
+    def verify(
+        self, network: Network, scale: float, messages: Messages | None = None
+    ) -> dict[str, Any]:
+        assert messages is None, "on hosts TCP is theirs, and their clocks are not shared"
         measured = measure(network, sample_links(network), self._endpoints(), scale, pace=Pace())
         found = evaluate(measured, network, scale, self.tolerance, shared_clock=False)
         return asdict(found)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from netbench.errors import TestbedError
 from netbench.machine import machine_name
 from netbench.network.probing.fidelity import TOLERANCE
+from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import describe_plan
 from netbench.plan.experiment import (
     Experiment,
@@ -289,6 +290,8 @@ class _Controller:
         elif kind == "probe":
             assert self._store is not None
             self._store.append_probe(event["probe"])
+            if doubt := dynamics_doubt(self._started[session]):
+                self._doubt(self._started[session], doubt)
         elif kind == "iteration":
             variant = self._plans[event["plan_hash"]].variant
             self._last[session] = f"iteration {event['iteration']} of {variant}"

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+from netbench.network.shaping.segments import on_testbed
 from netbench.plan.experiment import experiment_from_json, rank_modules, runs_script
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.local import LocalTestbed, NamespaceTestbed, RankSetup
@@ -39,7 +40,7 @@ def run(job: Mapping[str, Any], emit: Emit) -> None:
     with phase(emit, "nodes", num_nodes):
         testbed = make(
             plan.node_names,
-            plan.network,
+            on_testbed(plan.network, plan.scale)[0],
             name=job["testbed"],
             tolerance=job["tolerance"],
             ranks=RankSetup(

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from netbench.errors import TestbedError
-from netbench.plan.experiment import Experiment, experiment_hash, is_elastic
+from netbench.network.probing.dynamics import Messages
+from netbench.network.shaping.segments import on_testbed
+from netbench.plan.experiment import Experiment, experiment_hash, is_elastic, message_sizes
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
@@ -47,7 +49,7 @@ def run_session(
     finished: indices of the iterations recorded before. trace: have ranks report what they did in
     the last iteration. Raises NetbenchError when a rank, or the network, fails.
     """
-    testbed.tune(plan.network, plan.scale)
+    testbed.tune(*on_testbed(plan.network, plan.scale))
     session = _PlanSession(testbed, plan, finished, emit, trace=trace)
     if isinstance(plan, Plan) and plan.script:
         session.run_script(plan)
@@ -78,12 +80,17 @@ class _PlanSession:
         """Run the plan's iterations on trainers."""
         pool = PeerPool(self._testbed, self._plan)
         self._start(pool)
-        # Before shaping: connections are set up at full speed, not at 1/scale of it.
+        # Where TCP acts, connections must know the shaped network only, as on the machines. Else
+        # they are set up at full speed, not at 1/scale of it.
+        shapes_first = self._plan.network.tcp.acts
+        if shapes_first:
+            self._shape()
         with phase(self._emit, "connect", 1):
             pool.connect(STORE_PORT)
         with phase(self._emit, "prepare", 1):
             pool.prepare()
-        self._shape()
+        if not shapes_first:
+            self._shape()
         for index in range(self._last + 1):
             self._report(index, self.iterate(pool, index, self._trace and index == self._last))
         pool.stop()
@@ -120,12 +127,19 @@ class _PlanSession:
             pool.start(lambda done: self._emit("phase", name="ranks", done=done, total=total))
 
     def _shape(self) -> None:
-        network, scale = self._plan.network, self._plan.scale
+        network, scale = on_testbed(self._plan.network, self._plan.scale)
         with phase(self._emit, "shape", network.num_nodes + num_routers(network)):
             self._testbed.shape(network, scale)
         with phase(self._emit, "verify", 1):
-            probe = self._testbed.verify(network, scale)
+            probe = self._testbed.verify(network, scale, self._messages())
         self._emit("probe", probe=probe)
+
+    def _messages(self) -> Messages | None:
+        """Return the messages that show whether TCP acts, None where it does not."""
+        plan = self._plan
+        if not plan.network.tcp.acts:
+            return None
+        return Messages(network=plan.network, scale=plan.scale, sizes=message_sizes(plan))
 
     def _report(self, index: int, measured: Mapping[str, Any]) -> None:
         """Report dropped packets, then the iteration: doubts are on disk before it is."""

@@ -270,7 +270,7 @@ def test_both_operations_print_json(
     probe.main(json.dumps({"op": name, "address": "10.0.0.1"}))
     assert json.loads(capsys.readouterr().out)["called"] == {
         "address": "10.0.0.1",
-        "transfers": [[1], None, 0.0],
+        "transfers": [[1], None, 0.0, ""],
     }
 
 

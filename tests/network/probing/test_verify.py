@@ -15,7 +15,8 @@ from netbench.network.probing.samples import (
     planned_trains,
     sample_links,
 )
-from netbench.network.probing.verify import Measurement, evaluate, goodput_bps, goodput_ratio
+from netbench.network.probing.verify import Measurement, evaluate, goodput_bps
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Link, Network
 from tests.networks import two_regions
 

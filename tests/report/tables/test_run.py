@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 import re
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +14,13 @@ import pytest
 from rich.console import Console
 
 from netbench import __version__
+from netbench.plan.build import build_plan, keep_dynamics
+from netbench.plan.model import Execution
+from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.records import RunStore, read_run
 from netbench.report.tables.comparison import compare
 from netbench.report.tables.run import caption, render_run, run_csv, run_markdown
+from netbench.scenario import load_scenario
 from tests import runs
 from tests.report.tables.varied_runs import varied_run
 
@@ -187,3 +192,24 @@ def test_a_simulated_run_claims_no_kernel_and_no_verified_network(tmp_path: Path
     assert text.endswith("a simulation: no network was shaped, so none was verified.")
     assert "kernel" not in text
     assert "trustworthy" not in text
+
+
+def test_a_caption_says_in_which_plans_tcp_acts(tmp_path: Path) -> None:
+    """Faithful and fast plans by name; the fast one is doubted on case 3's long link."""
+    case3 = load_scenario("case3")
+    setting = case3.sweep.first_setting()
+    fast = build_plan(case3, "dtfm-random", setting, Execution(scale=1000.0))
+    plans = (keep_dynamics(build_plan(case3, "dtfm-scheduled", setting), case3), fast)
+    path = runs.write_run(tmp_path, {})
+    with RunStore.open(path) as store:
+        for plan in plans:
+            store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+        store.append_verdict()
+    text = " ".join(caption(read_run(path)))
+    assert "faithful: TCP (cubic) acts as on the machines" in text
+    assert "by 32 (dtfm-scheduled)." in text
+    assert "fast: rates and delays without congestion control" in text
+    assert "segments are not (dtfm-random)." in text
+    assert "rates and delays only: 8 delays" in text
+    assert "use --faithful" in text
+    assert "trustworthy:" not in text

@@ -1,0 +1,107 @@
+"""Divide a network and its segments, so that TCP acts in it as at full size. Pure.
+
+Bytes and rates divided by a scale leave the times of transfers as they are, but not TCP: a message
+of 8 MiB divided by 1000 is six segments, which the first window holds. Here the MTU is divided too.
+A message has as many segments as at full size, and a window in segments lasts as long. So slow
+start, idle restarts and timeouts happen when they would. Headers keep their size and weigh more in
+small frames. The rate on the wire is raised by as much, so that payload rates are right.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from netbench.network.shaping.tc import ETHERNET_HEADER_BYTES, TCP_HEADER_BYTES
+from netbench.scenario.model import Link, Network, Tcp
+
+MIN_SEGMENT_BYTES = 256
+"""Smallest segment that a scale is chosen for. An acknowledgement takes 66 bytes of the link
+back."""
+
+LEAST_SEGMENT_BYTES = 48
+"""Smallest segment that Linux sends (TCP_MIN_SND_MSS, net/tcp.h)."""
+
+
+def segment_bytes(network: Network) -> int:
+    """Return the payload of a full segment."""
+    return network.mtu_bytes - TCP_HEADER_BYTES
+
+
+def goodput_ratio(mtu_bytes: int) -> float:
+    """Return TCP payload per byte that a qdisc counts, for full segments: 1448/1514 at 1500."""
+    return (mtu_bytes - TCP_HEADER_BYTES) / (mtu_bytes + ETHERNET_HEADER_BYTES)
+
+
+def largest_scale(network: Network) -> float:
+    """Return the largest power of two that leaves segments of `MIN_SEGMENT_BYTES` or more."""
+    return float(2 ** max(0, math.floor(math.log2(segment_bytes(network) / MIN_SEGMENT_BYTES))))
+
+
+def on_testbed(network: Network, scale: float) -> tuple[Network, float]:
+    """Return what a testbed builds: a network, and the scale that still divides its rates.
+
+    If TCP acts, all is divided already and the scale is 1.
+    """
+    return (divided(network, scale), 1.0) if network.tcp.acts else (network, scale)
+
+
+def divided(network: Network, scale: float) -> Network:
+    """Return the network with rates, segments and TCP's sizes in bytes divided by `scale`."""
+    segment = max(LEAST_SEGMENT_BYTES, round(segment_bytes(network) / scale))
+    mtu_bytes = segment + TCP_HEADER_BYTES
+    factor = goodput_ratio(network.mtu_bytes) / goodput_ratio(mtu_bytes) / scale
+    return replace(
+        network,
+        links=tuple(tuple(_slower(link, factor) for link in row) for row in network.links),
+        nic_bps=tuple(bps * factor for bps in network.nic_bps),
+        mtu_bytes=mtu_bytes,
+        tcp=_divided_tcp(network.tcp, scale),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windows:
+    """Windows of TCP as metrics of a node's routes, in segments, and the MTU of its loopback."""
+
+    first_segments: int
+    most_segments: int
+    loopback_mtu_bytes: int
+
+
+def windows(network: Network) -> Windows | None:
+    """Return the windows of a network as it is built, None if TCP does not act."""
+    if not network.tcp.acts:
+        return None
+    return Windows(
+        first_segments=first_window_segments(network),
+        most_segments=max_window_segments(network),
+        loopback_mtu_bytes=network.tcp.packet_bytes,
+    )
+
+
+def max_window_segments(network: Network) -> int:
+    """Return the largest window of a connection of an emulation, in segments."""
+    tcp = network.tcp
+    return tcp.sockets * max(tcp.initial_window, tcp.max_window_bytes // segment_bytes(network))
+
+
+def first_window_segments(network: Network) -> int:
+    """Return the first window of a connection of an emulation, in segments."""
+    return network.tcp.sockets * network.tcp.initial_window
+
+
+def packet_segments(network: Network) -> int:
+    """Return the number of segments that TCP hands over as one packet, at most."""
+    return max(1, network.tcp.packet_bytes // segment_bytes(network))
+
+
+def _slower(link: Link, factor: float) -> Link:
+    return replace(link, bandwidth_bps=link.bandwidth_bps * factor)
+
+
+def _divided_tcp(tcp: Tcp, scale: float) -> Tcp:
+    return replace(
+        tcp,
+        send_buffer_bytes=math.ceil(tcp.send_buffer_bytes / scale),
+        receive_buffer_bytes=math.ceil(tcp.receive_buffer_bytes / scale),
+        packet_bytes=math.ceil(tcp.packet_bytes / scale),
+    )
