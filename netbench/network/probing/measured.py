@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from netbench.errors import RecordError
-from netbench.network.probing.verify import goodput_ratio
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Link, Network
 from netbench.units import counted, format_bandwidth, format_time
 
