@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -209,12 +209,22 @@ def read_run(path: Path) -> Run:
 
 def find_run(results: Path, scenario: str) -> Path | None:
     """Find the newest run of a scenario in `results`, else in `results/recorded`."""
+    return _newest(results, lambda name: name == scenario)
+
+
+def newest_run(results: Path) -> Path | None:
+    """Find the newest run of all in `results`, else in `results/recorded`."""
+    return _newest(results, lambda _: True)
+
+
+def _newest(results: Path, wanted: Callable[[str], bool]) -> Path | None:
+    """Find the newest run of a wanted scenario."""
     for folder in (results, results / "recorded"):
         runs = [
             (match["created"], path)
             for path in folder.glob(f"*/{FILE_NAME}")
             if (match := _RUN_ID.fullmatch(path.parent.name))
-            and match["scenario"] == scenario
+            and wanted(match["scenario"])
             and path.stat().st_size  # empty if the controller was killed at once
         ]
         if runs:
