@@ -85,7 +85,11 @@ CONFIG: Mapping[str, Any] = {
 LEAST_LOG = 5.0
 """Ratio of the longest to the shortest time above which an axis is logarithmic."""
 
-SNIPPET = "window.netbenchVega = {View: vega.View, parse: vega.parse, Warn: vega.Warn};"
+NARROW = 420
+"""Width of a chart on a phone, pixels: axes leave more room for text, and legends have rows."""
+
+SNIPPET = "window.netbenchEmbed = vegaEmbed;"
+"""The script's own code. The bundle without vegaEmbed lacks what vegaEmbed calls `vega`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +130,7 @@ def compiled(chart: altair.TopLevelMixin) -> dict[str, Any]:
 
 @cache
 def vega_script() -> str:
-    """Return Vega and everything that it needs, as one script without imports."""
+    """Return vega-embed with all that it needs, as one script without imports."""
     script: str = vl_convert.javascript_bundle(SNIPPET, vl_version=VEGA_LITE)
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

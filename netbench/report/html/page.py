@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -65,25 +66,28 @@ def render_page(
         watch(f"simulating the plans of {run.run_id}")
         studies.append(study(run, f"run{place + 1}", traces=traces))
     watch("drawing charts")
-    chapters = [{"head": summary(each), "sections": list(_sections(each))} for each in studies]
+    sections = [list(_sections(each)) for each in studies]
     comparisons = versus.build(studies)
-    sections = [*comparisons, *(one for each in chapters for one in each["sections"])]
-    charts = {chart.key: chart.data for section in sections for chart in section.charts.values()}
+    charts = {
+        chart.key: chart.data
+        for section in itertools.chain(comparisons, *sections)
+        for chart in section.charts.values()
+    }
     scripts = {"vega": vega_script(), "page": _file("page.js")}
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=page_title(studies),
-            chapters=chapters,
-            comparisons=comparisons,
-            data=Markup(_embedded(charts)),
-            scripts={name: Markup(text) for name, text in scripts.items()},
-            hashes=" ".join(f"'sha256-{_sha256(text)}'" for text in scripts.values()),
-            style=Markup(_file("page.css")),
-            command=shlex.join(command),
-            version=__version__,
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        title=page_title(studies),
+        chapters=[
+            {"head": summary(each), "sections": some}
+            for each, some in zip(studies, sections, strict=True)
+        ],
+        comparisons=comparisons,
+        data=Markup(_embedded(charts)),
+        scripts={name: Markup(text) for name, text in scripts.items()},
+        hashes=" ".join(f"'sha256-{_sha256(text)}'" for text in scripts.values()),
+        style=Markup(_file("page.css")),
+        command=shlex.join(command),
+        version=__version__,
     )
 
 

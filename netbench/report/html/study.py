@@ -98,15 +98,18 @@ class Study:
     def networks(self) -> dict[str, Network]:
         """Return the networks of the plans by name, "" = the scenario's own."""
         found: dict[str, Network] = {}
-        for plan in (*self.plans.values(), *self.collectives.values()):
-            found.setdefault(getattr(plan, "network_name", ""), plan.network)
+        for plan in self.plans.values():
+            found.setdefault(plan.network_name, plan.network)
+        for collective in self.collectives.values():
+            found.setdefault("", collective.network)
         return found
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """Return the names of the nodes, of the plan that has most."""
-        plans = [*self.plans.values(), *self.collectives.values()]
-        return max((plan.node_names for plan in plans), key=len, default=())
+        names = [plan.node_names for plan in self.plans.values()]
+        names += [plan.node_names for plan in self.collectives.values()]
+        return max(names, key=len, default=())
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -223,7 +226,8 @@ def _of_rows(
 def _detailed(shown: list[tuple[str, Comparison]]) -> set[str]:
     """Return plans to show in detail: one of each system first, then others in order."""
     seen: set[str] = set()
-    firsts, others = [], []
+    firsts: list[str] = []
+    others: list[str] = []
     for plan_hash, row in shown:
         (others if row.name in seen else firsts).append(plan_hash)
         seen.add(row.name)

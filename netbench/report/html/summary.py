@@ -49,14 +49,15 @@ def _facts(study: Study, source: str) -> list[dict[str, str]]:
     facts = [{"value": f"{seconds_text(_mean_s(best))} s", "label": _best_label(best, rows)}]
     if len(of_setting) > 1:
         factor = _mean_s(worst) / _mean_s(best)
-        facts.append({"value": f"{factor:.3g} x", "label": f"longer takes {worst.name}"})
+        label = f"time of {worst.name}, the slowest, over the fastest"
+        facts.append({"value": f"{factor:.3g}×", "label": label})
     errors = [abs(row.error) for row in rows if row.error is not None]
     if errors:
         facts.append(
             {
                 "value": f"{statistics.fmean(errors):.1%}",
                 "label": f"mean difference between {source} and published, "
-                f"{counted(len(errors), 'time')}",
+                f"{counted(len(errors), 'row')}",
             }
         )
     differences = [abs(error) for row in rows if (error := prediction_error(row)) is not None]

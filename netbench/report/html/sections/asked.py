@@ -25,7 +25,7 @@ MAX_LABELLED = 4
 MAX_NETWORKS = 6
 """Maximum number of networks with a map and a matrix; the table has all."""
 
-WIDTH, RADIUS = 720.0, 46.0
+WIDTH, RADIUS = 520.0, 46.0
 """Width of a map and radius of a region, in units of the picture."""
 
 
@@ -215,11 +215,11 @@ def _places(num_regions: int) -> list[tuple[float, float]]:
     if num_regions == 1:
         return [(0.0, 0.0)]
     if num_regions == 2:
-        return [(-210.0, 0.0), (210.0, 0.0)]
+        return [(-160.0, 0.0), (160.0, 0.0)]
     start = -3 * math.pi / 4 if num_regions == 4 else -math.pi / 2
     high = 130.0 if num_regions <= MAX_LABELLED else 190.0
     angles = [start + 2 * math.pi * place / num_regions for place in range(num_regions)]
-    return [(270.0 * math.cos(angle), high * math.sin(angle)) for angle in angles]
+    return [(195.0 * math.cos(angle), high * math.sin(angle)) for angle in angles]
 
 
 def _edge(

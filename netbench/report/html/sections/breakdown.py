@@ -10,6 +10,7 @@ import altair as alt
 from netbench.report.html.charts import (
     BLUE,
     GREEN,
+    NARROW,
     ORANGE,
     PINK,
     RED,
@@ -87,13 +88,14 @@ def _chart(key: str, explained: Sequence[Explained]) -> Chart:
             "share:Q",
             stack="zero",
             title="share of the iteration, mean over the ranks",
-            axis=alt.Axis(format="%", tickCount=5),
-            scale=alt.Scale(domain=[0, 1.12], nice=False),
+            axis=alt.Axis(format="%", values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
+            scale=alt.Scale(domain=[0, alt.ExprRef(f"width < {NARROW} ? 1.4 : 1.12")], nice=False),
         ),
         color=alt.Color(
             "group:N",
             sort=names,
             scale=alt.Scale(domain=names, range=[colour for _, colour in GROUPS.values()]),
+            legend=alt.Legend(columns=alt.ExprRef(f"width < {NARROW} ? 3 : 6")),
         ),
         order=alt.Order("place:Q"),
         tooltip=[
@@ -167,20 +169,21 @@ def _phases_grid(study: Study) -> Grid | None:
     several = len(study.settings) > 1
     for record in study.run.records:
         if record.source != "simulated" and record.phases and not record.warmup:
-            row = (record.variant,)
-            if several:
-                row = (f"L{record.layers} B{record.batch}", record.variant)
+            setting = (f"L{record.layers} B{record.batch}",) if several else ()
+            row = (*setting, record.variant)
             by_row.setdefault(row, []).append(record.phases)
     if not by_row:
         return None
     names = list(dict.fromkeys(name for some in by_row.values() for each in some for name in each))
     rows = [
-        (
-            *labels,
-            *(seconds_text(sum(p.get(name, 0.0) for p in some) / len(some)) for name in names),
-        )
+        (*labels, *(_mean_text([p.get(name, 0.0) for p in some]) for name in names))
         for labels, some in by_row.items()
     ]
     heads = [name.removesuffix("_s").replace("_", " ") for name in names]
     labels = ["Setting", "System"] if several else ["System"]
     return Grid(head=(*labels, *heads), rows=tuple(rows), num_labels=len(labels))
+
+
+def _mean_text(seconds: Sequence[float]) -> str:
+    mean_s = sum(seconds) / len(seconds)
+    return seconds_text(mean_s) if mean_s >= 5e-5 else "0"

@@ -55,7 +55,7 @@ def _chart(study: Study) -> Chart:
             if seconds is not None
         ]
     ops = list(dict.fromkeys(plan.op for plan in study.collectives.values()))
-    sources = list(dict.fromkeys(value["source"] for value in values))
+    sources = list(dict.fromkeys(str(value["source"]) for value in values))
     chart = (
         alt.Chart(alt.InlineData(values=values))
         .mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)

@@ -8,14 +8,19 @@ from typing import Any
 import altair as alt
 
 from netbench.explain.usage import LinkUse
-from netbench.report.html.charts import Chart, compiled, rounded
+from netbench.report.html.charts import ORANGE, RED, Chart, compiled, rounded
 from netbench.report.html.section import Section
 from netbench.report.html.study import Explained, Study
 from netbench.report.tables.grid import Grid
+from netbench.scenario.sharing import SHARING
 from netbench.units import format_bandwidth, format_bytes
 
 MAX_TARGETS = 24
 """Maximum number of rows per kind of resource; for more, the nodes of a region share a row."""
+
+IDLE = 0.5
+"""Utilisation of connections and insides of nodes, over that of the busiest resource, up to which
+they are left out."""
 
 NUM_BUSIEST = 5
 """Number of resources in the table of a plan."""
@@ -25,7 +30,7 @@ ROW = 24
 
 KINDS = {
     "host": "connection",
-    "channels": "connections of a collective",
+    "channels": "collective",
     "inside": "inside a node",
     "class": "queue",
     "pair": "queue",
@@ -60,7 +65,6 @@ def _view(each: Explained) -> dict[str, Any]:
         "alt": f"Utilisation of links by {each.label}. Busiest: {busiest.name} "
         f"({KINDS.get(busiest.kind, busiest.kind)}), {busiest.utilisation:.0%}.",
         "data": {"cells": cells},
-        "rows": len({cell["target"] for cell in cells}),
     }
 
 
@@ -68,7 +72,7 @@ def heat_cells(each: Explained) -> list[dict[str, Any]]:
     """Return a cell per source and target with the highest utilisation of what is between them.
 
     A target is a node, a region or a NIC. Where a kind of resource has many targets, they are
-    regions.
+    regions. Limits of single connections are left out if queues are far busier.
     """
     assert each.detail is not None
     regions = dict(
@@ -79,8 +83,15 @@ def heat_cells(each: Explained) -> list[dict[str, Any]]:
         )
     )
     by_kind: dict[str, list[LinkUse]] = {}
+    busiest = each.detail.links[0].utilisation
+    queues = {kind.name for kind in SHARING[each.plan.network.sharing].queues}
     for use in each.detail.links:
         by_kind.setdefault(use.kind, []).append(use)
+    by_kind = {
+        kind: uses
+        for kind, uses in by_kind.items()
+        if kind in queues or uses[0].utilisation > IDLE * busiest
+    }
     cells: dict[tuple[str, str], dict[str, Any]] = {}
     for kind, uses in by_kind.items():
         many = len({use.ends[-1] for use in uses}) > MAX_TARGETS
@@ -111,7 +122,6 @@ def _target(kind: str, use: LinkUse, many: bool, regions: Mapping[str, str]) -> 
 
 def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
     first = next(iter(views.values()))
-    tallest = max(view["rows"] for view in views.values())
     chart = (
         alt.Chart(alt.InlineData(values=first["data"]["cells"], name="cells"))
         .mark_rect(cornerRadius=1)
@@ -127,8 +137,8 @@ def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
             color=alt.Color(
                 "busy:Q",
                 title="busy",
-                scale=alt.Scale(scheme="cividis", domain=[0, 1]),
-                legend=alt.Legend(format="%", orient="top", gradientLength=180, title="busy"),
+                scale=alt.Scale(domain=[0, 0.5, 1], range=[alt.ExprRef("pale"), ORANGE, RED]),
+                legend=alt.Legend(format="%", orient="top", gradientLength=180, title=None),
             ),
             tooltip=[
                 alt.Tooltip("name:N", title="resource"),
@@ -137,7 +147,7 @@ def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
                 alt.Tooltip("rate:N", title="payload rate"),
             ],
         )
-        .properties(width="container", height=max(2 * ROW, ROW * min(tallest, 40)))
+        .properties(width="container", height=alt.Step(ROW))
     )
     return Chart(key=key, alt=first["alt"], spec=compiled(chart), views=views)
 

@@ -108,8 +108,9 @@ def _view(name: str, rows: Rows, parts: list[dict[str, Any]]) -> dict[str, Any]:
     slices = []
     for row, kinds in enumerate(rows.values()):
         thin = overlaps(kinds)
-        for kind, when in kinds.items():
-            if len(when):
+        for kind in reversed(COLOURS):  # the last ones are on top
+            when = kinds.get(kind)
+            if when is not None and len(when):
                 ticks = np.rint(when / tick_s).astype(np.int64)
                 starts = np.diff(ticks[:, 0], prepend=0)
                 pairs = np.stack([starts, ticks[:, 1] - ticks[:, 0]], axis=1).ravel().tolist()
@@ -157,16 +158,12 @@ def _legend(study: Study) -> list[dict[str, str]]:
 def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
     """Draw a row per rank; a collective beside compute is thin, and on top."""
     first = next(iter(views.values()))
-    tallest = max(len(view["timeline"]["rows"]) for view in views.values())
     base = alt.Chart(alt.InlineData(values=[], name="slices")).encode(
         x=alt.X(
             "s:Q",
             title="seconds; repeated parts are drawn once",
             scale=alt.Scale(
-                domainMin=alt.ExprRef("from_s"),
-                domainMax=alt.ExprRef("to_s"),
-                nice=False,
-                zero=False,
+                domain=[alt.ExprRef("from_s"), alt.ExprRef("to_s")], nice=False, zero=False
             ),
             axis=alt.Axis(tickCount=8),
         ),
@@ -196,7 +193,7 @@ def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
     thin = base.transform_filter("datum.thin").mark_bar(height={"band": 0.36}, clip=True)
     chart = (
         alt.layer(thick, thin)
-        .properties(width="container", height=ROW * tallest)
+        .properties(width="container", height=alt.Step(ROW))
         .add_params(
             alt.param(name="from_s", value=0),
             alt.param(name="to_s", value=first["signals"]["to_s"]),

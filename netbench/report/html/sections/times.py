@@ -20,7 +20,7 @@ from netbench.report.numbers import (
 )
 from netbench.report.tables.comparison import Comparison, run_source
 from netbench.report.tables.grid import Grid, table_of
-from netbench.report.tables.run import caption
+from netbench.report.tables.run import caption, provenance
 
 MAX_CHARTS = 4
 """Maximum number of settings with a chart; the table has all."""
@@ -49,7 +49,7 @@ def build(study: Study) -> Section | None:
         template="times.html",
         content={
             "grid": times_grid(study.rows, run_source(study.run)),
-            "lines": caption(study.run)[:-1],
+            "lines": [line for line in caption(study.run) if line not in provenance(study.run)],
             "left_out": max(0, left_out),
         },
         charts=charts,
@@ -113,9 +113,10 @@ def _chart(key: str, setting: str, rows: Sequence[Comparison], study: Study) -> 
     is_log = needs_log(value["s"] for value in values)
     longest = max(value["high"] for value in values)
     shortest = min(value["low"] for value in values)
+    room = f"pow({ROOM}, width < {NARROW} ? {6 if is_log else 2} : {3 if is_log else 1})"
     scale = alt.Scale(
         type="log" if is_log else "linear",
-        domain=[shortest * 0.8 if is_log else 0, longest * (ROOM**3 if is_log else ROOM)],
+        domain=[shortest * 0.8 if is_log else 0, alt.ExprRef(f"{longest} * {room}")],
         nice=False,
     )
     words = "seconds per iteration" + (" (logarithmic)" if is_log else "")

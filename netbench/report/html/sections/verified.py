@@ -24,6 +24,9 @@ SPAN = 1.5
 ROW = 34
 """Height of a quantity, pixels."""
 
+RESULTS = {"within tolerance": (BLUE, "circle"), "outside tolerance": (RED, "cross")}
+"""Colour and shape of a figure."""
+
 FIELDS = {field.name for field in dataclasses.fields(LinkCheck)}
 
 
@@ -37,6 +40,8 @@ def build(study: Study) -> Section | None:
         tuple(_at_full_size(check, scale) for check in checks) for checks in _networks(study)
     ]
     checks = [check for some in networks for check in some]
+    results = [probe.result for probe in study.run.probes]
+    found = [check for result in results for check in _read(result.get("checks", ()))]
     return Section(
         key=f"{study.key}-verified",
         title="Asked against measured network",
@@ -44,8 +49,10 @@ def build(study: Study) -> Section | None:
         content={
             "tables": [_table(study, some) for some in networks[:MAX_TABLES]],
             "left_out": max(0, len(networks) - MAX_TABLES),
-            "num_checks": len(checks),
-            "num_wrong": sum(not check.passed for check in checks),
+            "num_probes": len(results),
+            "num_checks": len(found),
+            "num_wrong": sum(not check.passed for check in found),
+            "num_shown": len(checks),
             "scale": scale,
             "tolerance": max(
                 (float(probe.result.get("tolerance", 0)) for probe in study.run.probes), default=0.0
@@ -142,7 +149,7 @@ def _chart(key: str, checks: Sequence[LinkCheck]) -> Chart:
     names = [
         kind.title for kind in KINDS.values() if any(v["quantity"] == kind.title for v in values)
     ]
-    results = ["within tolerance", "outside tolerance"]
+    results = [name for name in RESULTS if any(value["result"] == name for value in values)]
     base = alt.Chart(alt.InlineData(values=values)).encode(
         y=alt.Y("quantity:N", sort=names, title=None)
     )
@@ -151,17 +158,22 @@ def _chart(key: str, checks: Sequence[LinkCheck]) -> Chart:
         .mark_rule(strokeDash=[4, 3], strokeWidth=1)
         .encode(x="x:Q")
     )
-    points = base.mark_point(filled=True, size=70, opacity=0.65).encode(
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
         x=alt.X(
             "error:Q",
             title="error, in units of the allowed error",
             scale=alt.Scale(domain=[-SPAN, SPAN], nice=False),
+            axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
         ),
         color=alt.Color(
-            "result:N", sort=results, scale=alt.Scale(domain=results, range=[BLUE, RED])
+            "result:N",
+            sort=results,
+            scale=alt.Scale(domain=results, range=[RESULTS[name][0] for name in results]),
         ),
         shape=alt.Shape(
-            "result:N", sort=results, scale=alt.Scale(domain=results, range=["circle", "cross"])
+            "result:N",
+            sort=results,
+            scale=alt.Scale(domain=results, range=[RESULTS[name][1] for name in results]),
         ),
         tooltip=[
             alt.Tooltip("where:N", title="link"),

@@ -1,7 +1,7 @@
 "use strict";
 // Draws the charts, follows the theme, switches between views, and zooms timelines.
 (() => {
-  const { View, parse, Warn } = window.netbenchVega;
+  const embed = window.netbenchEmbed;
   const data = JSON.parse(document.getElementById("charts").textContent);
   const charts = {};
   const SIGNALS = ["ink", "muted", "rule", "paper", "pale", "warm"];
@@ -66,6 +66,7 @@
   // -- views ----------------------------------------------------------------------------------------
 
   function seconds(value) {
+    if (value < 1e-9) return "0 s";
     if (value >= 10) return value.toFixed(2) + " s";
     return value >= 1 ? value.toFixed(3) + " s" : (1000 * value).toPrecision(3) + " ms";
   }
@@ -114,6 +115,8 @@
     const tools = document.querySelector('[data-zoom="' + key + '"]');
     element.classList.add("zooms");
     element.tabIndex = 0;
+    element.setAttribute("role", "application");
+    element.setAttribute("aria-roledescription", "timeline to zoom");
     const span = () => [chart.view.signal("from_s"), chart.view.signal("to_s")];
 
     chart.report = () => {
@@ -195,13 +198,16 @@
   async function draw(key) {
     const { spec, views, canvas, zooms } = data[key];
     const container = document.getElementById(key);
-    const view = new View(parse(spec), {
-      renderer: canvas ? "canvas" : "svg", container, hover: true, logLevel: Warn, loader: noRequests, tooltip: showTip,
+    const values = Object.fromEntries(colours());
+    for (const signal of spec.signals) if (signal.name in values) signal.value = values[signal.name];
+    if (views.length && views[0].timeline) {
+      spec.data.find((each) => each.name === "slices").values = unfold(views[0].timeline);
+    }
+    const { view } = await embed(container, spec, {
+      mode: "vega", actions: false, defaultStyle: false, hover: true, loader: noRequests, logLevel: 2,
+      renderer: canvas ? "canvas" : "svg", tooltip: showTip,
     });
-    charts[key] = { view, views };
-    for (const [name, value] of colours()) view.signal(name, value);
-    if (canvas) await view.runAsync();
-    await show(key, 0);
+    charts[key] = { view, views, end: zooms ? views[0].signals.to_s : 0 };
     if (zooms) zoomable(key);
     container.dataset.drawn = "true";
   }
@@ -214,6 +220,9 @@
     document.documentElement.dataset.ready = "true";
   }
 
+  addEventListener("beforeprint", () => {
+    for (const part of document.querySelectorAll("details")) part.open = true;
+  });
   // A printed page has the width of paper: charts follow it, and return.
   for (const event of ["beforeprint", "afterprint"]) {
     addEventListener(event, () => dispatchEvent(new Event("resize")));
