@@ -108,7 +108,7 @@ def _view(name: str, rows: Rows, parts: list[dict[str, Any]]) -> dict[str, Any]:
     slices = []
     for row, kinds in enumerate(rows.values()):
         thin = overlaps(kinds)
-        for kind in reversed(COLOURS):  # the last ones are on top
+        for kind in reversed(list(COLOURS)):  # the last ones are on top
             when = kinds.get(kind)
             if when is not None and len(when):
                 ticks = np.rint(when / tick_s).astype(np.int64)

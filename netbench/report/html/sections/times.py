@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from netbench.report.html.charts import SOURCES, Chart, compiled, needs_log, rounded
+from netbench.report.html.charts import NARROW, SOURCES, Chart, compiled, needs_log, rounded
 from netbench.report.html.section import Section
 from netbench.report.html.study import Study
 from netbench.report.numbers import (

@@ -150,6 +150,8 @@ def _chart(key: str, checks: Sequence[LinkCheck]) -> Chart:
         kind.title for kind in KINDS.values() if any(v["quantity"] == kind.title for v in values)
     ]
     results = [name for name in RESULTS if any(value["result"] == name for value in values)]
+    colours = [RESULTS[name][0] for name in results]
+    shapes = [RESULTS[name][1] for name in results]
     base = alt.Chart(alt.InlineData(values=values)).encode(
         y=alt.Y("quantity:N", sort=names, title=None)
     )
@@ -165,16 +167,8 @@ def _chart(key: str, checks: Sequence[LinkCheck]) -> Chart:
             scale=alt.Scale(domain=[-SPAN, SPAN], nice=False),
             axis=alt.Axis(values=[-1, -0.5, 0, 0.5, 1]),
         ),
-        color=alt.Color(
-            "result:N",
-            sort=results,
-            scale=alt.Scale(domain=results, range=[RESULTS[name][0] for name in results]),
-        ),
-        shape=alt.Shape(
-            "result:N",
-            sort=results,
-            scale=alt.Scale(domain=results, range=[RESULTS[name][1] for name in results]),
-        ),
+        color=alt.Color("result:N", sort=results, scale=alt.Scale(domain=results, range=colours)),
+        shape=alt.Shape("result:N", sort=results, scale=alt.Scale(domain=results, range=shapes)),
         tooltip=[
             alt.Tooltip("where:N", title="link"),
             alt.Tooltip("quantity:N", title="quantity"),
