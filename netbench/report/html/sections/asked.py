@@ -167,7 +167,7 @@ def _drawn(name: str, network: Network) -> dict[str, Any]:
         for src, row in enumerate(network.links)
     ]
     return {
-        "name": name or "the scenario's network",
+        "name": f"Network {name}" if name else "Network of the scenario",
         "regions": regions,
         "matrix": matrix,
         "map": _map(network, counts) if len(regions) <= MAX_MAP_REGIONS else None,

@@ -108,7 +108,9 @@ def heat_cells(each: Explained) -> list[dict[str, Any]]:
                     "rate": f"{format_bandwidth(use.capacity_bps, 3)}/s",
                 }
     order = {name: place for place, name in enumerate((*each.plan.node_names, *regions.values()))}
-    return sorted(cells.values(), key=lambda cell: (cell["target"], order.get(cell["source"], 0)))
+    for cell in cells.values():
+        cell["place"] = order.get(cell["source"], 0)
+    return sorted(cells.values(), key=lambda cell: (cell["target"], cell["place"]))
 
 
 def _target(kind: str, use: LinkUse, many: bool, regions: Mapping[str, str]) -> str:
@@ -128,7 +130,7 @@ def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
         .encode(
             x=alt.X(
                 "source:N",
-                sort=None,
+                sort={"field": "place", "op": "min"},
                 title="from",
                 axis=alt.Axis(labelOverlap=True, labelAngle=0, labelLimit=90),
                 scale=alt.Scale(paddingInner=0.08),
@@ -137,7 +139,9 @@ def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
             color=alt.Color(
                 "busy:Q",
                 title="busy",
-                scale=alt.Scale(domain=[0, 0.5, 1], range=[alt.ExprRef("pale"), ORANGE, RED]),
+                scale=alt.Scale(
+                    domain=[0, 0.5, 1], range=[alt.ExprRef("pale"), ORANGE, RED], interpolate="rgb"
+                ),
                 legend=alt.Legend(format="%", orient="top", gradientLength=180, title=None),
             ),
             tooltip=[
