@@ -6,7 +6,6 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netbench.errors import NetbenchError, RecordError
@@ -62,7 +61,7 @@ class Explained:
 
     label: name of its system, with the setting if the run has several. seconds: by group of
     `explain.breakdown.GROUPS`, mean over the ranks. bound_s: compute of the busiest rank.
-    recorded: its emulated timeline, if it was traced.
+    recorded: its emulated timeline, if it was traced; recorded_trace: its file, if wanted.
     """
 
     plan_hash: str
@@ -75,6 +74,7 @@ class Explained:
     bound_s: float
     detail: Detail | None
     recorded: Timeline | None
+    recorded_trace: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,6 +166,7 @@ def _explain(
     traces: bool,
 ) -> Iterator[Explained]:
     """Yield one plan per row of the table, the first of its seeds."""
+    from netbench.explain.breakdown import bound_s, breakdown
     from netbench.simulator import simulate  # numba
 
     chosen = _of_rows(plans, rows)
@@ -190,8 +191,7 @@ def _explain(
                 f"{row.name}, {row.setting}: this netbench simulates {simulation.iteration_s:.4g} "
                 f"s; {predicted_s:.4g} s was predicted when the run was recorded."
             )
-        from netbench.explain.breakdown import bound_s, breakdown
-
+        traced = trace_path(run.path.parent, plan_hash)
         yield Explained(
             plan_hash=plan_hash,
             plan=plan,
@@ -202,7 +202,8 @@ def _explain(
             seconds={group: breakdown(simulation).mean_s()[group] for group in GROUPS},
             bound_s=bound_s(plan),
             detail=_detail(simulation, traces) if plan_hash in detailed else None,
-            recorded=_recorded(run.path.parent, plan_hash),
+            recorded=read_timeline(traced) if traced.exists() else None,
+            recorded_trace=traced.read_bytes() if traces and traced.exists() else b"",
         )
     if len(detailed) < len(shown):
         notes.append(
@@ -260,9 +261,3 @@ def _trace(simulation: Simulation) -> bytes:
     from netbench.explain.perfetto import trace_json
 
     return gzip.compress(trace_json(simulation).encode(), mtime=0)
-
-
-def _recorded(folder: Path, plan_hash: str) -> Timeline | None:
-    """Return the emulated timeline of a plan, if the run was traced."""
-    path = trace_path(folder, plan_hash)
-    return read_timeline(path) if path.exists() else None

@@ -12,6 +12,7 @@ import numpy as np
 from netbench.plan.timeline import Timeline, name_of_rank
 from netbench.report.html.charts import BLUE, GREEN, ORANGE, SKY, Chart, compiled
 from netbench.report.html.section import Section
+from netbench.report.html.sections.downloads import safe_name
 from netbench.report.html.study import MAX_ROWS, Explained, Study
 from netbench.report.numbers import seconds_text
 from netbench.report.pictures.timeline import Rows, overlaps
@@ -45,6 +46,9 @@ RECORDED = {
 TICKS = 1_000_000
 """Resolution of a timeline: its length in ticks."""
 
+MAX_TRACES_BYTES = 1_200_000
+"""Maximum size of all traces of a run, so that the page of a case stays below 3 MB."""
+
 ROW = 22
 """Height of a rank, pixels."""
 
@@ -71,11 +75,7 @@ def build(study: Study) -> Section | None:
         key=f"{study.key}-timelines",
         title="Timelines",
         template="timelines.html",
-        content={
-            "kinds": _legend(study),
-            "traces": [_trace(study, each) for each in study.detailed if _has_trace(each)],
-            "max_rows": MAX_ROWS,
-        },
+        content={"kinds": _legend(study), "max_rows": MAX_ROWS, **_traces(study)},
         charts={"timeline": chart},
     )
 
@@ -204,16 +204,27 @@ def _chart(key: str, views: Mapping[str, Mapping[str, Any]]) -> Chart:
     )
 
 
-def _has_trace(each: Explained) -> bool:
-    return each.detail is not None and bool(each.detail.trace)
-
-
-def _trace(study: Study, each: Explained) -> dict[str, str]:
-    """Return a link that downloads the trace of a plan."""
-    assert each.detail is not None
-    return {
-        "label": each.label,
-        "file": f"{each.plan.scenario}-{each.plan.variant}-{each.plan_hash}.json.gz",
-        "size": format_bytes(len(each.detail.trace), 2),
-        "data": base64.b64encode(each.detail.trace).decode(),
-    }
+def _traces(study: Study) -> dict[str, list[Any]]:
+    """Return links that download traces, and what is left out of them for the size of the page."""
+    attached: list[dict[str, str]] = []
+    left_out: list[str] = []
+    total_bytes = 0
+    for each in study.detailed:
+        assert each.detail is not None
+        found = {"simulated": each.detail.trace, "recorded": each.recorded_trace}
+        for kind, data in found.items():
+            if not data:
+                continue
+            if total_bytes + len(data) > MAX_TRACES_BYTES:
+                left_out.append(f"{each.label}, {kind}")
+                continue
+            total_bytes += len(data)
+            attached.append(
+                {
+                    "label": f"{each.label}, {kind}",
+                    "file": f"{safe_name(each.label)}-{each.plan_hash}-{kind}.json.gz",
+                    "size": format_bytes(len(data), 2),
+                    "data": base64.b64encode(data).decode(),
+                }
+            )
+    return {"traces": attached, "traces_left_out": left_out}
