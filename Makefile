@@ -28,12 +28,12 @@ setup: $(STAMP) ## the Python environment, in .venv
 run: setup packages guest-kernel compiled ## train GPT-XL on 64 virtual V100s in two universities; prints the table
 	$(BIN)/netbench run case3
 
-test: setup packages ssh-packages ## everything CI runs: lint, types, layers, all tests
+test: setup packages ssh-packages browser-packages ## everything CI runs: lint, types, layers, all tests
 	@$(MAKE) --no-print-directory -j3 lint guest-kernel compiled
 	NETBENCH_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 coverage: setup ## the tests that boot no guest, slowly, and the lines they do not reach
-	$(BIN)/python -m pytest -m "not guest" $(SIDE_BY_SIDE) \
+	$(BIN)/python -m pytest -m "not guest and not browser" $(SIDE_BY_SIDE) \
 	  --cov --cov-report=term --cov-fail-under=$(COVERAGE_PERCENT)
 
 # The simulator and the searches, compiled; otherwise the first command that needs them waits.
@@ -47,7 +47,7 @@ $(VENV)/.compiled: $(STAMP) $(shell grep -rl '^@njit' netbench --include='*.py')
 
 check: setup ## the quick ones: lint, types, layers, tests that need no guest kernel
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -m "not guest and not ssh"
+	$(BIN)/python -m pytest -q -m "not guest and not ssh and not browser"
 
 .PHONY: fuzz
 fuzz: FUZZ_SECONDS := 3600
@@ -105,6 +105,10 @@ packages: setup ## the Debian packages that runs need (ip, tc, ping); as root, i
 .PHONY: ssh-packages
 ssh-packages: setup
 	@$(BIN)/netbench doctor --install ssh
+
+.PHONY: browser-packages
+browser-packages: setup
+	@$(BIN)/netbench doctor --install browser
 
 guest-kernel: setup ## build the virtual-time guest kernel, once per user
 	@$(BIN)/netbench kernel build --install

@@ -29,6 +29,7 @@ LAZY: Commands = {
     "explain": ("netbench.commands.explore.explain", "Show where an iteration's time goes."),
     "trace": ("netbench.commands.trace", "Compare what ranks did with their simulation."),
     "table": ("netbench.commands.table", "Print the table of a run."),
+    "report": ("netbench.commands.report", "Write an HTML page of runs, to forward."),
     "scenario": ("netbench.commands.scenario", "List, show and check scenarios."),
     "reproduce": ("netbench.commands.reproduce.command", "Regenerate the pages of results/."),
     "calibrate": ("netbench.commands.calibrate", "Measure a device of this machine."),

@@ -26,7 +26,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -245,14 +245,22 @@ def find_run(results: Path, scenario: str) -> Path | None:
     return next(find_runs(results, scenario), None)
 
 
-def find_runs(results: Path, scenario: str) -> Iterator[Path]:
-    """Yield the runs of a scenario, newest first: those in `results`, then in its `recorded`."""
+def newest_run(results: Path) -> Path | None:
+    """Find the newest run of all in `results`, else in `results/recorded`."""
+    return next(find_runs(results), None)
+
+
+def find_runs(results: Path, scenario: str | None = None) -> Iterator[Path]:
+    """Yield the runs of a scenario, newest first: those in `results`, then in its `recorded`.
+
+    scenario: None = of all.
+    """
     for folder in (results, results / "recorded"):
         runs = [
             (match["created"], path)
             for path in folder.glob(f"*/{FILE_NAME}")
             if (match := _RUN_ID.fullmatch(path.parent.name))
-            and match["scenario"] == scenario
+            and wanted(match["scenario"])
             and path.stat().st_size  # empty if the controller was killed at once
         ]
         yield from (path for _, path in sorted(runs, reverse=True))

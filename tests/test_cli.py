@@ -16,7 +16,10 @@ import pytest
 from netbench import __version__, cli
 from netbench.errors import NetbenchError, UsageError
 
-HEAVY = ("matplotlib", "netbench.trainers", "pandas", "paramiko", "pydantic", "rich", "torch")
+HEAVY = (
+    "altair", "jinja2", "matplotlib", "netbench.trainers", "pandas", "paramiko", "pydantic", "rich",
+    "torch", "vl_convert",
+)  # fmt: skip
 
 
 def loaded_by(args: list[str]) -> set[str]:

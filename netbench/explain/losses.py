@@ -38,19 +38,34 @@ def losses(simulation: Simulation) -> tuple[Loss, ...]:
     They are the mean over the busiest ranks, whose compute is the bound. All losses together are
     exactly the difference between the iteration and the bound.
     """
-    plan, iteration_s = simulation.plan, simulation.iteration_s
-    seconds, places = account(simulation)
-    mean = seconds[busiest_ranks(plan)].mean(axis=0)
+    iteration_s = simulation.iteration_s
+    mean, places = _account(simulation)
     ranked = []
-    for group in ("optimizer", "bubble", "point_to_point", "collective"):
-        lost_s = float(mean[list(GROUPS[group])].sum())
+    for group, lost_s in _by_group(mean).items():
         if lost_s <= EQUAL * iteration_s:
             continue
         fraction = lost_s / iteration_s
         what = _SENTENCES[group](simulation, mean, places)
-        text = f"{_text(lost_s)} of {_text(iteration_s)} ({fraction:.{fraction < 0.01:d}%}): {what}"
+        of_all = f"{seconds_words(lost_s)} of {seconds_words(iteration_s)}"
+        text = f"{of_all} ({fraction:.{fraction < 0.01:d}%}): {what}"
         ranked.append(Loss(group=group, seconds=lost_s, share=fraction, text=text))
     return tuple(sorted(ranked, key=lambda loss: -loss.seconds)[:NUM_LOSSES])
+
+
+def lost_seconds(simulation: Simulation) -> dict[str, float]:
+    """Return the seconds of every group that can be a loss, mean over the busiest ranks."""
+    return _by_group(_account(simulation)[0])
+
+
+def _account(simulation: Simulation) -> tuple[Floats, Floats]:
+    """Return the mean over the busiest ranks by cause, (num_causes,), and by cause and place."""
+    seconds, places = account(simulation)
+    return seconds[busiest_ranks(simulation.plan)].mean(axis=0), places
+
+
+def _by_group(mean: Floats) -> dict[str, float]:
+    groups = ("optimizer", "bubble", "point_to_point", "collective")
+    return {group: float(mean[list(GROUPS[group])].sum()) for group in groups}
 
 
 def _bubble_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
@@ -66,12 +81,12 @@ def _bubble_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
 def _message_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
     causes = {"bytes": Cause.TRANSFER, "delay": Cause.DELAY, "hosts' copies": Cause.COPY}
     order = sorted((n for n in causes if mean[causes[n]] > 0), key=lambda n: -mean[causes[n]])
-    split = ", ".join(f"{name} {_text(float(mean[causes[name]]))}" for name in order)
+    split = ", ".join(f"{name} {seconds_words(float(mean[causes[name]]))}" for name in order)
     text = f"activations and gradients between stages ({split})"
     if causes[order[0]] is Cause.COPY:
         return text
     where, seconds, _, _ = _busiest_link(simulation, places[[Cause.TRANSFER, Cause.DELAY]])
-    return f"{text}, {_text(seconds)} {where}"
+    return f"{text}, {seconds_words(seconds)} {where}"
 
 
 def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> str:
@@ -86,10 +101,10 @@ def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> st
     causes = [Cause.COLLECTIVE, Cause.COLLECTIVE_DELAY]
     where, seconds, stage, most_s = _busiest_link(simulation, places[causes])
     if plan.layout.dp == 1:
-        return f"the barrier between forward and backward passes, {_text(seconds)} {where}"
+        return f"the barrier between forward and backward passes, {seconds_words(seconds)} {where}"
     return (
-        f"gradients of data parallelism, {_text(seconds)} {where} "
-        f"({_text(most_s)} for those of stage {stage})"
+        f"gradients of data parallelism, {seconds_words(seconds)} {where} "
+        f"({seconds_words(most_s)} for those of stage {stage})"
     )
 
 
@@ -143,7 +158,7 @@ def _slowest_hop(simulation: Simulation) -> str:
     return _link_text(plan, regions[source], regions[target])
 
 
-def _text(seconds: float) -> str:
+def seconds_words(seconds: float) -> str:
     """Format seconds with about three digits."""
     if seconds >= 10:
         return f"{seconds:.1f} s"

@@ -25,6 +25,7 @@ from netbench.plan.timeline import (
     microseconds,
     named,
     thread_names,
+    trace_text,
     write_events,
 )
 from netbench.simulator.graph import Ids, TaskKind, TaskTimeline
@@ -38,8 +39,16 @@ def write_trace(simulation: Simulation, path: Path) -> None:
 
     Raises UsageError if the file cannot be written.
     """
-    about = {"plan": plan_hash(simulation.plan), "iteration_s": simulation.iteration_s}
-    write_events(path, about, trace_events(simulation))
+    write_events(path, _about(simulation), trace_events(simulation))
+
+
+def trace_json(simulation: Simulation) -> str:
+    """Return the text of the trace."""
+    return "".join(trace_text(_about(simulation), trace_events(simulation)))
+
+
+def _about(simulation: Simulation) -> dict[str, object]:
+    return {"plan": plan_hash(simulation.plan), "iteration_s": simulation.iteration_s}
 
 
 def trace_events(simulation: Simulation) -> Iterator[Event]:

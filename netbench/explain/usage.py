@@ -26,8 +26,9 @@ class LinkUse:
 
     kind: host (limit of one connection), channels (several connections of a collective), inside
     (a node), or a `scenario.sharing.QueueKind`.
-    name: of nodes or regions, as text. payload_bytes: per iteration. capacity_bps: of payload,
-    bit/s. utilisation: payload over what the resource could carry in the iteration.
+    name: of nodes or regions, as text; `ends` has its parts, source first. payload_bytes: per
+    iteration. capacity_bps: of payload, bit/s. utilisation: payload over what the resource could
+    carry in the iteration.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class LinkUse:
     payload_bytes: float
     capacity_bps: float
     utilisation: float
+    ends: tuple[str, ...]
 
 
 def links(simulation: Simulation) -> tuple[LinkUse, ...]:
@@ -55,16 +57,18 @@ def links(simulation: Simulation) -> tuple[LinkUse, ...]:
         minlength=len(network.capacity),
     )
     utilisation = carried / network.capacity / simulation.iteration_s
-    order = np.argsort(-utilisation, kind="stable")
+    order = np.argsort(-utilisation, kind="stable")[: int((carried > 0).sum())].tolist()
+    ends = {index: _ends(plan, fabric, resources[index]) for index in order}
     return tuple(
         LinkUse(
             kind=str(resources[index][0]),
-            name=_name(plan, fabric, resources[index]),
+            name=" -> ".join(ends[index]),
             payload_bytes=float(carried[index]),
             capacity_bps=float(8 * network.capacity[index]),
             utilisation=float(utilisation[index]),
+            ends=ends[index],
         )
-        for index in order[: int((carried > 0).sum())]
+        for index in order
     )
 
 
@@ -116,14 +120,15 @@ def _called_bytes(plan: Plan) -> dict[Call, float]:
     return total
 
 
-def _name(plan: Plan, fabric: Fabric, resource: tuple[object, ...]) -> str:
+def _ends(plan: Plan, fabric: Fabric, resource: tuple[object, ...]) -> tuple[str, ...]:
     kind, *key = resource
     ids, names, regions = [int(str(value)) for value in key], plan.node_names, plan.network.regions
     kinds = {queues.name: queues.by for queues in SHARING[plan.network.sharing].queues}
     if kind not in kinds:  # between ranks
         source, target = (names[plan.device_nodes[plan.placement[rank]]] for rank in ids)
-        ranks = f"{source}, rank {ids[0]} -> {ids[1]}"
-        return ranks if kind == "inside" else f"{source} -> {target}"
+        if kind == "inside":
+            return f"{source}, rank {ids[0]}", str(ids[1])
+        return source, target
     parts, of_region, link = [], fabric.queues.region, fabric.queues.link
     for column, value in zip(kinds[str(kind)], ids, strict=True):
         if column == "link":
@@ -131,4 +136,4 @@ def _name(plan: Plan, fabric: Fabric, resource: tuple[object, ...]) -> str:
             parts.append(", ".join(regions[region] for region in alike))
         else:
             parts.append((names if column in ("src", "dst") else regions)[value])
-    return " -> ".join(parts)
+    return tuple(parts)

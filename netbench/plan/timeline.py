@@ -211,12 +211,17 @@ def write_events(path: Path, about: object, events: Iterable[Event]) -> None:
     check_no_input(path)
     try:
         with _open(path) as file:
-            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
-            for index, event in enumerate(events):
-                file.write((",\n" if index else "\n") + json.dumps(event, separators=(",", ":")))
-            file.write("\n]}\n")
+            file.writelines(trace_text(about, events))
     except OSError as error:
         raise UsageError(f"{path}: the trace cannot be written: {error.strerror}") from None
+
+
+def trace_text(about: object, events: Iterable[Event]) -> Iterator[str]:
+    """Yield the text of a trace in pieces. about: JSON, beside the events."""
+    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":['
+    for index, event in enumerate(events):
+        yield (",\n" if index else "\n") + json.dumps(event, separators=(",", ":"))
+    yield "\n]}\n"
 
 
 def trace_path(run: Path, plan_hash: str) -> Path:

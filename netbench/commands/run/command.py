@@ -220,6 +220,8 @@ def command(
     run = read_run(path)
     console.print(render_run(run, find_others(results, run)))
     console.print(f"records: {run.path}", soft_wrap=True)
+    command_line = shlex.join(["netbench", "report", str(run.path.parent)])
+    console.print(f"page to read and forward: {command_line}", soft_wrap=True)
     if trace_file or plot:
         write_pictures(console, plans, trace_file, plot)
     elif trace:

@@ -95,7 +95,7 @@ def _draw(axis: Axes, rows: Rows, window: tuple[float, float]) -> None:
     """Draw a row per rank; a collective that overlaps with compute is a thin bar beneath it."""
     from_s, to_s = window
     for place, kinds in enumerate(rows.values()):
-        beside = _overlap(kinds)
+        beside = overlaps(kinds)
         for kind, color in reversed(COLORS.items()):
             when = kinds.get(kind, np.zeros((0, 2)))
             when = when[(when[:, 1] > from_s) & (when[:, 0] < to_s)]
@@ -111,7 +111,7 @@ def _draw(axis: Axes, rows: Rows, window: tuple[float, float]) -> None:
     axis.tick_params(axis="y", labelsize=7.5)
 
 
-def _overlap(kinds: Mapping[str, Stretches]) -> bool:
+def overlaps(kinds: Mapping[str, Stretches]) -> bool:
     """Return whether collectives overlap with more than the fraction `FEW` of the passes."""
     work = [kinds[kind] for kind in ("forward", "backward") if kind in kinds]
     collective = kinds.get("collective", np.zeros((0, 2)))

@@ -35,7 +35,8 @@ class Comparison:
     network: name in the scenario's sweep; "" for the scenario's network. num_warmups: iterations
     dropped. One replica of `replicas` of a model by name computes for alone_s seconds.
     name: of the row: the variant, or `placed_name` if a scheduler placed it. pflop: work of one
-    iteration; None for a script, which trains what it likes.
+    iteration; None for a script, which trains what it likes. times_s: iteration times of each plan,
+    in the order of plans.
     """
 
     scenario: str
@@ -52,6 +53,7 @@ class Comparison:
     alone_s: float
     name: str
     pflop: float | None
+    times_s: tuple[tuple[float, ...], ...]
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -182,6 +184,7 @@ def _comparison(
         scenario=first.scenario,
         name=name,
         pflop=None if first.system == SCRIPT else pflop_per_iteration(workload),
+        times_s=tuple(map(tuple, by_plan.values())),
     )
 
 

@@ -12,6 +12,8 @@ from netbench.errors import TestbedError
 PACKAGES: dict[str, tuple[str, ...]] = {
     "bc": ("bc",),
     "bison": ("bison",),
+    "chromedriver": ("chromium-driver",),
+    "chromium": ("chromium",),
     "flex": ("flex",),
     "gcc": ("gcc", "libc6-dev"),
     "ip": ("iproute2",),
@@ -33,8 +35,9 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "build": ("gcc", "make", "flex", "bison", "bc", "m4", "patch", "tar", "xz"),
     "ssh": ("sshd",),
     "realtime": ("linux.uml",),
+    "browser": ("chromium", "chromedriver"),
 }
-"""Feature -> the commands it needs. `build` is of the guest kernel."""
+"""Feature -> the commands it needs. `build` is of the guest kernel; `browser` is for tests."""
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Debian's folders of tc and sshd, which are not on an unprivileged user's PATH."""
