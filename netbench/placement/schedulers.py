@@ -13,7 +13,8 @@ from netbench.plan.maps import MAPS
 
 def _mapped(name: str) -> Scheduler:
     def scheduler(problem: Problem, seed: int, budget: Budget) -> Answer:
-        grid = np.asarray(MAPS[name](problem.ranks.size, seed))[problem.ranks]
+        devices = problem.node[: problem.ranks.size].tolist()
+        grid = np.asarray(MAPS[name](devices, seed))[problem.ranks]
         fitting = problem.fits(grid)
         if not fitting.all():
             raise PlanError(
@@ -29,6 +30,7 @@ def _mapped(name: str) -> Scheduler:
 SCHEDULERS: dict[str, Scheduler] = {
     "identity": _mapped("identity"),
     "random": _mapped("random"),
+    "random-nodes": _mapped("random-nodes"),
     f"random-{NUM_SAMPLES}": sampled,
     "region-aligned": region_aligned,
     "dtfm": dtfm,

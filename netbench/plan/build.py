@@ -295,7 +295,7 @@ def _planned(
     """A plan of one iteration of virtual layers at full size."""
     chosen = find_variant(variant)
     system, layers = SYSTEMS[chosen.system], setting.layers
-    workload = _workload(scenario, setting)
+    workload = _workload(scenario, setting, chosen.system)
     num_ranks = scenario.num_devices if placement is None else len(placement)
     layout = _layout(scenario, variant, layers, num_ranks)
     workload = system.resolve_workload(workload, layout)
@@ -305,7 +305,7 @@ def _planned(
     stage_layers = tuple(stage_layers) or _stage_layers(scenario, variant, layers)
     check_stage_layers(stage_layers, layout.pp, layers)
     check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
-    rounds = system.num_rounds(chosen, micro_batches)
+    rounds = system.num_rounds(chosen, micro_batches, scenario.sweep.gpipe_round)
     shards = system.num_shards(layout, shard_ranks)
     type_stages = _type_stages(scenario, workload, system, layout, shards, stage_layers)
     plan = dataclasses.replace(
@@ -345,7 +345,7 @@ def _frame(
         device_nodes=scenario.device_nodes(),
         node_names=tuple(node.name for node in scenario.nodes),
         network=choose_network(scenario, setting.network),
-        workload=_workload(scenario, setting),
+        workload=_workload(scenario, setting, chosen.system),
         schedule=chosen.schedule,
         data_parallel=chosen.data_parallel,
         num_rounds=1,
@@ -361,13 +361,12 @@ def _frame(
     )
 
 
-def _workload(scenario: Scenario, setting: Setting) -> Workload:
+def _workload(scenario: Scenario, setting: Setting, system: str) -> Workload:
     size = setting.micro_batch
+    if size is None:
+        size = scenario.sweep.system_micro_batch.get(system, scenario.workload.micro_batch)
     return dataclasses.replace(
-        scenario.workload,
-        layers=setting.layers,
-        batch=setting.batch,
-        micro_batch=scenario.workload.micro_batch if size is None else size,
+        scenario.workload, layers=setting.layers, batch=setting.batch, micro_batch=size
     )
 
 
@@ -509,7 +508,7 @@ def _placement(
 ) -> tuple[int, ...]:
     """Return `given` if it is a valid placement, or that of the variant's map."""
     if given is None:
-        return MAPS[chosen.scheduler](layout.num_ranks, seed)
+        return MAPS[chosen.scheduler](scenario.device_nodes()[: layout.num_ranks], seed)
     placement = tuple(int(device) for device in given)
     if len(placement) != layout.num_ranks or len(set(placement)) != layout.num_ranks:
         raise PlanError(

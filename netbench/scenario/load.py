@@ -206,6 +206,8 @@ def _sweep(source: SourceFile, form: ScenarioForm) -> Sweep:
         default_networks=_given(default.networks, names[:1]),
         micro_batch=micro_batch,
         default_micro_batch=_given(default.micro_batch, micro_batch[:1]),
+        system_micro_batch=whole.system_micro_batch,
+        gpipe_round=whole.gpipe_round or 0,
         models=models,
         replicas=replicas,
         default_models=_given(default.models, [model.model for model in models]),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -276,7 +277,9 @@ class Sweep:
     pipeline: stages of a pipeline; 0 = the largest depth up to 8 that divides devices and layers.
     pipeline_layers: layers of each stage; empty = evenly.
     networks: empty = the scenario's only. default_networks: names.
-    micro_batch: sequences; empty = the workload's only.
+    micro_batch: sequences; empty = the workload's only. system_micro_batch: sequences, by name of
+    the systems that differ from the workload. gpipe_round: micro-batches of a GPipe round per
+    pipeline; 0 = the system's.
     models: named models with the batch of one replica; empty = the workload's only. replicas:
     numbers of devices to train on, from the first; empty = all. Both only with a named model.
     """
@@ -295,6 +298,8 @@ class Sweep:
     default_networks: tuple[str, ...] = ()
     micro_batch: tuple[int, ...] = ()
     default_micro_batch: tuple[int, ...] = ()
+    system_micro_batch: Mapping[str, int] = field(default_factory=dict)
+    gpipe_round: int = 0
     models: tuple[Workload, ...] = ()
     replicas: tuple[int, ...] = ()
     default_models: tuple[str, ...] = ()

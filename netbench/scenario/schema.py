@@ -399,6 +399,8 @@ class SweepForm(SliceForm):
     pipeline_layers: list[Layers] | None = Field(
         default=None, min_length=1, examples=["[4, 3, 3, 2]"]
     )
+    gpipe_round: Batch | None = Field(default=None, examples=["128"])
+    system_micro_batch: dict[str, Batch] = Field(default_factory=dict, examples=["{megatron: 4}"])
     networks: list[SweepNetworkForm] | None = Field(default=None, min_length=1)
     models: list[NamedModelForm] | None = Field(default=None, min_length=1)
     default: DefaultForm = Field(default=DefaultForm())

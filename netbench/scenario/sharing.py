@@ -73,29 +73,27 @@ class Sharing:
 
 
 PAIR = QueueKind(name="pair", by=("src", "dst"))
+CLASS = QueueKind(name="class", by=("src", "link"))
+INSIDE = replace(PAIR, across=False)
+TRUNK = QueueKind(name="trunk", by=("src_region", "dst_region"), place=Place.ROUTER, across=True)
+EGRESS = QueueKind(name="egress", by=("src",), rate="src_nic")
+INGRESS = QueueKind(name="ingress", by=("dst",), rate="dst_nic", place=Place.RECEIVER)
 
 SHARING: Mapping[str, Sharing] = {
     "pair": Sharing(meaning="each pair of nodes has its own rate", queues=(PAIR,)),
-    "class": Sharing(
-        meaning="destinations over equal links share the rate",
-        queues=(QueueKind(name="class", by=("src", "link")),),
-    ),
-    "nic": Sharing(
-        meaning="all destinations share the node's NIC",
-        queues=(
-            PAIR,
-            QueueKind(name="egress", by=("src",), rate="src_nic"),
-            QueueKind(name="ingress", by=("dst",), rate="dst_nic", place=Place.RECEIVER),
-        ),
+    "class": Sharing(meaning="destinations over equal links share the rate", queues=(CLASS,)),
+    "nic": Sharing(meaning="all destinations share the node's NIC", queues=(PAIR, EGRESS, INGRESS)),
+    "class-nic": Sharing(
+        meaning="destinations over equal links share the rate, and all share the node's NIC",
+        queues=(CLASS, EGRESS, INGRESS),
     ),
     "trunk": Sharing(
-        meaning="all traffic between two regions shares one rate",
-        queues=(
-            replace(PAIR, across=False),
-            QueueKind(
-                name="trunk", by=("src_region", "dst_region"), place=Place.ROUTER, across=True
-            ),
-        ),
+        meaning="all traffic between two regions shares one rate", queues=(INSIDE, TRUNK)
+    ),
+    "trunk-nic": Sharing(
+        meaning="all traffic between two regions shares one rate, and all destinations share the "
+        "node's NIC",
+        queues=(INSIDE, EGRESS, TRUNK, INGRESS),
     ),
 }
 
@@ -189,6 +187,14 @@ def destination_groups(network: Network, node: int) -> list[tuple[int, ...]]:
     return sorted(tuple(group) for group in groups.values())
 
 
+def forwarded_destinations(network: Network, node: int) -> tuple[int, ...]:
+    """Return the destinations that pass only the NIC of a node; their queues are at a router."""
+    if math.isinf(egress_cap_bps(network, node)):
+        return ()
+    queued = {dst for group in destination_groups(network, node) for dst in group}
+    return tuple(dst for dst in range(network.num_nodes) if dst not in queued | {node})
+
+
 def region_of(network: Network, node: int) -> int:
     """Return the region of a node or router."""
     routed = node - network.num_nodes
@@ -208,19 +214,29 @@ def flow_bps(network: Network, node: int, dst: int) -> float:
 def joint_bps(network: Network, flows: Sequence[tuple[int, int]]) -> float:
     """Return the rate that flows, (source, destination), get together, bit/s, unscaled.
 
-    Queues at receivers are ignored: `tc` shapes none. Every queue may feed only one other.
+    Each gets its max-min fair share (Bertsekas and Gallager, Data Networks, section 6.5.2).
+    Queues at receivers are ignored: `tc` shapes none.
     """
     src, dst = np.array(flows).T
-    last: list[Hashable] = list(flows)  # of each flow: the queue that it left last
-    rates = dict.fromkeys(last, math.inf)
+    members: dict[Hashable, list[int]] = {}
+    capacity: dict[Hashable, float] = {}
     for queues in Queues(network).between(src, dst):
-        passing = np.flatnonzero(queues.passes & (queues.kind.place is not Place.RECEIVER))
-        limits: dict[Hashable, float] = {}
-        feeders: dict[Hashable, dict[Hashable, None]] = {}
-        for flow, queue in zip(passing.tolist(), queues.ids(passing), strict=True):
-            limits[queue] = float(queues.bps[flow])
-            feeders.setdefault(queue, {})[last[flow]] = None
-            last[flow] = queue
-        for shared, feeding in feeders.items():
-            rates[shared] = min(limits[shared], sum(rates.pop(feeder) for feeder in feeding))
-    return sum(rates.values())
+        passes = queues.passes & (queues.kind.place is not Place.RECEIVER)
+        passing = np.flatnonzero(passes & np.isfinite(queues.bps)).tolist()
+        for flow, queue in zip(passing, queues.ids(passing), strict=True):
+            members.setdefault(queue, []).append(flow)
+            capacity[queue] = float(queues.bps[flow])
+    growing, rates = set(range(len(flows))), [math.inf] * len(flows)
+    while members and growing:
+        full = min(members, key=lambda queue: capacity[queue] / len(members[queue]))
+        share_bps = capacity[full] / len(members[full])
+        for flow in members[full]:
+            rates[flow] = share_bps
+        growing -= {*members[full]}
+        for queue in [*members]:
+            rest = [flow for flow in members[queue] if flow in growing]
+            capacity[queue] -= share_bps * (len(members[queue]) - len(rest))
+            members[queue] = rest
+            if not rest:
+                del members[queue]
+    return sum(rates)

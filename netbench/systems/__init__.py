@@ -72,7 +72,7 @@ def grammar() -> str:
 
 def unplaced_name(name: str) -> str:
     """A variant's name without its placement: `dtfm-1f1b`, `megatron-p8`."""
-    return re.sub(r"-(scheduled|random)(?=-|$)", "", name)
+    return re.sub(r"-(scheduled|random-nodes|random)(?=-|$)", "", name)
 
 
 def placed_name(name: str, scheduler: str) -> str:

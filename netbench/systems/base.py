@@ -135,8 +135,11 @@ class System:
         """`workload` with the micro-batch that this system chooses."""
         return workload
 
-    def num_rounds(self, variant: Variant, num_micro_batches: int) -> int:
-        """Rounds into which the micro-batches of an iteration are divided."""
+    def num_rounds(self, variant: Variant, num_micro_batches: int, round_size: int = 0) -> int:
+        """Rounds into which the micro-batches of an iteration are divided.
+
+        round_size: micro-batches of a GPipe round that the scenario asks for, 0 = the system's.
+        """
         return 1
 
     def shard_ranks(

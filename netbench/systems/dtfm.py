@@ -26,9 +26,9 @@ class Dtfm(System):
     """
 
     name = "dtfm"
-    grammar = "dtfm-(scheduled|random)[-p<P>][-1f1b][-allreduce|-sharded-ps]"
+    grammar = "dtfm-(scheduled|random[-nodes])[-p<P>][-1f1b][-allreduce|-sharded-ps]"
     pattern = re.compile(
-        r"dtfm-(?P<placement>scheduled|random)(-p(?P<pipeline>[1-9]\d*))?(?P<schedule>-1f1b)?"
+        r"dtfm-(?P<placement>scheduled|random|random-nodes)(-p(?P<pipeline>[1-9]\d*))?(?P<schedule>-1f1b)?"
         r"(?P<data_parallel>-allreduce|-sharded-ps)?",
         re.ASCII,
     )
@@ -42,7 +42,7 @@ class Dtfm(System):
     def variant(self, found: re.Match[str]) -> Variant:
         return Variant(
             system=self.name,
-            scheduler="random" if found["placement"] == "random" else "identity",
+            scheduler="identity" if found["placement"] == "scheduled" else found["placement"],
             schedule="1f1b" if found["schedule"] else "gpipe",
             data_parallel=DATA_PARALLEL[found["data_parallel"] or ""],
             pipeline=int(found["pipeline"]) if found["pipeline"] else None,
@@ -54,10 +54,10 @@ class Dtfm(System):
                 for kind in DATA_PARALLEL if layout.dp > 1 else ("",):
                     yield f"dtfm-scheduled-p{layout.pp}{schedule}{kind}"
 
-    def num_rounds(self, variant: Variant, num_micro_batches: int) -> int:
-        """GPipe rounds of 64 micro-batches where they divide, else one round of all."""
-        divides = num_micro_batches % GPIPE_ROUND == 0
-        return num_micro_batches // GPIPE_ROUND if variant.schedule == "gpipe" and divides else 1
+    def num_rounds(self, variant: Variant, num_micro_batches: int, round_size: int = 0) -> int:
+        """GPipe rounds of 64 micro-batches, or `round_size`, where they divide, else one of all."""
+        rounds, rest = divmod(num_micro_batches, round_size or GPIPE_ROUND)
+        return rounds if variant.schedule == "gpipe" and not rest else 1
 
     def memory_remedies(self, plan: Plan) -> list[str]:
         return ["more stages", *([] if plan.schedule == "1f1b" else ["a variant with -1f1b"])]

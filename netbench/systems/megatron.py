@@ -18,12 +18,14 @@ class Megatron(System):
     """Without degrees the depth is the scenario's. Tensor parallelism alone is one stage."""
 
     name = "megatron"
-    grammar = "megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random] (V from 2)"
+    grammar = (
+        "megatron[-p<P>|-[p<P>]t<T>[-sp]][-interleaved<V>|-zero-bubble][-random[-nodes]] (V from 2)"
+    )
     pattern = re.compile(
         r"megatron"
         r"(-(?=[pt])(p(?P<pipeline>[1-9]\d*))?(t(?P<tensor>[1-9]\d*)(?P<sequence>-sp)?)?)?"
         r"(-interleaved(?P<chunks>[2-9]|[1-9]\d+)|(?P<zero_bubble>-zero-bubble))?"
-        r"(?P<random>-random)?",
+        r"(-(?P<placement>random|random-nodes))?",
         re.ASCII,
     )
     examples = (
@@ -44,7 +46,7 @@ class Megatron(System):
         interleaved, zero_bubble = num_chunks is not None, found["zero_bubble"] is not None
         return Variant(
             system=self.name,
-            scheduler="random" if found["random"] else "identity",
+            scheduler=found["placement"] or "identity",
             schedule="interleaved" if interleaved else "zero-bubble" if zero_bubble else "1f1b",
             data_parallel="ring",
             pipeline=int(pipeline) if pipeline else 1 if tensor else None,

@@ -34,7 +34,9 @@ def test_a_map_is_a_scheduler_where_its_stages_fit(name: str) -> None:
     """It returns its placement for any budget."""
     problem = eight(0)
     answer = SCHEDULERS[name](problem, 3, Budget())
-    assert np.array_equal(answer.grid, np.asarray(MAPS[name](8, 3))[problem.ranks])
+    assert np.array_equal(
+        answer.grid, np.asarray(MAPS[name](problem.node.tolist(), 3))[problem.ranks]
+    )
 
 
 @pytest.mark.parametrize(("name", "seed"), [("identity", 0), ("random", 3), ("random", 4)])

@@ -17,6 +17,7 @@ from netbench.scenario.sharing import (
     Queues,
     destination_groups,
     flow_bps,
+    forwarded_destinations,
     joint_bps,
     num_routers,
 )
@@ -94,3 +95,21 @@ def test_each_region_has_a_router_only_where_there_are_trunks() -> None:
     alone = replace(trunks, regions=("a",), links=((NEAR,),), node_regions=(0,) * 4)
     assert num_routers(alone) == 0
     assert destination_groups(alone, 0) == [(1,), (2,), (3,)]
+
+
+def test_a_nic_caps_what_a_router_delays() -> None:
+    """Under `trunk` alone the sender has no queue for the other region."""
+    trunks = two_regions(sharing="trunk", nic_bps=1e9)
+    capped = replace(trunks, sharing="trunk-nic")
+    assert forwarded_destinations(trunks, 0) == ()
+    assert forwarded_destinations(capped, 0) == (2, 3)
+    assert forwarded_destinations(capped, 4) == ()
+
+
+def test_flows_that_share_a_nic_and_a_trunk_get_max_min_shares() -> None:
+    """Node 0 sends to node 1 and, beside node 1, across the trunk. A NIC of 1 Gbit/s divides into
+    halves; of a trunk of 0.3 Gbit/s each gets 0.15, and the NIC's rest goes to node 1."""
+    across = replace(FAR, bandwidth_bps=3e8)
+    network = two_regions(replace(NEAR, bandwidth_bps=1e10), across, sharing="trunk-nic")
+    network = replace(network, nic_bps=(1e9,) * 4)
+    assert joint_bps(network, [(0, 1), (0, 2), (1, 3)]) == pytest.approx(0.85e9 + 0.3e9)

@@ -188,13 +188,12 @@ def _after(key: Row, factor: float = 1.0, last: Row = ()) -> Callable[[Sequence[
 
 
 def _sweep(name: str) -> Iterator[TableRow]:
-    scenario = _scenario(name)
-    sweep = scenario.sweep
-    for layers, batch, variant in product(sweep.layers, sweep.batch, sweep.variants):
-        for seed in sweep.seeds if find_variant(variant).scheduler in SEEDED else (None,):
-            plan = _plan(scenario, variant, layers, batch, seed or SEED)
-            key = (variant, str(layers), str(batch), str(seed or ""))
-            yield TableRow(tasks=(plan,), row=_after(key))
+    times = load(f"{name}_iteration_times").astype({"seed": "Int64"})
+    for time in times.assign(seed=times["seed"].astype("string").fillna("")).itertuples():
+        seed = int(time.seed or SEED)
+        plan = _plan(_scenario(name), time.system, time.layers, time.batch, seed)
+        key = (time.system, str(time.layers), str(time.batch), time.seed)
+        yield TableRow(tasks=(plan,), row=_beside(key, time.iteration_s))
 
 
 def _pipelines() -> Iterator[TableRow]:

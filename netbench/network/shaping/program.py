@@ -45,6 +45,7 @@ from netbench.scenario.sharing import (
     destination_groups,
     egress_cap_bps,
     flow_bps,
+    forwarded_destinations,
     link_from,
     nic_caps_bps,
     num_routers,
@@ -182,11 +183,15 @@ def compile_program(
         raise NetworkError(f"{network.num_nodes} nodes: a tc configuration holds {MAX_NODES}")
     cap_bps = _rate(egress_cap_bps(network, node), scale, f"NIC of node {node}")
     groups = destination_groups(network, node) if groups is None else groups
+    forwarded = forwarded_destinations(network, node)
     leaves = tuple(_leaf(network, node, group, scale) for group in groups)
     reordered = {
         leaf.minor for leaf, group in zip(leaves, groups, strict=True)
         if leaf.rate_bps and link_from(network, node, group[0]).jitter_reorders
     }  # fmt: skip
+    if forwarded:
+        leaves = (*leaves, _forwarding_leaf(network, node, forwarded, cap_bps, scale))
+        groups = (*groups, forwarded)
     ips = {parse_ip(x): group[0] + 1 for group in groups for dst in group for x in addresses[dst]}
     in_order = sorted(ips, key=lambda ip: (ip.version, ip.packed))
     tables = {leaf.minor: TABLES[leaf.distribution] for leaf in leaves if leaf.jitter_us}
@@ -363,6 +368,20 @@ def _leaf(network: Network, node: int, group: tuple[int, ...], scale: float) -> 
         corruption=link.corruption,
         reordering=link.reordering,
         may_overflow=link.queue_packets > 0,
+    )
+
+
+def _forwarding_leaf(
+    network: Network, node: int, group: tuple[int, ...], cap_bps: int, scale: float
+) -> Leaf:
+    """Return the leaf of packets that a router delays. Only the NIC limits them here."""
+    return Leaf(
+        minor=group[0] + 1,
+        delay_us=0,
+        jitter_us=0,
+        loss=0.0,
+        rate_bps=cap_bps,
+        limit_packets=_limit_packets(network, node, group, scale),
     )
 
 

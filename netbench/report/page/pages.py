@@ -21,6 +21,7 @@ from netbench.report.page.accuracy import (
 )
 from netbench.report.page.anomalies import anomalies_page
 from netbench.report.page.case import case_page
+from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
     CASES,
@@ -88,6 +89,7 @@ def results_pages(results: Path) -> dict[str, str]:
     pages = {
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
+        "fluidstack.md": fluidstack_page(results),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
     }
@@ -221,6 +223,7 @@ def _pages() -> str:
 ## All pages
 
 - Case {cases}: all times, placements, layouts
+- [FluidStack](fluidstack.md): rented machines in two and three regions
 - [Predictions](predictions.md): other networks and models, layouts, transfers, collectives
 - [Anomalies](anomalies.md) of the published tables
 - [Fidelity](fidelity.md): how closely the local testbeds deliver the network they are asked for

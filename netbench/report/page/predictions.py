@@ -7,16 +7,14 @@ from statistics import fmean
 import pandas as pd
 
 from netbench.records import Run
-from netbench.report.numbers import TimeSummary, percent_text, seconds_text, spread_text
+from netbench.report.numbers import percent_text, seconds_text
 from netbench.report.page.layouts import layouts_markdown
-from netbench.report.page.published import setting_name
 from netbench.report.page.scaling import scaling_markdown
 from netbench.report.page.simulated import (
     COLLECTIVES,
     FOLDER,
     NOT_SIMULATED,
     PIPELINES,
-    SWEEPS,
     TRANSFERS,
     read_table,
 )
@@ -41,7 +39,7 @@ def predictions_page(results: Path, runs: Mapping[str, Sequence[Run]]) -> str:
 
     runs: recorded ones by scenario.
     """
-    names = (*SWEEPS, PIPELINES, TRANSFERS, COLLECTIVES)
+    names = (PIPELINES, TRANSFERS, COLLECTIVES)
     tables = {name: read_table(results, name) for name in names}
     found = {name: table for name, table in tables.items() if table is not None}
     shown = (PIPELINES, *TESTBEDS) if len(found) == len(names) else ()
@@ -49,14 +47,12 @@ def predictions_page(results: Path, runs: Mapping[str, Sequence[Run]]) -> str:
     if len(found) < len(names):
         return f"# Predictions\n\n{NOT_SIMULATED}{rest}"
     size = format_bytes(int(found[COLLECTIVES]["payload_bytes"].iloc[0]))
-    sweeps = "\n".join(_sweep(name, found[name]) for name in SWEEPS)
     return f"""\
 # Predictions
 
 Simulated times of scenarios for which few or no times have been published, with nothing fitted on
 them. Data: [{FOLDER}/]({FOLDER}). [All results](README.md)
 
-{sweeps}
 {_pipelines(found[PIPELINES], runs)}
 {scaling_markdown(results)}{"".join(_emulated(runs, name) for name in TESTBEDS)}
 {layouts_markdown(results)}
@@ -80,21 +76,6 @@ them.
 {rest}"""
 
 
-def _sweep(name: str, table: pd.DataFrame) -> str:
-    scenario = load_scenario(name)
-    return f"""\
-## {name}
-
-{scenario.title}.
-
-{_assumptions(scenario)}
-
-Seconds per iteration, mean over the seeds ± half their range:
-
-{markdown(sweep(table))}
-"""
-
-
 def _emulated(runs: Mapping[str, Sequence[Run]], name: str) -> str:
     """The recorded runs of a scenario as tables; empty if there are none."""
     return "".join(
@@ -114,19 +95,6 @@ def _assumptions(scenario: Scenario) -> str:
         f"Other assumptions: see the [scenario](../scenarios/{scenario.name}.yaml).",
     ]
     return "\n".join(bullet(line) for line in lines if line)
-
-
-def sweep(table: pd.DataFrame) -> Grid:
-    """Seconds by setting and system: mean over the seeds ± half their range."""
-    systems = list(table["system"].unique())
-    rows = []
-    for (layers, batch), cells in table.groupby(["layers", "batch"], sort=False):
-        texts = {
-            system: spread_text(TimeSummary.pool(list(times)))
-            for system, times in cells.groupby("system")["simulated_s"]
-        }
-        rows.append((setting_name(layers, batch), *(texts[system] for system in systems)))
-    return Grid(head=("Setting", *systems), rows=tuple(rows))
 
 
 def _pipelines(table: pd.DataFrame, runs: Mapping[str, Sequence[Run]]) -> str:

@@ -29,6 +29,8 @@ TRANSFERS = "p2p_under_tc"
 PIPELINES = "gpt3-small"
 COLLECTIVES = "collectives"
 SWEEPS = ("fluidstack2", "fluidstack3")
+"""Scenarios with published times of their own, beside cases 1-5."""
+
 SCALING = "dp-scaling"
 LAYOUTS = "layouts"
 COLUMNS = {
@@ -38,7 +40,9 @@ COLUMNS = {
         "delay_one_way_ms", "bandwidth_gbps", "backend", "message_mb", "published_ms",
         "simulated_ms", "error", "simulated_again_ms",
     ),
-    **dict.fromkeys(SWEEPS, ("system", "layers", "batch", "seed", "simulated_s")),
+    **dict.fromkeys(
+        SWEEPS, ("system", "layers", "batch", "seed", "published_s", "simulated_s", "error")
+    ),
     PIPELINES: ("network", "system", "micro_batch", "backend", "dtype", "simulated_s"),
     SCALING: (
         "scenario", "model", "system", "replicas", "published_throughput", "simulated_throughput",

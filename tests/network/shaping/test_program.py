@@ -392,3 +392,15 @@ def test_every_scenario_compiles(name: str, scale: float) -> None:
     assert [len(program.matches) for program in programs] == [2 * (network.num_nodes - 1)] * len(
         programs
     )
+
+
+def test_a_nic_caps_packets_that_a_router_delays() -> None:
+    """One leaf without delay for the other region, and its rate is the cap; routers as without."""
+    plain = two_regions(sharing="trunk")
+    capped = replace(plain, sharing="trunk-nic", nic_bps=(1e9,) * 4)
+    sender, router = (compile_program(capped, node, ADDRESSES, "eth0") for node in (0, 4))
+    forwarding = next(leaf for leaf in sender.leaves if leaf.minor == 3)
+    assert (forwarding.delay_us, forwarding.rate_bps) == (0, 1_000_000_000)
+    assert {minor for _, minor in sender.matches} == {2, 3}
+    assert sender.classes[0].ceil_bps == 1_000_000_000
+    assert router.leaves == compile_program(plain, 4, ADDRESSES, "eth0").leaves

@@ -14,7 +14,6 @@ from netbench.report.page.predictions import (
     pipelines,
     predictions_page,
     printed,
-    sweep,
     transfers,
 )
 from netbench.report.page.simulated import COLLECTIVES, PIPELINES, TRANSFERS, read_table
@@ -35,19 +34,6 @@ def seconds(task: Task) -> float:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     return write(tmp_path, seconds)
-
-
-def test_a_sweep_shows_the_mean_over_placements_and_its_range(results: Path) -> None:
-    """Seeds 2022 to 2024 give 22, 23 and 24 s; a placement that is not random gives one time."""
-    table = read_table(results, "fluidstack3")
-    assert table is not None
-    grid = sweep(table)
-    assert grid.head[0] == "Setting"
-    first = dict(zip(grid.head, grid.rows[0], strict=True))
-    assert first["Setting"] == "L24 B960"
-    assert first["dtfm-random"] == first["megatron-p8-random"] == "23.00 ±1.00"
-    assert first["dtfm-scheduled"] == "22.00"
-    assert len(grid.rows) == 9
 
 
 def test_pipelines_show_schedule_and_micro_batch(results: Path) -> None:
