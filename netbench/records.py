@@ -260,7 +260,7 @@ def find_runs(results: Path, scenario: str | None = None) -> Iterator[Path]:
             (match["created"], path)
             for path in folder.glob(f"*/{FILE_NAME}")
             if (match := _RUN_ID.fullmatch(path.parent.name))
-            and wanted(match["scenario"])
+            and scenario in (None, match["scenario"])
             and path.stat().st_size  # empty if the controller was killed at once
         ]
         yield from (path for _, path in sorted(runs, reverse=True))
