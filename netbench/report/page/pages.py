@@ -21,6 +21,7 @@ from netbench.report.page.accuracy import (
 )
 from netbench.report.page.anomalies import anomalies_page
 from netbench.report.page.case import case_page
+from netbench.report.page.ledger import ledger_page
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
     CASES,
@@ -90,6 +91,7 @@ def results_pages(results: Path) -> dict[str, str]:
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
+        "ledger.md": ledger_page(results),
     }
     return {name: HEADER + text for name, text in pages.items()}
 
