@@ -1,9 +1,12 @@
 """Build the prices of a scenario, and check that they cover its machines and regions."""
 
+from pathlib import Path
+
 from netbench.errors import nearest
 from netbench.scenario.model import Place, Prices
-from netbench.scenario.schema import PricesForm, ScenarioForm
-from netbench.scenario.source import SourceFile
+from netbench.scenario.schema import PricesFile, PricesForm, ScenarioForm
+from netbench.scenario.source import SourceFile, read_source
+from netbench.scenario.validate import validate
 
 
 def build_prices(source: SourceFile, form: ScenarioForm) -> Prices | None:
@@ -63,3 +66,9 @@ def prices_of(form: PricesForm) -> Prices:
         },
         loading_usd=form.data_loading,
     )
+
+
+def read_prices(path: Path) -> Prices:
+    """Read the section `prices` of a file that has nothing else. Raises ScenarioError naming file,
+    line and key."""
+    return prices_of(validate(read_source(path), PricesFile).prices)

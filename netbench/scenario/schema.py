@@ -467,6 +467,12 @@ class PricesForm(Section):
     data_loading: Usd = 0.0
 
 
+class PricesFile(Section):
+    """A file of prices."""
+
+    prices: PricesForm
+
+
 class SweepForm(SliceForm):
     """All values of a scenario's sweep, and the default slice."""
 

@@ -5,6 +5,7 @@ Source of the mechanisms: results/published/multicloud/README.md. Source of the 
 The calibration part has no wide-area link: `OVERLAP` and `HANDSHAKES` are assumptions.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -123,8 +124,9 @@ def peer_rates(plan: Plan) -> Floats:
     return plan.workload.micro_batch / np.array(seconds)
 
 
+@functools.lru_cache(maxsize=256)
 def time_round(plan: Plan) -> Round:
-    """Return the round of a plan whose ranks are peers."""
+    """Return the round of a plan whose ranks are peers. It is kept, so do not change its arrays."""
     n, kinds = plan.layout.num_ranks, [_type_of(plan, device) for device in plan.placement]
     rates = peer_rates(plan)
     steps = plan.workload.micro_batch * np.array([plan.type_steps[kind] for kind in kinds])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill
 from netbench.plan.build import Choices, build_plan, settings
@@ -74,9 +75,14 @@ class Experiment:
         return bill(self.scenario, self.plan)
 
 
+def published(name: str) -> pd.DataFrame:
+    """Return one of the published files, by its name without `.csv`."""
+    return load(f"multicloud/{name}")
+
+
 def experiments() -> Iterator[Experiment]:
     """Yield every experiment with Hivemind, in the order of the scenario files."""
-    table = load("multicloud/experiments")
+    table = published("experiments")
     part = {
         (row.experiment, row.model, row.tbs): row.part
         for row in table[["experiment", "model", "tbs", "part"]].itertuples()
@@ -96,7 +102,7 @@ def experiments() -> Iterator[Experiment]:
 def measured() -> Mapping[tuple[str, str, int], Mapping[str, float]]:
     """Return the results of the calibration part by experiment, model and target batch size."""
     found: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
-    for row in load("multicloud/a_series").itertuples():
+    for row in published("a_series").itertuples():
         found[row.experiment, row.model, int(row.tbs)][row.metric] = float(row.value)
     return dict(found)
 
@@ -136,8 +142,8 @@ def egress_mb(experiment: Experiment) -> float:
 def wire_ratios() -> Mapping[str, float]:
     """Return bytes that NICs count over payload, by device; the median of the calibration part."""
     ratios: dict[str, list[float]] = defaultdict(list)
-    models = load("multicloud/models").set_index("model")["params"]
-    for row in load("multicloud/a_series").itertuples():
+    models = published("models").set_index("model")["params"]
+    for row in published("a_series").itertuples():
         if row.metric != "egress_per_peer_per_round":
             continue
         n = int(row.n_gpus)
@@ -166,10 +172,10 @@ def timed_fractions() -> Mapping[tuple[str, str], float]:
             real_s = values["epoch_samples"] / values["throughput_local"]
             found[_device(name), model].append(values["calc_time_per_round"] / real_s)
     fractions = {key: statistics.fmean(values) for key, values in found.items()}
-    extra = load("multicloud/hivemind_penalty")
+    extra = published("hivemind_penalty")
     extra = extra[(extra["device"] == "A10") & (extra["tbs"] != 32768)].groupby("model")
     noop_s, step_s = extra["noop_step_time_s"].mean(), extra["extra_step_time_ms"].mean() / 1e3
-    for row in load("multicloud/baselines").itertuples():
+    for row in published("baselines").itertuples():
         device = {"RTX8000": "RTX8000", "DGX-2 (8xV100)": "DGX2"}.get(str(row.device))
         if device:
             timed_s = row.step_time_logged_s + noop_s[row.model]

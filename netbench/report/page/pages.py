@@ -21,7 +21,9 @@ from netbench.report.page.accuracy import (
 )
 from netbench.report.page.anomalies import anomalies_page
 from netbench.report.page.case import case_page
-from netbench.report.page.ledger import ledger_page
+from netbench.report.page.ledger import check_registered, ledger_page
+from netbench.report.page.multicloud import multicloud_page
+from netbench.report.page.multicloud_data import experiments
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
     CASES,
@@ -84,6 +86,8 @@ def results_pages(results: Path) -> dict[str, str]:
             f"only {same} of {total} printed efficiency cells follow from the published times; "
             "a file in results/published was changed: restore it"
         )
+    clouds = tuple(experiments())
+    check_registered(results, clouds)
     runs = recorded_runs(results / RECORDED)
     others = {name: found for name, found in runs.items() if name not in CASES}
     pages = {
@@ -91,6 +95,7 @@ def results_pages(results: Path) -> dict[str, str]:
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
+        "multicloud.md": multicloud_page(clouds),
         "ledger.md": ledger_page(results),
     }
     return {name: HEADER + text for name, text in pages.items()}
@@ -223,6 +228,8 @@ def _pages() -> str:
 
 - Case {cases}: all times, placements, layouts
 - [Predictions](predictions.md): other networks and models, layouts, transfers, collectives
+- [Clouds and continents](multicloud.md): Hivemind on rented machines, throughput and cost
+- [Ledger](ledger.md): predictions registered before they were compared
 - [Anomalies](anomalies.md) of the published tables
 - [Fidelity](fidelity.md): how closely the local testbeds deliver the network they are asked for
 
