@@ -28,7 +28,7 @@ COLUMNS = ("time_s", "node", "event")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class ChurnEvent:
     """A machine goes or comes. node: index in the order of the scenario. event: `GO` or `COME`."""
 
     time_s: float
@@ -55,7 +55,7 @@ class Outcome:
 
 def drawn_trace(
     num_nodes: int, seconds: float, *, per_hour: float, away_s: float, seed: int
-) -> tuple[Event, ...]:
+) -> tuple[ChurnEvent, ...]:
     """Return a trace of `seconds`: each machine goes `per_hour` times per hour that it is there,
     and stays away for `away_s` on average, both exponentially distributed."""
     random, events = np.random.default_rng(seed), []
@@ -65,17 +65,17 @@ def drawn_trace(
             now_s += random.exponential(mean_s)
             if now_s >= seconds:
                 break
-            events.append(Event(time_s=now_s, node=node, event=event))
+            events.append(ChurnEvent(time_s=now_s, node=node, event=event))
     return tuple(sorted(events, key=lambda event: (event.time_s, event.node)))
 
 
-def read_trace(path: Path, num_nodes: int) -> tuple[Event, ...]:
+def read_trace(path: Path, num_nodes: int) -> tuple[ChurnEvent, ...]:
     """Read a trace: a CSV with `COLUMNS`, in order of time. Raises PlanError naming the line."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
             events = [
-                Event(time_s=float(row["time_s"]), node=int(row["node"]), event=row["event"])
+                ChurnEvent(time_s=float(row["time_s"]), node=int(row["node"]), event=row["event"])
                 for row in rows
             ]
     except (OSError, KeyError, ValueError) as error:
@@ -98,7 +98,7 @@ def read_trace(path: Path, num_nodes: int) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def train(plan: Plan, events: Sequence[Event], seconds: float) -> Outcome:
+def train(plan: Plan, events: Sequence[ChurnEvent], seconds: float) -> Outcome:
     """Simulate `seconds` of training of a `hivemind-swarm` plan with one device per machine.
 
     All machines are there at first. Raises PlanError for another system.
@@ -114,7 +114,7 @@ class _Swarm:
     """The state of a simulation. now_s: time. members: that are there and have the state.
     joining: when each new one has it. done: samples of this round by member."""
 
-    def __init__(self, plan: Plan, events: Sequence[Event], seconds: float) -> None:
+    def __init__(self, plan: Plan, events: Sequence[ChurnEvent], seconds: float) -> None:
         self._plan, self._end_s = plan, seconds
         self._events = list(reversed([event for event in events if event.time_s < seconds]))
         self._rates = dict(enumerate(peer_rates(plan).tolist()))

@@ -239,7 +239,7 @@ class PeerSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RegionPrices:
     """Where a region is, and what its machines cost.
 
     provider: whose price for egress applies. continent: e.g. NA; `Oceania` has its own price.
@@ -260,7 +260,7 @@ class Prices:
     see `netbench.cost`), $ per GB that a machine sends. loading_usd: $ per GB of training data.
     """
 
-    places: dict[str, Place]
+    places: dict[str, RegionPrices]
     egress_usd: dict[str, dict[str, float]]
     loading_usd: float = 0.0
 

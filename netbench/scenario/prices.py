@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from netbench.errors import nearest
-from netbench.scenario.model import Place, Prices
+from netbench.scenario.model import Prices, RegionPrices
 from netbench.scenario.schema import PricesFile, PricesForm, ScenarioForm
 from netbench.scenario.source import SourceFile, read_source
 from netbench.scenario.validate import validate
@@ -44,7 +44,7 @@ def prices_of(form: PricesForm) -> Prices:
     """Return the prices of a valid form."""
     return Prices(
         places={
-            region: Place(
+            region: RegionPrices(
                 provider=place.provider,
                 continent=place.continent,
                 spot_usd={

@@ -8,7 +8,7 @@ from rich.console import Console
 from netbench.commands.options import FILE, NUMBERS, TIME, QuantityType, aliased_option, split_names
 from netbench.commands.output import heading, wide_console, write_file
 from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill, per_million_usd
-from netbench.cost.churn import Event, Outcome, drawn_trace, read_trace, train
+from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
 from netbench.errors import UsageError
 from netbench.plan.build import Choices, build_plan, settings
 from netbench.plan.model import Plan
@@ -127,7 +127,7 @@ def command(
     outcomes = []
     for each, plan in runs:
         num_nodes = len(each.nodes)
-        events: tuple[Event, ...] = (
+        events: tuple[ChurnEvent, ...] = (
             read_trace(churn, num_nodes)
             if churn is not None
             else drawn_trace(

@@ -83,10 +83,10 @@ def command(
 def _draw(
     title: str, priced: list[Offer], best: tuple[Offer, ...], market: str, path: Path
 ) -> None:
-    from netbench.report.pictures.pareto import Point, pareto_figure
+    from netbench.report.pictures.pareto import CostPoint, pareto_figure
 
     points = [
-        Point(
+        CostPoint(
             name=offer.name,
             samples_per_s=offer.bill.samples_per_s,
             usd=offer.bill.million_usd(market),

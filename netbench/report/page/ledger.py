@@ -53,7 +53,7 @@ are those of spot machines where there are any. Machines on premises cost nothin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A registered value. error: of the prediction, None if nothing was measured."""
 
     date: str
@@ -109,14 +109,14 @@ def register(results: Path, rows: Sequence[Sequence[object]]) -> Path:
     return path
 
 
-def entries(results: Path) -> tuple[Entry, ...]:
+def entries(results: Path) -> tuple[LedgerEntry, ...]:
     """Return all registered values in order. Raises RecordError for a file of another form."""
     measured = {
         (row["experiment"], row["model"], row["batch"], row["quantity"]): float(row["measured"])
         for row in _rows(results / FOLDER / MEASURED, MEASURED_COLUMNS)
     }
     return tuple(
-        Entry(
+        LedgerEntry(
             **{name: row[name] for name in COLUMNS if name not in ("predicted", "unit")},
             predicted=float(row["predicted"]),
             measured=measured.get((row["experiment"], row["model"], row["batch"], row["quantity"])),
@@ -154,7 +154,7 @@ def ledger_page(results: Path) -> str:
     return "\n".join(parts)
 
 
-def _grid(found: Sequence[Entry]) -> Grid:
+def _grid(found: Sequence[LedgerEntry]) -> Grid:
     rows = []
     for subject in dict.fromkeys(entry.subject for entry in found):
         values = {entry.quantity: entry for entry in found if entry.subject == subject}
@@ -167,7 +167,7 @@ def _grid(found: Sequence[Entry]) -> Grid:
     )
 
 
-def _cell(entry: Entry) -> str:
+def _cell(entry: LedgerEntry) -> str:
     predicted = f"{entry.predicted:.4g}"
     if entry.error is None:
         return predicted

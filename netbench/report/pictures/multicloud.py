@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from netbench.cost.bill import SPOT
 from netbench.report.page.multicloud import THROUGHPUT_LIMITS, rented
 from netbench.report.page.multicloud_data import Experiment, measured, timed_fraction
-from netbench.report.pictures.pareto import Point, number_decades, pareto_figure
+from netbench.report.pictures.pareto import CostPoint, number_decades, pareto_figure
 from netbench.report.pictures.style import INK, MUTED, add_legend, frame_lines, new_figure
 
 SERIES = {
@@ -84,7 +84,7 @@ def cost_figure(experiments: Sequence[Experiment]) -> Figure:
         if each.key[1] == "CONV"
     }
     points = [
-        Point(
+        CostPoint(
             name=name,
             samples_per_s=rate,
             usd=usd,

@@ -21,7 +21,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class CostPoint:
     """A set of machines. usd: per million samples. on_front: nothing is cheaper and faster. group:
     decides the colour, "" = grey."""
 
@@ -39,7 +39,7 @@ def number_decades(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def pareto_figure(title: str, points: Sequence[Point], *, labels: int = 12) -> Figure:
+def pareto_figure(title: str, points: Sequence[CostPoint], *, labels: int = 12) -> Figure:
     """A picture of the points. labels: most names on the front that are written."""
     figure = new_figure(7.2, 5.2, title, fontsize=11)
     axes = figure.subplots()
