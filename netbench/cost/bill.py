@@ -73,6 +73,13 @@ def bill(scenario: Scenario, plan: Plan, prices: Prices | None = None) -> Bill:
         raise PlanError(
             f"scenario {scenario.name} has no prices; add a section `prices`, or give --prices FILE"
         )
+    for node in scenario.nodes:
+        place = prices.places.get(node.region)
+        if place is None or node.device not in place.on_demand_usd:
+            raise PlanError(
+                f"the prices have no {node.device} in {node.region}; add it to "
+                f"prices.regions.{node.region}.machines"
+            )
     seconds, samples = iteration(plan)
     hourly = 3600 / seconds
     sent = node_bytes(plan)

@@ -37,7 +37,7 @@ def test_two_clouds_pay_a_third_inside_and_two_thirds_outside() -> None:
 
 
 def test_four_regions_pay_by_class() -> None:
-    """Two machines in each: a seventh inside; 6/7 from Oceania, 2/7 from elsewhere, are Oceania's."""
+    """Two machines in each: 1/7 inside. From Oceania 6/7 are Oceania's, from elsewhere 2/7."""
     found = billed("bc", "C-8")
     total = sum(found.egress_gb.values())
     assert found.egress_gb["zone"] == pytest.approx(total / 7)

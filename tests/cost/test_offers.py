@@ -69,6 +69,8 @@ def test_an_offer_is_priced_with_its_machines_only() -> None:
     """One machine sends nothing; two of a region pay for what they exchange."""
     found = {offer.name: offer.bill for offer in offers(load_scenario(str(EXAMPLE)),
                                                         "hivemind-swarm", 2)}  # fmt: skip
-    assert found["1 Belgium"].hourly_usd(SPOT) == pytest.approx(0.22 + 160 * 20e3 * 3600 / 1e9 / 100)
+    assert found["1 Belgium"].hourly_usd(SPOT) == pytest.approx(
+        0.22 + 160 * 20e3 * 3600 / 1e9 / 100
+    )
     assert found["2 Belgium"].egress_gb["zone"] > 0
     assert found["1 Iowa + 1 Belgium"].egress_gb["continent"] > 0

@@ -160,7 +160,7 @@ def _cloud_figures() -> dict[str, "Figure"]:
     from netbench.report.page.multicloud_data import experiments
     from netbench.report.pictures.multicloud import cost_figure, peers_figure
 
-    found = list(experiments())
+    found = experiments()
     return {SCALING_PICTURE: peers_figure(found), COST_PICTURE: cost_figure(found)}
 
 

@@ -80,8 +80,13 @@ def published(name: str) -> pd.DataFrame:
     return load(f"multicloud/{name}")
 
 
-def experiments() -> Iterator[Experiment]:
-    """Yield every experiment with Hivemind, in the order of the scenario files."""
+@functools.cache
+def experiments() -> tuple[Experiment, ...]:
+    """Return every experiment with Hivemind, in the order of the scenario files."""
+    return tuple(_experiments())
+
+
+def _experiments() -> Iterator[Experiment]:
     table = published("experiments")
     part = {
         (row.experiment, row.model, row.tbs): row.part

@@ -86,7 +86,7 @@ def results_pages(results: Path) -> dict[str, str]:
             f"only {same} of {total} printed efficiency cells follow from the published times; "
             "a file in results/published was changed: restore it"
         )
-    clouds = tuple(experiments())
+    clouds = experiments()
     check_registered(results, clouds)
     runs = recorded_runs(results / RECORDED)
     others = {name: found for name, found in runs.items() if name not in CASES}
