@@ -253,8 +253,8 @@ def peer_lines(found: Rows, default: str, models: Sequence[str]) -> list[str]:
     for row in found:
         batches[row["experiment"], row["model"]].append(row["tbs"])
     groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for (experiment, model), sizes in batches.items():
-        ordered = tuple(sorted(sizes, key=int))
+    for (experiment, model), listed in batches.items():
+        ordered = tuple(sorted(listed, key=int))
         groups[experiment, variant_of(by_key[experiment, model]), ordered].append(model)
     lines, used = [], set()
     for (experiment, variant, sizes), members in groups.items():
@@ -273,7 +273,7 @@ def price_lines(family: Family, regions: Sequence[str]) -> list[str]:
     """Return prices. Machines on premises cost nothing here: they are not rented."""
     found = rows("prices")
     lines = ["", "prices: # $ per hour and GB, April and May 2023", "  regions:"]
-    providers = {}
+    providers: dict[str, None] = {}
     for region in regions:
         provider, continent = PROVIDERS.get(region, "GC"), CONTINENTS.get(region, "NA")
         providers[provider] = None

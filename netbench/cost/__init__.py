@@ -1,4 +1,4 @@
-"""What a plan costs: machines, traffic that leaves them, and training data, in dollars.
+"""Cost of a plan in dollars: machines, traffic that leaves them, and training data.
 
 - `traffic` counts the bytes between machines, of any system.
 - `bill` prices them, with the prices of a scenario.

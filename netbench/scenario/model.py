@@ -240,7 +240,7 @@ class PeerSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegionPrices:
-    """Where a region is, and what its machines cost.
+    """Location of a region, and prices of its machines.
 
     provider: whose price for egress applies. continent: e.g. NA; `Oceania` has its own price.
     spot_usd, on_demand_usd: of a machine with a device of the type, $ per hour.

@@ -438,7 +438,7 @@ class MachinePriceForm(Section):
 
 
 class PlaceForm(Section):
-    """Where a region is, and the price of a machine by the type of its devices."""
+    """Location of a region, and the price of a machine by the type of its devices."""
 
     provider: str = Field(examples=["GC"])
     continent: str = Field(examples=["NA"])

@@ -32,7 +32,7 @@ STEP_WAIT = 0.42
 
 TENSOR_S, TENSOR_PEER_S = 5.6e-3, 1.8e-3
 """Seconds of the CPU per tensor, and per tensor and peer, without traffic. Parts never span
-tensors, so that many small tensors cost as much as many large parts."""
+tensors, so small tensors cost a part each."""
 
 PARAMETER_S, EXCHANGE_S = 9.5e-9, 15.4e-9
 """Seconds of the CPU per parameter: once, and times (n - 1) / n to send and receive it. Beside the

@@ -28,7 +28,7 @@ def billed(name: str, peers: str, model: str = "CONV") -> Bill:
 
 
 def test_two_clouds_pay_a_third_inside_and_two_thirds_outside() -> None:
-    """As the paper bills D: each machine has one partner in its cloud, and two in the other."""
+    """The paper bills D so: a machine has one partner in its cloud, and two in the other."""
     found = billed("d-2", "D-2")
     total = sum(found.egress_gb.values())
     assert found.egress_gb["zone"] == pytest.approx(total / 3)

@@ -37,7 +37,11 @@ def test_prices_are_read() -> None:
         ("    Texas: {prov", "    Nevada: {prov", "prices.regions.Nevada is not in regions"),
         ("{A10: {on_demand", "{A100: {on_demand", "has no price; add A10 to prices.regions.Texas"),
         ("provider: C", "provider: D", '"D" is not in prices.egress'),
-        ("throughput: {mine: 250}", "throughput: {my: 250}", "is not a model; did you mean mine"),
+        (
+            "throughput: {mine: 250}",
+            "throughput: {my: 250}",
+            "is not a model; expected one of mine, resnet18",
+        ),
         (
             "\nprices:",
             "\nsweep: {peers: [{name: x, nodes: {Iowa: 9}}]}\nprices:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,15 @@ from netbench.simulator import simulate
 from netbench.systems import find_variant, rounds
 from netbench.systems.rounds import joined_s, lock_step_s, time_round
 
+Swarm = Callable[..., Plan]
+
 PARAMETERS, GBIT = 100_000_000, 0.2
 GOODPUT = 1448 / 1514
 """Payload of TCP with timestamps over bytes on the wire; MTU 1500."""
 
 
 @pytest.fixture
-def swarm(tmp_path: Path):  # type: ignore[no-untyped-def]
+def swarm(tmp_path: Path) -> Swarm:
     """Make the plan of a swarm in one region, or with one peer far away."""
 
     def make(
@@ -54,7 +57,7 @@ sweep: {{peers: [{{name: all, nodes: {{Near: {near}{f", Far: {far}" if far else 
     return make
 
 
-def test_peers_contribute_in_proportion_to_their_speed(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_peers_contribute_in_proportion_to_their_speed(swarm: Swarm) -> None:
     """All compute until together they have the batch, and each finishes its step."""
     found = time_round(swarm(near=2, far=1))
     assert found.samples == 32000 + (32 + 32 + 8 * 32) / 2
@@ -62,28 +65,28 @@ def test_peers_contribute_in_proportion_to_their_speed(swarm) -> None:  # type: 
     assert found.local_throughput == pytest.approx(200)
 
 
-def test_a_pair_carries_two_parts_in_each_direction(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_a_pair_carries_two_parts_in_each_direction(swarm: Swarm) -> None:
     """A butterfly in fp16 sends 4 (n - 1) / n bytes per parameter and peer."""
     sent = time_round(swarm(near=4)).pair_bytes
     assert sent[0, 1] == 4 * PARAMETERS / 4
     np.testing.assert_allclose(sent.sum(axis=1), 4 * PARAMETERS * 3 / 4)
 
 
-def test_equal_links_take_as_long_as_their_bytes(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_equal_links_take_as_long_as_their_bytes(swarm: Swarm) -> None:
     """Every direction of a pair carries 4 P / n bytes at the rate of its stream."""
     plan, n = swarm(near=4), 4
     expected_s = 4 * PARAMETERS / n / (GBIT * 1e9 / 8 * GOODPUT)
     assert lock_step_s(plan, 2 * PARAMETERS / n) == pytest.approx(expected_s)
 
 
-def test_the_slowest_link_sets_the_pace_of_every_reducer(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_the_slowest_link_sets_the_pace_of_every_reducer(swarm: Swarm) -> None:
     """One far peer among near ones: all parts pass its links, as if all links were as slow."""
     mixed = lock_step_s(swarm(near=3, far=1, far_gbit=0.05), 1e6)
     slow = lock_step_s(swarm(near=1, far=1, far_gbit=0.05), 1e6)
     assert mixed == pytest.approx(slow)
 
 
-def test_a_faster_reducer_uses_what_is_left(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_a_faster_reducer_uses_what_is_left(swarm: Swarm) -> None:
     """With sharing of a NIC, all streams of a peer pass it: 2 (n - 1) parts."""
     plan = swarm(near=3)
     capped = dataclasses.replace(
@@ -99,7 +102,7 @@ def test_cpu_and_network_overlap_where_one_is_much_slower() -> None:
     assert 1.2 < joined_s(1.0, 1.0) < 1.3
 
 
-def test_a_short_round_waits_for_matchmaking(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_a_short_round_waits_for_matchmaking(swarm: Swarm) -> None:
     """A round begins no earlier than the matchmaking time after the last."""
     plan = swarm(near=4, variant="hivemind-swarm-m500")
     found = time_round(plan)
@@ -107,7 +110,7 @@ def test_a_short_round_waits_for_matchmaking(swarm) -> None:  # type: ignore[no-
     assert found.communication_s == pytest.approx(found.wait_s + found.average_s)
 
 
-def test_delayed_averaging_hides_behind_computation(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_delayed_averaging_hides_behind_computation(swarm: Swarm) -> None:
     """In series a round takes both, delayed the longer of them."""
     series, delayed = (
         time_round(swarm(variant=f"hivemind-swarm{ending}")) for ending in ("", "-delayed")
@@ -118,7 +121,7 @@ def test_delayed_averaging_hides_behind_computation(swarm) -> None:  # type: ign
 
 
 @pytest.mark.parametrize("variant", ["hivemind-swarm", "hivemind-swarm-m20-delayed"])
-def test_the_simulator_times_the_same_round(swarm, variant: str) -> None:  # type: ignore[no-untyped-def]
+def test_the_simulator_times_the_same_round(swarm: Swarm, variant: str) -> None:
     """An iteration is a round, and its phases are those of the round."""
     plan = swarm(near=2, far=1, variant=variant)
     found, simulated = time_round(plan), simulate(plan)
@@ -127,7 +130,7 @@ def test_the_simulator_times_the_same_round(swarm, variant: str) -> None:  # typ
     assert computed == pytest.approx(found.compute_s)
 
 
-def test_a_peer_alone_does_not_average(swarm) -> None:  # type: ignore[no-untyped-def]
+def test_a_peer_alone_does_not_average(swarm: Swarm) -> None:
     """It computes the batch by itself, as fast as its device."""
     found = time_round(swarm(near=1))
     assert found.throughput == pytest.approx(40)

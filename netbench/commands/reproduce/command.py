@@ -4,7 +4,6 @@ import difflib
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -26,9 +25,6 @@ from netbench.report.page.simulated import (
     table_text,
 )
 from netbench.units import counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXIT_OUT_OF_DATE = 1
 DIFF_LINES = 20
@@ -142,26 +138,18 @@ def _draw(results: Path) -> None:
     settings, scaling = simulated_settings(results), read_table(results, SCALING)
     if settings is None or scaling is None:
         return
+    from netbench.report.page.multicloud_data import experiments
+    from netbench.report.pictures.multicloud import cloud_figures
     from netbench.report.pictures.residuals import residual_figure
     from netbench.report.pictures.scaling import scaling_figure
     from netbench.report.pictures.style import save_picture
 
     runs = [run for found in recorded_runs(results / RECORDED).values() for run in found]
     figures = {PICTURE: residual_figure(settings, runs), SCALING_PICTURE: scaling_figure(scaling)}
-    figures |= _cloud_figures()
+    figures |= cloud_figures(experiments())
     for name, figure in figures.items():
         for suffix in FORMATS:
             save_picture(figure, results / FOLDER / f"{name}.{suffix}")
-
-
-def _cloud_figures() -> dict[str, "Figure"]:
-    """Return the pictures of the multi-cloud experiments by name."""
-    from netbench.report.page.multicloud import COST_PICTURE, SCALING_PICTURE
-    from netbench.report.page.multicloud_data import experiments
-    from netbench.report.pictures.multicloud import cost_figure, peers_figure
-
-    found = experiments()
-    return {SCALING_PICTURE: peers_figure(found), COST_PICTURE: cost_figure(found)}
 
 
 def _check_table(path: Path, wanted: str) -> bool:

@@ -24,7 +24,7 @@ COST, TIME = "cost", "time"
     "--objective",
     type=click.Choice([COST, TIME]),
     default=COST,
-    help="What the best machines have least of: $ per sample, or time per sample.",
+    help="Quantity to minimise: $ per sample, or time per sample.",
 )
 @click.option("--pareto", is_flag=True, help="Print all machines that nothing beats in both.")
 @click.option("--system", help="System.  [default: the scenario's first]")

@@ -69,7 +69,7 @@ class LedgerEntry:
 
     @property
     def subject(self) -> tuple[str, str, str]:
-        """What it is about: experiment, model, batch."""
+        """Experiment, model and batch."""
         return self.experiment, self.model, self.batch
 
     @property
@@ -104,7 +104,8 @@ def register(results: Path, rows: Sequence[Sequence[object]]) -> Path:
     path = results / FOLDER / PREDICTIONS
     path.parent.mkdir(exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.exists() else csv_of(COLUMNS, ()) + "\n"
-    text = csv_of(rows[0], rows[1:]) + "\n" if rows else ""
+    lines = [",".join(map(str, row)) for row in rows]
+    text = "".join(f"{line}\n" for line in lines)
     path.write_text(before + text, encoding="utf-8")
     return path
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from netbench.cost.bill import SPOT
-from netbench.report.page.multicloud import THROUGHPUT_LIMITS, rented
+from netbench.report.page.multicloud import COST_PICTURE, SCALING_PICTURE, THROUGHPUT_LIMITS, rented
 from netbench.report.page.multicloud_data import Experiment, measured, timed_fraction
 from netbench.report.pictures.pareto import CostPoint, number_decades, pareto_figure
 from netbench.report.pictures.style import INK, MUTED, add_legend, frame_lines, new_figure
@@ -33,6 +33,11 @@ FAMILIES = {
     "C": "C: 3 or 4 continents", "D": "D: 2 clouds",
 }  # fmt: skip
 """Groups of the picture of costs, by the first part of an experiment's name."""
+
+
+def cloud_figures(experiments: Sequence[Experiment]) -> dict[str, Figure]:
+    """Return the pictures of the page by name."""
+    return {SCALING_PICTURE: peers_figure(experiments), COST_PICTURE: cost_figure(experiments)}
 
 
 def peers_figure(experiments: Sequence[Experiment]) -> Figure:

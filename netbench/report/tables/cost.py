@@ -10,7 +10,7 @@ from netbench.report.tables.grid import Column, Grid, table_of
 HEADS = {
     "zone": "inside", "region": "regions", "continent": "continents", "oceania": "Oceania",
 }  # fmt: skip
-"""Of classes of egress."""
+"""Heads of the classes of egress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
