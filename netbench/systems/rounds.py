@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from netbench.plan.model import Plan
 from netbench.scenario.sharing import Queues
-from netbench.transport.profile import load_transport
 
 Floats = NDArray[np.float64]
 
@@ -228,6 +227,9 @@ def _fair(uses: Floats, limits: Floats, active: NDArray[np.bool_]) -> Floats:
 def _queues(plan: Plan) -> tuple[Floats, Floats]:
     """Return the streams of every reducer through each queue, (num_queues, n), and the payload that
     the queues carry, (num_queues,), bytes/s."""
+    # `netbench table` and ranks import the systems: they need no pydantic.
+    from netbench.transport.profile import load_transport
+
     n = plan.layout.num_ranks
     nodes = np.array([plan.device_nodes[device] for device in plan.placement])
     src, dst = np.nonzero(~np.eye(n, dtype=np.bool_))
