@@ -115,7 +115,7 @@ def command(
         console.print()
     console.print(
         "simulated. machines, egress, data: $ per hour, of spot machines, of what they send, and "
-        f"of training data. $/million: per million {'sequences' if sequences else 'samples'}. "
+        f"of training data. $/M: per million {'sequences' if sequences else 'samples'}. "
         "GB: 10^9 bytes of payload.",
         style="dim",
     )

@@ -63,7 +63,7 @@ COSTS = """\
 
 $ per hour and per million samples of the machines of each experiment at a target batch size of
 32768, simulated. Prices are those of April and May 2023. Machines on premises cost nothing here.
-The share is that of egress in the cost of spot machines.
+The share is that of egress in the cost of spot machines. $/M is per million samples.
 
 The picture has the experiments whose machines are all rented, with CONV.
 

@@ -31,12 +31,12 @@ def cost_grid(heads: Sequence[str], rows: Sequence[CostRow], unit: str = "sample
         ("data", lambda row: money(row.bill.loading_usd)),
         ("spot $/h", lambda row: money(row.bill.hourly_usd(SPOT))),
         ("on demand $/h", lambda row: money(row.bill.hourly_usd(ON_DEMAND))),
-        ("spot $/million", lambda row: money(row.bill.million_usd(SPOT))),
-        ("on demand $/million", lambda row: money(row.bill.million_usd(ON_DEMAND))),
+        ("spot $/M", lambda row: money(row.bill.million_usd(SPOT))),
+        ("on demand $/M", lambda row: money(row.bill.million_usd(ON_DEMAND))),
     ]
     if any(row.tokens for row in rows):
         columns.append(
-            ("spot $/million tokens", lambda row: money(row.bill.million_usd(SPOT) / row.tokens))
+            ("spot $/M tokens", lambda row: money(row.bill.million_usd(SPOT) / row.tokens))
         )
     return table_of(rows, [*_labels(heads), *columns], num_labels=len(heads))
 
