@@ -25,6 +25,7 @@ LAZY: Commands = {
     "collective": ("netbench.commands.collective", "Time a collective on a network."),
     "sweep": ("netbench.commands.explore.sweep", "Simulate a scenario on a grid of networks."),
     "require": ("netbench.commands.explore.require", "Find the worst network that is good enough."),
+    "cost": ("netbench.commands.explore.cost", "Price a scenario's training."),
     "schedule": ("netbench.commands.schedule", "Search where to put the ranks."),
     "explain": ("netbench.commands.explore.explain", "Show where an iteration's time goes."),
     "trace": ("netbench.commands.trace", "Compare what ranks did with their simulation."),

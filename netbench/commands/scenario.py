@@ -192,6 +192,7 @@ def _settings_table(found: Scenario) -> Table:
         sizes = (
             ("models", sweep.default_models, models),
             ("replicas", sweep.default_replicas, sweep.replicas),
+            ("peers", sweep.default_peers, [each.name for each in sweep.peers]),
         )
     table.add_row("workload", _workload_text(found))
     for name, default, whole in (
@@ -210,13 +211,21 @@ def _settings_table(found: Scenario) -> Table:
 def _speeds(profile: DeviceProfile) -> str:
     """List FLOP/s by system, and throughput by model."""
     speeds = [f"{name} {format_flops(flops, 4)}" for name, flops in profile.flops.items()]
-    speeds += [f"{name} {MODELS[name].rate(rate)}" for name, rate in profile.throughput.items()]
+    for name, rate in profile.throughput.items():
+        speeds.append(
+            f"{name} {MODELS[name].rate(rate) if name in MODELS else f'{rate:g} samples/s'}"
+        )
     return ", ".join(speeds)
 
 
 def _workload_text(found: Scenario) -> str:
     """Describe the trained model."""
     model = found.workload
+    if model.parameters:
+        return (
+            f"{model.model}, {format_count(model.parameters)} parameters in "
+            f"{counted(model.tensors, 'tensor')}, {model.dtype}, batch {model.batch}"
+        )
     if model.model:
         each = model.batch // found.num_devices
         return f"{model.model}, {model.dtype}, batch {each} per replica"

@@ -72,6 +72,17 @@ def links(simulation: Simulation) -> tuple[LinkUse, ...]:
     )
 
 
+def pair_bytes(simulation: Simulation) -> NDArray[np.float64]:
+    """Return the payload of an iteration from rank to rank, (num_ranks, num_ranks), [src, dst]."""
+    fabric, plan = simulation.fabric, simulation.plan
+    total = np.zeros((plan.layout.num_ranks,) * 2)
+    for timeline, times in _traffic(plan, fabric, simulation.parts[0].timeline):
+        flows = timeline.path != kernel.NONE
+        pairs = (timeline.rank[flows], timeline.peer[flows])
+        np.add.at(total, pairs, (timeline.amount * times)[flows])
+    return total
+
+
 def num_simulated(plan: Plan, timeline: TaskTimeline) -> int:
     """Return the number of micro-batches in a timeline; the others repeat its steady state."""
     forward = (timeline.kind == TaskKind.FORWARD) & (timeline.rank == 0)
@@ -113,7 +124,8 @@ def _traffic(plan: Plan, fabric: Fabric, timeline: TaskTimeline) -> list[_Traffi
 def _called_bytes(plan: Plan) -> dict[Call, float]:
     """Bytes of an iteration by collective, for one call of each that stands for all of its kind."""
     total: dict[Call, float] = {}
-    for segment in system_of(plan).segments(plan.at_slowest()):
+    system = system_of(plan)
+    for segment in system.segments(system.representative(plan)):
         for call in (call for task in segment.tasks for call in task.calls):
             kind = dataclasses.replace(call, size_bytes=0.0)
             total[kind] = total.get(kind, 0.0) + segment.repeat * call.size_bytes

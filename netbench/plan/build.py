@@ -19,7 +19,7 @@ from netbench.plan.checks import (
 )
 from netbench.plan.maps import MAPS, SEEDED
 from netbench.plan.model import ONCE, VIRTUAL, Execution, Layout, Plan, emulated_transport
-from netbench.plan.replicas import check_model, replicated
+from netbench.plan.replicas import check_model, peer_sets, replicated
 from netbench.plan.tensor import all_reduce_bytes, num_all_reduces
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Sweep, Tcp, Workload
 from netbench.systems import SYSTEMS, find_variant, system_of
@@ -55,8 +55,9 @@ class Choices:
     """A sweep of plans: every combination of these.
 
     networks: names of the scenario's `sweep.networks`; none = its own network. micro_batch:
-    sequences; none = the workload's. models, replicas: see `replicas.replicated`. The layers,
-    batches and micro-batches of a scenario that names models are its own, whatever is given.
+    sequences; none = the workload's. models, replicas: see `replicas.replicated`; peers: see
+    `replicas.peer_sets`. The layers, batches and micro-batches of a scenario that names models are
+    its own, whatever is given.
     """
 
     variants: Sequence[str]
@@ -67,6 +68,7 @@ class Choices:
     micro_batch: Sequence[int] = ()
     models: Sequence[str] = ()
     replicas: Sequence[int] = ()
+    peers: Sequence[str] = ()
 
     @staticmethod
     def of(sweep: Sweep, *, whole: bool = False, **chosen: Sequence[Any] | None) -> "Choices":
@@ -74,6 +76,7 @@ class Choices:
         named = {
             "networks": [network.name for network in sweep.networks],
             "models": [model.model for model in sweep.models],
+            "peers": [each.name for each in sweep.peers],
         }
 
         def own(name: str) -> Sequence[Any]:
@@ -178,6 +181,8 @@ def settings(
 
     script: variants are those of a user's script.
     """
+    if choices.peers and not script:
+        return _peer_settings(scenario, choices)
     sizes = [(scenario, layers, batch) for layers, batch in product(choices.layers, choices.batch)]
     micro_batches: Sequence[int | None] = choices.micro_batch or [None]
     if not script and (scenario.workload.model or choices.models or choices.replicas):
@@ -204,6 +209,21 @@ def settings(
         for part, layers, batch in sizes
         for variant in choices.variants
         for seed in _seeds(choices, find_variant(variant, script=script))
+    ]
+
+
+def _peer_settings(scenario: Scenario, choices: Choices) -> list[tuple[Scenario, str, Setting]]:
+    """The combinations of a sweep over sets of machines. A set's own variants apply unless other
+    systems than the scenario's are chosen."""
+    own = tuple(choices.variants) == scenario.sweep.default_variants
+    return [
+        (
+            part,
+            variant,
+            Setting(layers=part.workload.layers, batch=part.workload.batch, seed=choices.seeds[0]),
+        )
+        for part, variants in peer_sets(scenario, choices.models, choices.peers)
+        for variant in (variants if own and variants else choices.variants)
     ]
 
 
@@ -301,7 +321,7 @@ def _planned(
     workload = system.resolve_workload(workload, layout)
     placement = _placement(scenario, layout, chosen, setting.seed, placement)
     shard_ranks = system.shard_ranks(scenario, variant, chosen, placement)
-    micro_batches = _micro_batches(workload, layout.dp)
+    micro_batches = system.micro_batches(workload, layout.dp)
     stage_layers = tuple(stage_layers) or _stage_layers(scenario, variant, layers)
     check_stage_layers(stage_layers, layout.pp, layers)
     check_chunks(variant, layout.pp, layers, stage_layers, micro_batches)
@@ -326,6 +346,7 @@ def _planned(
         prefetch_units=chosen.prefetch_units,
         accumulation=chosen.accumulation,
         collective_s=_collective_s(scenario, system),
+        **_of_peers(scenario, system, chosen),
     )
     return system.complete(_with_types(plan, scenario, type_stages), chosen)
 
@@ -358,6 +379,7 @@ def _frame(
         scale=1.0,
         backend=scenario.backend,
         network_name=setting.network,
+        peers=scenario.peers,
     )
 
 
@@ -394,6 +416,18 @@ def _type_stages(
         )
         for profile in device_profiles(scenario)
     )
+
+
+def _of_peers(scenario: Scenario, system: System, chosen: Variant) -> dict[str, Any]:
+    """The fields of systems whose ranks are peers, each with its own speed."""
+    if not system.has_peers:
+        return {}
+    profiles = device_profiles(scenario)
+    return {
+        "matchmaking_s": chosen.matchmaking_s,
+        "type_steps": tuple(profile.step for profile in profiles),
+        "host_factors": tuple(profile.host_factor for profile in profiles),
+    }
 
 
 def _with_types(plan: Plan, scenario: Scenario, type_stages: tuple[tuple[Stage, ...], ...]) -> Plan:
@@ -528,14 +562,3 @@ def _master_weights(plan: Plan, compute: str) -> str:
     if compute == VIRTUAL or DTYPE_BYTES[plan.workload.dtype] > 2:
         return ""
     return SYSTEMS[plan.system].master_weights(compute)
-
-
-def _micro_batches(workload: Workload, num_replicas: int) -> int:
-    """Return the micro-batches of one replica (a pipeline or a rank) in an iteration."""
-    step = num_replicas * workload.micro_batch
-    if workload.batch % step:
-        raise PlanError(
-            f"batch {workload.batch} does not divide into micro-batches of {workload.micro_batch} "
-            f"for {counted(num_replicas, 'replica')}; choose a multiple of {step}"
-        )
-    return workload.batch // step

@@ -112,6 +112,10 @@ class Plan:
     device_types: for each device, an index into `type_names` and `type_stages`; the latter has
     `stages` for each type. All three are empty if devices are of one type. Else `stages` are those
     of the first type: only their sizes hold for all.
+
+    hivemind-swarm only: matchmaking_s: a round begins this long after peers began to look for a
+    group, or later. type_steps: micro-batches of a peer's step, by type of device. host_factors:
+    `DeviceProfile.host_factor` by type. peers: the scenario's `sweep.peers`, "" = all machines.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -159,6 +163,10 @@ class Plan:
     device_types: tuple[int, ...] = field(default=(), metadata=LATER)
     type_stages: tuple[tuple[Stage, ...], ...] = field(default=(), metadata=LATER)
     type_names: tuple[str, ...] = field(default=(), metadata=LATER)
+    matchmaking_s: float = field(default=0.0, metadata=LATER)
+    type_steps: tuple[int, ...] = field(default=(), metadata=LATER)
+    host_factors: tuple[float, ...] = field(default=(), metadata=LATER)
+    peers: str = field(default="", metadata=LATER)
 
     @property
     def has_pipelines(self) -> bool:

@@ -46,6 +46,8 @@ def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
         memory_bytes=math.inf if form.memory is None else form.memory,
         source=form.source,
         throughput={str(model): speed for model, speed in form.throughput.items()},
+        step=form.step,
+        host_factor=form.host_factor,
     )
 
 

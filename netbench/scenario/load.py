@@ -13,12 +13,23 @@ from netbench.scenario.devices import (
     read_device_profile,
 )
 from netbench.scenario.links import build_links, make_link, region_index
-from netbench.scenario.model import DeviceProfile, Network, Node, Scenario, Sweep, SweepNetwork, Tcp
+from netbench.scenario.model import (
+    NAMED_MODELS,
+    DeviceProfile,
+    Network,
+    Node,
+    Scenario,
+    Sweep,
+    SweepNetwork,
+    Tcp,
+    Workload,
+)
+from netbench.scenario.prices import build_prices
 from netbench.scenario.schema import DeviceForm, ScenarioForm
 from netbench.scenario.sharing import SHARING
 from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
-from netbench.scenario.workload import build_models, build_workload, check_names
+from netbench.scenario.workload import build_models, build_peers, build_workload, check_names
 from netbench.units import counted
 
 T = TypeVar("T")
@@ -30,7 +41,10 @@ DEFAULT_SEEDS = (2022,)
 """Defaults of a scenario without a sweep; 2022 is the first published seed."""
 
 MODEL_VARIANTS = ("ddp",)
-"""Default where the workload names a model, which no other system trains."""
+"""Default where the workload names a model, which no pipeline trains."""
+
+OWN_VARIANTS = ("hivemind-swarm",)
+"""Default where the workload is a model given by its parameters."""
 
 
 def scenarios_dir() -> Path:
@@ -106,6 +120,7 @@ def build_scenario(source: SourceFile, form: ScenarioForm) -> Scenario:
             send_buffer_bytes=form.tcp.send_buffer,
             receive_buffer_bytes=form.tcp.receive_buffer,
         ),
+        prices=build_prices(source, form),
     )
 
 
@@ -154,6 +169,7 @@ def _devices(source: SourceFile, form: ScenarioForm) -> dict[str, DeviceProfile]
     profiles: dict[str, DeviceProfile] = {}
     for name, device in form.devices.items():
         if isinstance(device, DeviceForm):
+            _check_models(source, form, name, device)
             profiles[name] = device_profile(name, device)
         elif device != "builtin":
             profiles[name] = _device_file(source, name, device)
@@ -175,6 +191,16 @@ def _devices(source: SourceFile, form: ScenarioForm) -> dict[str, DeviceProfile]
     return profiles
 
 
+def _check_models(source: SourceFile, form: ScenarioForm, name: str, device: DeviceForm) -> None:
+    """Raise ScenarioError if a device has the throughput of a model that the scenario lacks."""
+    own = [build_workload(form).model, *(model.model for model in form.sweep.models or [])]
+    known = list(dict.fromkeys([*filter(None, own), *NAMED_MODELS]))
+    for model in device.throughput:
+        if model not in known:
+            hint = nearest(model, known)
+            raise source.error(("devices", name, "throughput", model), f"is not a model; {hint}")
+
+
 def _sweep(source: SourceFile, form: ScenarioForm) -> Sweep:
     """Return all settings and the default slice.
 
@@ -186,9 +212,10 @@ def _sweep(source: SourceFile, form: ScenarioForm) -> Sweep:
     names = tuple(network.name for network in networks)
     micro_batch = _given(whole.micro_batch, ())
     workload, models = build_workload(form), build_models(source, form)
+    peers = build_peers(source, form)
     layers = _given(whole.layers, [workload.layers])
     batch = _given(whole.batch, [workload.batch])
-    variants = _given(whole.variants, MODEL_VARIANTS if workload.model else DEFAULT_VARIANTS)
+    variants = _given(whole.variants, _default_variants(workload))
     replicas = _given(whole.replicas, ())
     seeds = _given(whole.seeds, list(DEFAULT_SEEDS))
     return Sweep(
@@ -212,7 +239,15 @@ def _sweep(source: SourceFile, form: ScenarioForm) -> Sweep:
         replicas=replicas,
         default_models=_given(default.models, [model.model for model in models]),
         default_replicas=_given(default.replicas, replicas[-1:]),
+        peers=peers,
+        default_peers=_given(default.peers, [each.name for each in peers]),
     )
+
+
+def _default_variants(workload: Workload) -> Sequence[str]:
+    if workload.parameters:
+        return OWN_VARIANTS
+    return MODEL_VARIANTS if workload.model else DEFAULT_VARIANTS
 
 
 def _pipeline_layers(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -202,7 +202,10 @@ class DeviceProfile:
     layer_s: overhead of a forward pass over a layer, seconds, per dtype or `default`; a backward
     pass has 2 or 3 times as much.
     memory_bytes: device memory. source: origin of the values.
-    throughput: of named models trained on one device, in their unit per second (images, words).
+    throughput: of named models trained on one device, in their unit per second (images, words), and
+    of models given by parameters, in samples per second. step: micro-batches of one step, if the
+    device is several GPUs that train as one (torch's DataParallel). host_factor: time that the CPU
+    of its node needs to average gradients, over that of a Google n1-standard-8.
     """
 
     name: str
@@ -213,6 +216,8 @@ class DeviceProfile:
     memory_bytes: float = math.inf
     source: str = ""
     throughput: dict[str, float] = field(default_factory=dict)
+    step: int = 1
+    host_factor: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,8 +226,10 @@ class Workload:
 
     embedding_parameters: parameters outside the layers (first stage).
     recomputation: activations are recomputed in the backward pass (backward = 3 x forward).
-    model: one of `NAMED_MODELS`, "" = a GPT. For a named model hidden, heads and sequence are 0,
-    and `batch` and `micro_batch` count samples.
+    model: one of `NAMED_MODELS`, or a model given by its parameters; "" = a GPT. For a model
+    hidden, heads and sequence are 0, and `batch` and `micro_batch` count samples.
+    parameters, tensors: of a model given by them: how many, and in how many tensors; else 0.
+    sample_bytes: what a sample costs to load from storage.
     """
 
     layers: int
@@ -235,6 +242,9 @@ class Workload:
     recomputation: bool = True
     embedding_parameters: int = 0
     model: str = field(default="", metadata=LATER)
+    parameters: int = field(default=0, metadata=LATER)
+    tensors: int = field(default=0, metadata=LATER)
+    sample_bytes: int = field(default=0, metadata=LATER)
 
     def __post_init__(self) -> None:
         sizes = (self.layers, self.hidden, self.heads, self.sequence)
@@ -253,6 +263,48 @@ class SweepNetwork:
 
     name: str
     link: Link
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerSet:
+    """Machines that train together, of all that a scenario has.
+
+    nodes: how many of each region, the first in the order of the file. models, batch, variants: of
+    the runs with these machines; empty = those of the sweep, or the workload's batch.
+    """
+
+    name: str
+    nodes: tuple[tuple[str, int], ...]
+    models: tuple[str, ...] = ()
+    batch: tuple[int, ...] = ()
+    variants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegionPrices:
+    """Location of a region, and prices of its machines.
+
+    provider: whose price for egress applies. continent: e.g. NA; `Oceania` has its own price.
+    spot_usd, on_demand_usd: of a machine with a device of the type, $ per hour.
+    """
+
+    provider: str
+    continent: str
+    spot_usd: dict[str, float]
+    on_demand_usd: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prices:
+    """Prices of machines and traffic. GB are 10^9 bytes.
+
+    places: by region. egress_usd: by provider and class (`zone`, `region`, `continent`, `oceania`,
+    see `netbench.cost`), $ per GB that a machine sends. loading_usd: $ per GB of training data.
+    """
+
+    places: dict[str, RegionPrices]
+    egress_usd: dict[str, dict[str, float]]
+    loading_usd: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,6 +334,7 @@ class Sweep:
     pipeline; 0 = the system's.
     models: named models with the batch of one replica; empty = the workload's only. replicas:
     numbers of devices to train on, from the first; empty = all. Both only with a named model.
+    peers: sets of machines to train on instead, each with its own batches; default_peers: names.
     """
 
     layers: tuple[int, ...]
@@ -304,6 +357,8 @@ class Sweep:
     replicas: tuple[int, ...] = ()
     default_models: tuple[str, ...] = ()
     default_replicas: tuple[int, ...] = ()
+    peers: tuple[PeerSet, ...] = ()
+    default_peers: tuple[str, ...] = ()
 
     def first_setting(
         self,
@@ -331,6 +386,8 @@ class Scenario:
     """A network with nodes, devices, a workload and a sweep; one YAML file.
 
     backend: the library that carries collectives and transfers, nccl or gloo. tcp: of the machines.
+    prices: None if the file has none. peers: name of the peer set that this scenario has been
+    reduced to.
     """
 
     name: str
@@ -344,6 +401,8 @@ class Scenario:
     sweep: Sweep
     backend: str = "nccl"
     tcp: Tcp = Tcp()
+    prices: Prices | None = None
+    peers: str = ""
 
     @property
     def num_devices(self) -> int:
@@ -355,10 +414,23 @@ class Scenario:
         for node in self.nodes:
             left = min(node.num_devices, num - sum(node.num_devices for node in nodes))
             nodes += [dataclasses.replace(node, num_devices=left)] if left > 0 else []
+        return self._with_nodes(nodes)
+
+    def with_peers(self, peers: PeerSet) -> "Scenario":
+        """Return the scenario with the machines of `peers` only, in the order of the file."""
+        left, nodes = dict(peers.nodes), []
+        for node in self.nodes:
+            if left.get(node.region, 0) > 0:
+                left[node.region] -= 1
+                nodes.append(node)
+        return dataclasses.replace(self._with_nodes(nodes), peers=peers.name)
+
+    def _with_nodes(self, nodes: Sequence[Node]) -> "Scenario":
+        regions = self.network.regions
         network = dataclasses.replace(
             self.network,
-            node_regions=self.network.node_regions[: len(nodes)],
-            nic_bps=self.network.nic_bps[: len(nodes)],
+            node_regions=tuple(regions.index(node.region) for node in nodes),
+            nic_bps=tuple(node.nic_bps for node in nodes),
         )
         return dataclasses.replace(self, nodes=tuple(nodes), network=network)
 

@@ -263,9 +263,11 @@ class DeviceForm(Section):
     collective: SecondsForm | None = Field(default=None, examples=["20ms"])
     layer: SecondsForm | None = Field(default=None, examples=["0.2ms"])
     memory: Bytes | None = Field(default=None, gt=0, examples=["16GB"])
-    throughput: dict[ModelName, Annotated[float, Field(gt=0, le=1e12)]] = Field(
+    throughput: dict[str, Annotated[float, Field(gt=0, le=1e12)]] = Field(
         default_factory=dict, examples=["{resnet18: 90.2}"]
     )
+    step: Devices = 1
+    host_factor: float = Field(default=1.0, gt=0, le=1000)
     source: str = ""
 
     @model_validator(mode="after")
@@ -347,7 +349,34 @@ class ModelForm(NamedModelForm):
     backend: Literal["nccl", "gloo"] = "nccl"
 
 
+class OwnModelForm(Section):
+    """A model given by its parameters; devices say how many samples per second they train."""
+
+    model: str = Field(pattern=NAME, examples=["my-model"])
+    parameters: Parameters = Field(gt=0, examples=["560M"])
+    tensors: Annotated[int, *_whole] = Field(default=300, gt=0, le=limits.MAX_PARAMETERS)
+    batch: Batch = Field(examples=["32768"])
+    micro_batch: Batch = Field(default=32, examples=["32"])
+    sample_bytes: Bytes = Field(default=0, alias="sample", examples=["125kB"])
+    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp32"
+
+
+class OwnWorkloadForm(OwnModelForm):
+    """A model given by its parameters, as a scenario's workload."""
+
+    backend: Literal["nccl", "gloo"] = "nccl"
+
+
+def _model_form(value: Any) -> str:
+    is_own = isinstance(value, OwnModelForm) or (
+        isinstance(value, Mapping) and "parameters" in value
+    )
+    return "form:own" if is_own else "form:named"
+
+
 def _workload_form(value: Any) -> str:
+    if _model_form(value) == "form:own":
+        return "form:own"
     is_named = isinstance(value, NamedModelForm) or (
         isinstance(value, Mapping) and "model" in value
     )
@@ -355,8 +384,14 @@ def _workload_form(value: Any) -> str:
 
 
 WorkloadChoice = Annotated[
-    Annotated[WorkloadForm, Tag("form:gpt")] | Annotated[ModelForm, Tag("form:model")],
+    Annotated[WorkloadForm, Tag("form:gpt")]
+    | Annotated[ModelForm, Tag("form:model")]
+    | Annotated[OwnWorkloadForm, Tag("form:own")],
     Discriminator(_workload_form),
+]
+SweepModel = Annotated[
+    Annotated[NamedModelForm, Tag("form:named")] | Annotated[OwnModelForm, Tag("form:own")],
+    Discriminator(_model_form),
 ]
 
 
@@ -380,16 +415,73 @@ class SliceForm(Section):
 
 
 class DefaultForm(SliceForm):
-    """The default slice; networks and models by name."""
+    """The default slice; networks, models and peers by name."""
 
     networks: list[str] | None = Field(default=None, min_length=1)
     models: list[str] | None = Field(default=None, min_length=1)
+    peers: list[str] | None = Field(default=None, min_length=1)
 
 
 class SweepNetworkForm(LinkForm):
     """A network of the sweep: its link replaces every link between nodes."""
 
     name: str = Field(pattern=NAME, examples=["10ms-1Gbit"])
+
+
+class PeersForm(Section):
+    """Machines that train together: how many of each region."""
+
+    name: str = Field(pattern=NAME, examples=["B-4"])
+    nodes: dict[str, Devices] = Field(min_length=1, examples=["{Ohio: 2}"])
+    models: list[str] = Field(default_factory=list)
+    batch: list[Batch] = Field(default_factory=list)
+    variants: list[str] = Field(default_factory=list)
+
+
+Usd = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class MachinePriceForm(Section):
+    """A machine's price, $ per hour. Without an offer for spot machines, both are equal."""
+
+    spot: Usd | None = Field(default=None, examples=["0.18"])
+    on_demand: Usd = Field(examples=["0.57"])
+
+
+class PlaceForm(Section):
+    """Location of a region, and the price of a machine by the type of its devices."""
+
+    provider: str = Field(examples=["GC"])
+    continent: str = Field(examples=["NA"])
+    machines: dict[str, MachinePriceForm] = Field(
+        min_length=1, examples=["{T4: {spot: 0.18, on_demand: 0.57}}"]
+    )
+
+
+class EgressForm(Section):
+    """$ per GB sent inside a region, to another of the continent, to another continent, and to or
+    from Oceania."""
+
+    zone: Usd = Field(default=0.0, examples=["0.01"])
+    region: Usd = Field(examples=["0.01"])
+    continent: Usd = Field(examples=["0.08"])
+    oceania: Usd | None = Field(default=None, examples=["0.15"])
+
+
+class PricesForm(Section):
+    """Prices of machines by region, of egress by provider, and of loading data."""
+
+    regions: dict[str, PlaceForm] = Field(min_length=1, examples=["{Ohio: {provider: GC}}"])
+    egress: dict[str, EgressForm] = Field(
+        min_length=1, examples=["{GC: {region: 0.01, continent: 0.08}}"]
+    )
+    data_loading: Usd = 0.0
+
+
+class PricesFile(Section):
+    """A file of prices."""
+
+    prices: PricesForm
 
 
 class SweepForm(SliceForm):
@@ -402,7 +494,8 @@ class SweepForm(SliceForm):
     gpipe_round: Batch | None = Field(default=None, examples=["128"])
     system_micro_batch: dict[str, Batch] = Field(default_factory=dict, examples=["{megatron: 4}"])
     networks: list[SweepNetworkForm] | None = Field(default=None, min_length=1)
-    models: list[NamedModelForm] | None = Field(default=None, min_length=1)
+    models: list[SweepModel] | None = Field(default=None, min_length=1)
+    peers: list[PeersForm] | None = Field(default=None, min_length=1)
     default: DefaultForm = Field(default=DefaultForm())
 
 
@@ -425,6 +518,7 @@ class ScenarioForm(Section):
         examples=["{layers: 24, hidden: 2048, heads: 16, sequence: 2048, batch: 1024}"]
     )
     sweep: SweepForm = Field(default=SweepForm())
+    prices: PricesForm | None = None
 
 
 class _FileSchema(GenerateJsonSchema):

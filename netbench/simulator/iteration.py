@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -430,9 +431,19 @@ def _known_calls(plan: Plan, transport: TransportProfile) -> tuple[Fabric, dict[
     return fabric_of(plan, transport), {}
 
 
+def _work_s(parts: Sequence[Part], kind: TaskKind) -> float:
+    """Return the seconds of all tasks of a kind."""
+    return sum(
+        part.repeat * float((part.timeline.end_s - part.timeline.start_s)[is_kind].sum())
+        for part in parts
+        for is_kind in [part.timeline.kind == kind]
+    )
+
+
 def _one_rank_for_all(plan: Plan, transport: TransportProfile) -> Simulation:
-    """Simulate the segments of the plan's system, for a rank as slow as the slowest."""
-    slowest = plan.at_slowest()
+    """Simulate the segments of the plan's system, for a rank that stands for all."""
+    system = system_of(plan)
+    slowest = system.representative(plan)
     fabric, known = _kept(_known_calls, slowest, transport)
 
     def call_s(call: Call) -> float:
@@ -443,7 +454,7 @@ def _one_rank_for_all(plan: Plan, transport: TransportProfile) -> Simulation:
         return known[call]
 
     parts = []
-    for segment in system_of(plan).segments(slowest):
+    for segment in system.segments(slowest):
         timeline = time_segment(segment, fabric, call_s)
         end_s = float(timeline.end_s.max())
         parts.append(
@@ -454,6 +465,8 @@ def _one_rank_for_all(plan: Plan, transport: TransportProfile) -> Simulation:
     (stage,) = slowest.stages
     forward_s = plan.num_micro_batches * stage.forward_s
     backward_s = plan.num_micro_batches * stage.backward_s
+    if system.has_peers:  # each computes another number of micro-batches
+        forward_s, backward_s = _work_s(parts, TaskKind.FORWARD), _work_s(parts, TaskKind.BACKWARD)
     # A late update is in no phase: compute hides it.
     optimizer_s = 0.0 if plan.staleness else stage.optimizer_s
     rest_s = sum(part.total_s for part in parts) - forward_s - backward_s - optimizer_s

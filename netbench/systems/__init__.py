@@ -24,6 +24,7 @@ from netbench.systems.fsdp import Fsdp
 from netbench.systems.hivemind import Hivemind
 from netbench.systems.megatron import Megatron
 from netbench.systems.script import SCRIPT, Script
+from netbench.systems.swarm import HivemindSwarm
 from netbench.systems.zero3 import Zero3
 
 SYSTEMS: dict[str, System] = {
@@ -34,6 +35,7 @@ SYSTEMS: dict[str, System] = {
     "ddp": Ddp(),
     "hivemind": Hivemind(),
     "diloco": Diloco(),
+    "hivemind-swarm": HivemindSwarm(),
     SCRIPT: Script(),
 }
 """By name (`Plan.system`)."""

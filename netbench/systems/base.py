@@ -19,6 +19,7 @@ from netbench.plan.tensor import (
 )
 from netbench.scenario.model import Scenario, Workload
 from netbench.systems.iteration import Segment
+from netbench.units import counted
 from netbench.workload.costs import DTYPE_BYTES, Stage
 from netbench.workload.memory import MASTER_BYTES, MOMENT_BYTES, StateBytes
 
@@ -30,8 +31,8 @@ class Variant:
     scheduler: key of `plan.maps.MAPS`. schedule, data_parallel: as in `Plan`.
     pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
     tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
-    sequence_parallel, local_steps, staleness, compression, prefetch_units, accumulation: as in
-    `Plan`. shard_ranks: as in `Plan`; None = the devices of a region.
+    sequence_parallel, local_steps, staleness, compression, prefetch_units, accumulation,
+    matchmaking_s: as in `Plan`. shard_ranks: as in `Plan`; None = the devices of a region.
     """
 
     system: str
@@ -48,6 +49,7 @@ class Variant:
     shard_ranks: int | None = 0
     prefetch_units: int = 0
     accumulation: str = ""
+    matchmaking_s: float = 0.0
 
     @property
     def is_synchronous(self) -> bool:
@@ -82,7 +84,9 @@ class System:
     synchronised beside the backward pass. counts_calls: collectives are called so often that their
     cost for the host counts (`DeviceProfile.collective_s`). trains_named_models: not only GPTs.
     repairable: ranks with the same part of the model hold the same state, so that a lost one can be
-    replaced. elastic: ranks may leave and join while others go on. runs_script: a rank is a user's
+    replaced. elastic: ranks may leave and join while others go on. has_peers: ranks contribute to
+    the batch in proportion to their speed, instead of equally at the pace of the slowest.
+    runs_script: a rank is a user's
     script.
     """
 
@@ -101,6 +105,7 @@ class System:
     trains_named_models: ClassVar[bool] = False
     repairable: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
+    has_peers: ClassVar[bool] = False
     runs_script: ClassVar[bool] = False
 
     def variant(self, found: re.Match[str]) -> Variant:
@@ -141,6 +146,18 @@ class System:
         round_size: micro-batches of a GPipe round that the scenario asks for, 0 = the system's.
         """
         return 1
+
+    def micro_batches(self, workload: Workload, num_replicas: int) -> int:
+        """Micro-batches of one replica (a pipeline or a rank) in an iteration. Raises PlanError if
+        the batch does not divide."""
+        step = num_replicas * workload.micro_batch
+        if workload.batch % step:
+            raise PlanError(
+                f"batch {workload.batch} does not divide into micro-batches of "
+                f"{workload.micro_batch} for {counted(num_replicas, 'replica')}; choose a multiple "
+                f"of {step}"
+            )
+        return workload.batch // step
 
     def shard_ranks(
         self, scenario: Scenario, variant_name: str, variant: Variant, placement: Sequence[int]
@@ -235,6 +252,10 @@ class System:
         return f"gradients of {plan.layout.dp} ranks ({plan.data_parallel})"
 
     # Iteration
+
+    def representative(self, plan: Plan) -> Plan:
+        """The plan whose first rank stands for all: as slow as the slowest."""
+        return plan.at_slowest()
 
     def segments(self, plan: Plan) -> tuple[Segment, ...]:
         """An iteration of a plan without pipelines, whose ranks all do the same.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from netbench.errors import PlanError
 from netbench.scenario.model import DeviceProfile, Workload
 from netbench.units import counted
-from netbench.workload.models import MODELS
+from netbench.workload.models import model_of
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes per element."""
@@ -63,7 +63,7 @@ def pflop_per_iteration(workload: Workload) -> float:
     """
     passes = 1 + backward_factor(workload)
     if workload.model:
-        return passes * MODELS[workload.model].forward_flops * workload.batch / 1e15
+        return passes * model_of(workload).forward_flops * workload.batch / 1e15
     per_sequence = layer_forward_flops(workload) / workload.micro_batch
     return passes * per_sequence * workload.layers * workload.batch / 1e15
 

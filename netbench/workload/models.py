@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from netbench.scenario.model import Workload
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
@@ -119,3 +121,12 @@ MODELS: dict[str, NamedModel] = {
     "bert-base": _bert(12, 768),
 }
 """By the name in a workload (`scenario.model.NAMED_MODELS`)."""
+
+
+def model_of(workload: Workload) -> NamedModel:
+    """Return the model of a workload that is not a GPT. The work of a model given by its parameters
+    is not known: 0 FLOPs."""
+    if not workload.parameters:
+        return MODELS[workload.model]
+    block = Block(name=workload.model, parameters=workload.parameters, forward_flops=0.0)
+    return NamedModel(unit="samples", units_per_sample=1, blocks=(block,))

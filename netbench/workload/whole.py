@@ -9,14 +9,14 @@ from netbench.workload.costs import (
     layer_forward_flops,
     layer_parameters,
 )
-from netbench.workload.models import MODELS, Block
+from netbench.workload.models import Block, model_of
 
 
 def blocks(workload: Workload) -> tuple[Block, ...]:
     """Return the blocks of a named model or a GPT. A GPT's are its embeddings, whose work is
     negligible, and its layers."""
     if workload.model:
-        return MODELS[workload.model].blocks
+        return model_of(workload).blocks
     flops = layer_forward_flops(workload) / workload.micro_batch
     embeddings = Block(
         name="embeddings", parameters=workload.embedding_parameters, forward_flops=0.0
@@ -36,7 +36,7 @@ def model_stages(workload: Workload, device: DeviceProfile) -> tuple[Stage, ...]
     """
     if not workload.model:
         return ()
-    model = MODELS[workload.model]
+    model = model_of(workload)
     throughput = device.throughput.get(workload.model)
     if throughput is None:
         raise PlanError(

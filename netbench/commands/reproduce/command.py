@@ -1,6 +1,8 @@
 """`netbench reproduce`: the pages of `results/`, from published, simulated and recorded times."""
 
 import difflib
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -40,8 +42,13 @@ OUT_OF_DATE = "is out of date; write it with: make"
 @click.option(
     "--check", is_flag=True, help="Write nothing; exit 1 if a page or table is out of date."
 )
+@click.option(
+    "--register",
+    is_flag=True,
+    help="First add predictions that the ledger lacks, with today's date and the commit.",
+)
 @results_option
-def command(simulate: bool, check: bool, results: Path) -> int:
+def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
     """Regenerate the pages and pictures of results/ from the published figures, results/simulated/
     and the recorded runs.
 
@@ -52,8 +59,12 @@ def command(simulate: bool, check: bool, results: Path) -> int:
 
     if not results.is_dir():
         raise UsageError(f"{results} is not a folder; run this in a checkout, or give --results")
+    if register and check:
+        raise UsageError("--check writes nothing; leave out --register")
     if simulate and not _simulate(results, check):
         return EXIT_OUT_OF_DATE
+    if register:
+        _register(results)
     pages = {results / name: text for name, text in results_pages(results).items()}
     found = {path: path.read_text(encoding="utf-8") if path.exists() else "" for path in pages}
     if check:
@@ -64,6 +75,29 @@ def command(simulate: bool, check: bool, results: Path) -> int:
         click.echo(f"{path} {'is up to date' if found[path] == text else 'written'}")
     _draw(results)
     return 0
+
+
+def _register(results: Path) -> None:
+    """Add missing predictions to the ledger. Raises RecordError if the code is not committed."""
+    from netbench.report.page.ledger import new_rows, register
+    from netbench.report.page.multicloud_data import experiments
+
+    commit = _committed(results, "rev-parse", "--short=12", "HEAD")
+    if changed := _committed(results, "status", "--porcelain", "--", ":/netbench", ":/scenarios"):
+        raise RecordError(f"a prediction names the commit of its code; commit first:\n{changed}")
+    rows = new_rows(results, experiments(), f"{datetime.now(UTC):%Y-%m-%d}", commit)
+    path = register(results, rows)
+    click.echo(f"{counted(len(rows), 'prediction')} added to {path}")
+
+
+def _committed(results: Path, *words: str) -> str:
+    """Return what git prints. Raises RecordError if it fails."""
+    found = subprocess.run(
+        ["git", "-C", str(results), *words], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        raise RecordError(f"git {words[0]}: {found.stderr.strip()}; register in a checkout")
+    return found.stdout.strip()
 
 
 def _simulate(results: Path, check: bool) -> bool:
@@ -104,12 +138,15 @@ def _draw(results: Path) -> None:
     settings, scaling = simulated_settings(results), read_table(results, SCALING)
     if settings is None or scaling is None:
         return
+    from netbench.report.page.multicloud_data import experiments
+    from netbench.report.pictures.multicloud import cloud_figures
     from netbench.report.pictures.residuals import residual_figure
     from netbench.report.pictures.scaling import scaling_figure
     from netbench.report.pictures.style import save_picture
 
     runs = [run for found in recorded_runs(results / RECORDED).values() for run in found]
     figures = {PICTURE: residual_figure(settings, runs), SCALING_PICTURE: scaling_figure(scaling)}
+    figures |= cloud_figures(experiments())
     for name, figure in figures.items():
         for suffix in FORMATS:
             save_picture(figure, results / FOLDER / f"{name}.{suffix}")

@@ -4,6 +4,7 @@
 - `layout` also searches the plan: `--layout auto`.
 - `compare` compares all schedulers at equal search time.
 - `repair` adapts a placement to lost or added nodes.
+- `rent` chooses which of the scenario's machines to rent, by time or cost.
 - `request` defines the shared options, `search` runs one scheduler, `contest` runs many, and
   `interruption` makes Ctrl-C end a search with its best result.
 """
@@ -15,6 +16,7 @@ from netbench.commands.lazy import Commands, DefaultGroup
 LAZY: Commands = {
     "place": ("netbench.commands.schedule.place", "Search a placement."),
     "compare": ("netbench.commands.schedule.compare", "Compare all schedulers."),
+    "rent": ("netbench.commands.schedule.rent", "Choose which machines to rent."),
     "repair": ("netbench.commands.schedule.repair", "Adapt to lost or added nodes."),
 }
 

@@ -22,6 +22,9 @@ from netbench.report.page.accuracy import (
 from netbench.report.page.anomalies import anomalies_page
 from netbench.report.page.case import case_page
 from netbench.report.page.fluidstack import fluidstack_page
+from netbench.report.page.ledger import check_registered, ledger_page
+from netbench.report.page.multicloud import multicloud_page
+from netbench.report.page.multicloud_data import experiments
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
     CASES,
@@ -84,6 +87,8 @@ def results_pages(results: Path) -> dict[str, str]:
             f"only {same} of {total} printed efficiency cells follow from the published times; "
             "a file in results/published was changed: restore it"
         )
+    clouds = experiments()
+    check_registered(results, clouds)
     runs = recorded_runs(results / RECORDED)
     others = {name: found for name, found in runs.items() if name not in CASES}
     pages = {
@@ -92,6 +97,8 @@ def results_pages(results: Path) -> dict[str, str]:
         "fluidstack.md": fluidstack_page(results),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
+        "multicloud.md": multicloud_page(clouds),
+        "ledger.md": ledger_page(results),
     }
     return {name: HEADER + text for name, text in pages.items()}
 
@@ -225,6 +232,8 @@ def _pages() -> str:
 - Case {cases}: all times, placements, layouts
 - [FluidStack](fluidstack.md): rented machines in two and three regions
 - [Predictions](predictions.md): other networks and models, layouts, transfers, collectives
+- [Clouds and continents](multicloud.md): Hivemind on rented machines, throughput and cost
+- [Ledger](ledger.md): predictions registered before they were compared
 - [Anomalies](anomalies.md) of the published tables
 - [Fidelity](fidelity.md): how closely the local testbeds deliver the network they are asked for
 

@@ -33,7 +33,8 @@ class Comparison:
     over the seeds; None if there was no prediction.
     setting: layers, batch, and everything else that varies, e.g. `L12 B64 m4 10ms-1Gbit`.
     network: name in the scenario's sweep; "" for the scenario's network. num_warmups: iterations
-    dropped. One replica of `replicas` of a model by name computes for alone_s seconds.
+    dropped. One replica of `replicas` of a model by name computes for alone_s seconds. peers: name
+    of the set of machines; "" = all, or the first `replicas`.
     name: of the row: the variant, or `placed_name` if a scheduler placed it. pflop: work of one
     iteration; None for a script, which trains what it likes. times_s: iteration times of each plan,
     in the order of plans.
@@ -54,11 +55,12 @@ class Comparison:
     name: str
     pflop: float | None
     times_s: tuple[tuple[float, ...], ...]
+    peers: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for the same work in two runs: of any source, on any machine."""
-        return self.workload, self.network, self.replicas, self.name
+        return self.workload, self.network, self.replicas, self.peers, self.name
 
     @property
     def error(self) -> float | None:
@@ -81,7 +83,7 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     networks = list(dict.fromkeys(setting.network for setting, _ in groups))
     names_network = len(networks) > 1
     # A micro-batch that only differs between variants, as that of zero3, is not named.
-    seen = [(*setting[:3], variant) for setting, variant in groups]
+    seen = [(*setting[:3], *setting[4:], variant) for setting, variant in groups]
     names_micro_batch = len(set(seen)) < len(seen)
     return tuple(
         _comparison(run, groups[key], key, key[0].name(names_micro_batch, names_network))
@@ -144,6 +146,8 @@ class _Setting(NamedTuple):
     layers: int
     batch: int
     micro_batch: int
+    model: str
+    peers: str
 
     def name(self, with_micro_batch: bool, with_network: bool) -> str:
         words = [setting_name(self.layers, self.batch)]
@@ -153,8 +157,10 @@ class _Setting(NamedTuple):
 
 
 def _setting(run: Run, plan_hash: str) -> _Setting:
-    workload, network = _workload(run, plan_hash), run.plans[plan_hash].get("network_name", "")
-    return _Setting(str(network), workload.layers, workload.batch, workload.micro_batch)
+    workload, plan = _workload(run, plan_hash), run.plans[plan_hash]
+    network, peers = str(plan.get("network_name", "")), str(plan.get("peers", ""))
+    sizes = (workload.layers, workload.batch, workload.micro_batch)
+    return _Setting(network, *sizes, workload.model, peers)
 
 
 def _comparison(
@@ -185,6 +191,7 @@ def _comparison(
         name=name,
         pflop=None if first.system == SCRIPT else pflop_per_iteration(workload),
         times_s=tuple(map(tuple, by_plan.values())),
+        peers=setting.peers,
     )
 
 

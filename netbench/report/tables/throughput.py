@@ -7,7 +7,7 @@ from netbench.report.numbers import or_dash, percent_text, scaling_text, through
 from netbench.report.page.published import load
 from netbench.report.tables.comparison import Comparison
 from netbench.report.tables.grid import Grid
-from netbench.workload.models import MODELS
+from netbench.workload.models import MODELS, model_of
 
 TESTBEDS = {"dp-scaling": "AWS", "dp-scaling-1gbit": "lm1", "dp-scaling-node": "lm6"}
 """Scenarios, and the published testbed whose speed of one replica each of them has."""
@@ -36,8 +36,8 @@ def published_throughput(scenario: str, model: str, replicas: int) -> float | No
 
 
 def unit_name(model: str) -> str:
-    """`resnet18, images/s`."""
-    return f"{model}, {MODELS[model].unit}/s"
+    """`resnet18, images/s`; samples of a model given by its parameters."""
+    return f"{model}, {MODELS[model].unit if model in MODELS else 'samples'}/s"
 
 
 def printed_text(value: float) -> str:
@@ -50,7 +50,10 @@ def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
     published = [_published(row) for row in rows]
     predicted = [None if row.simulated_s is None else _rate(row, row.simulated_s) for row in rows]
     has_published, has_predicted = any(published), any(predicted)
+    has_peers = any(row.peers for row in rows)
     head = ["Model", "Replicas", "System"]
+    if has_peers:
+        head = ["Model", "Peers", "Batch", "System"]
     head += ["published"] if has_published else []
     head += ["simulated"] if has_predicted else []
     head += [source, "n", *(["error"] if has_published else []), "scalability"]
@@ -58,14 +61,15 @@ def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
     for row, printed, before in zip(rows, published, predicted, strict=True):
         found = _rate(row, row.found.mean_s) if row.found else None
         error = percent_text(found / printed - 1) if found and printed else "-"
-        texts = [unit_name(row.workload.model), str(row.replicas), row.name]
+        sizes = [row.peers, str(row.workload.batch)] if has_peers else [str(row.replicas)]
+        texts = [unit_name(row.workload.model), *sizes, row.name]
         texts += [or_dash(printed_text, printed)] if has_published else []
         texts += [or_dash(throughput_text, before)] if has_predicted else []
         texts += [or_dash(throughput_text, found), str(row.found.num if row.found else 0)]
         texts += [error] if has_published else []
         texts += [scaling_text(row.replicas * row.alone_s / row.found.mean_s) if row.found else "-"]
         cells.append(tuple(texts))
-    return Grid(head=tuple(head), rows=tuple(cells), num_labels=3)
+    return Grid(head=tuple(head), rows=tuple(cells), num_labels=head.index("System") + 1)
 
 
 def run_caption(rows: Sequence[Comparison]) -> list[str]:
@@ -81,7 +85,7 @@ def run_caption(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _rate(row: Comparison, iteration_s: float) -> float:
-    return row.workload.batch * MODELS[row.workload.model].units_per_sample / iteration_s
+    return row.workload.batch * model_of(row.workload).units_per_sample / iteration_s
 
 
 def _published(row: Comparison) -> float | None:

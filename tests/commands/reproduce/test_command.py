@@ -18,10 +18,10 @@ def test_reproduce_writes_the_committed_pages_and_pictures(
 ) -> None:
     """From the same recorded runs and simulated times, byte for byte; a second time there is
     nothing to change."""
-    for name in ("recorded", "simulated"):
+    for name in ("recorded", "simulated", "ledger"):
         shutil.copytree(Path("results") / name, tmp_path / name)
     pictures = sorted((tmp_path / "simulated").glob("*.svg"))
-    assert len(pictures) == 2
+    assert len(pictures) == 4
     for picture in pictures:
         picture.unlink()
     arguments = ["reproduce", "--results", str(tmp_path)]

@@ -39,9 +39,10 @@ def test_everything_is_written_by_one_command(
     """Tables, pictures and pages; each task simulated once."""
     pretend(monkeypatch, 1.0)
     assert run(["reproduce", "--simulate", "--results", str(tmp_path)]) == 0
+    pictures = ("published", "dp-scaling", "multicloud-scaling", "multicloud-cost")
     assert {path.name for path in (tmp_path / "simulated").iterdir()} == {
         *(f"{name}.csv" for name in COLUMNS),
-        *(f"{name}.{suffix}" for name in ("published", "dp-scaling") for suffix in ("png", "svg")),
+        *(f"{name}.{suffix}" for name in pictures for suffix in ("png", "svg")),
     }
     for picture in (tmp_path / "simulated").glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,188 @@
+"""`netbench cost SCENARIO`: what training costs, per hour and per million samples."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from netbench.commands.options import FILE, NUMBERS, TIME, QuantityType, aliased_option, split_names
+from netbench.commands.output import heading, wide_console, write_file
+from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill, per_million_usd
+from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
+from netbench.errors import UsageError
+from netbench.plan.build import Choices, build_plan, settings
+from netbench.plan.model import Plan
+from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money
+from netbench.report.tables.grid import Grid, csv_text, rich_table, table_of
+from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.prices import read_prices
+
+DAY_S, AWAY_S = 86400.0, 600.0
+
+HEADS = ("Machines", "Model", "Batch", "System")
+"""Labels of a row."""
+
+
+def parse_rate(text: str) -> float:
+    """Parse interruptions of a machine per hour, e.g. 0.1."""
+    try:
+        rate = float(text.removesuffix("/h"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= 3600:
+        raise ValueError(f"{text!r} is not a rate per hour; write e.g. 0.1")
+    return rate
+
+
+@click.command()
+@click.argument("scenario")
+@aliased_option(
+    "--systems",
+    "--system",
+    metavar="NAME,...",
+    help="Systems, comma-separated.  [default: the scenario's]",
+)
+@click.option("--models", metavar="NAME,...", help="Models of the scenario's sweep.")
+@click.option("--peers", metavar="NAME,...", help="Sets of machines of the scenario's sweep.")
+@click.option("--layers", type=NUMBERS, help="Numbers of layers of a GPT.")
+@click.option("--batch", type=NUMBERS, help="Global batch sizes of a GPT, in sequences.")
+@click.option(
+    "--prices", type=FILE, help="File with a section `prices` to use instead of the scenario's."
+)
+@click.option(
+    "--interruptions",
+    type=QuantityType("RATE", parse_rate),
+    help="Interruptions of a spot machine per hour; adds a table with goodput.",
+)
+@click.option(
+    "--away", type=TIME, default=AWAY_S, help="Mean time until an interrupted machine is back."
+)
+@click.option("--churn", type=FILE, help="Recorded trace of interruptions, a CSV file.")
+@click.option("--duration", type=TIME, default=DAY_S, help="Time that interruptions last.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the interruptions.")
+@click.option("--csv", type=FILE, help="Write the table to a CSV file.")
+def command(
+    scenario: str,
+    systems: str | None,
+    models: str | None,
+    peers: str | None,
+    layers: tuple[int, ...] | None,
+    batch: tuple[int, ...] | None,
+    prices: Path | None,
+    interruptions: float | None,
+    away: float,
+    churn: Path | None,
+    duration: float,
+    seed: int,
+    csv: Path | None,
+) -> None:
+    """Price the training of SCENARIO: machines, egress by class, and training data.
+
+    Times are simulated, and egress is the payload that the plan sends. Prices are those of the
+    section `prices` of the scenario.
+    """
+    if interruptions is not None and churn is not None:
+        raise UsageError("--interruptions draws a trace and --churn reads one; leave out one")
+    found = load_scenario(scenario)
+    chosen = Choices.of(
+        found.sweep,
+        variants=split_names(systems),
+        models=split_names(models),
+        peers=split_names(peers),
+        layers=layers,
+        batch=batch,
+    )
+    given = None if prices is None else read_prices(prices)
+    console = wide_console()
+    runs = [
+        (each, build_plan(each, variant, setting))
+        for each, variant, setting in settings(found, chosen)
+    ]
+    bills = [bill(each, plan, given) for each, plan in runs]
+    sequences = not found.workload.model
+    rows = [
+        CostRow(
+            labels=_labels(plan), bill=priced, tokens=plan.workload.sequence if sequences else 0
+        )
+        for (_, plan), priced in zip(runs, bills, strict=True)
+    ]
+    grid = cost_grid(HEADS, rows, "sequences" if sequences else "samples")
+    console.print(heading(found))
+    console.print(rich_table(grid))
+    console.print()
+    if any(sum(row.bill.egress_gb.values()) for row in rows):
+        console.print(rich_table(egress_grid(HEADS, rows)))
+        console.print()
+    console.print(
+        "simulated. machines, egress, data: $ per hour, of spot machines, of what they send, and "
+        f"of training data. $/M: per million {'sequences' if sequences else 'samples'}. "
+        "GB: 10^9 bytes of payload.",
+        style="dim",
+    )
+    if csv is not None:
+        write_file(csv, csv_text(grid) + "\n")
+        console.print(f"table: {csv}", soft_wrap=True)
+    if interruptions is None and churn is None:
+        return
+    outcomes = []
+    for each, plan in runs:
+        num_nodes = len(each.nodes)
+        events: tuple[ChurnEvent, ...] = (
+            read_trace(churn, num_nodes)
+            if churn is not None
+            else drawn_trace(
+                num_nodes, duration, per_hour=interruptions or 0.0, away_s=away, seed=seed
+            )
+        )
+        outcomes.append(train(plan, events, duration))
+    _print_churn(console, runs, bills, outcomes)
+
+
+def _print_churn(
+    console: Console, runs: list[tuple[Scenario, Plan]], bills: list[Bill], outcomes: list[Outcome]
+) -> None:
+    """Print goodput and spot costs with interruptions beside those without."""
+    rows = list(zip(runs, bills, outcomes, strict=True))
+    console.print()
+    console.print("spot machines that are interrupted", style="bold")
+    grid: Grid = table_of(
+        rows,
+        [
+            ("Machines", lambda row: _labels(row[0][1])[0]),
+            ("Model", lambda row: row[0][1].workload.name),
+            ("samples/s", lambda row: f"{row[1].samples_per_s:.4g}"),
+            ("goodput/s", lambda row: f"{row[2].goodput:.4g}"),
+            ("there", lambda row: f"{sum(row[2].machine_s) / row[2].seconds:.2f}"),
+            ("rounds", lambda row: str(row[2].num_rounds)),
+            ("repeated", lambda row: str(row[2].num_repeated)),
+            ("spot $/million", lambda row: money(row[1].million_usd(SPOT))),
+            ("interrupted", lambda row: money(interrupted_usd(row[0][0], row[1], row[2]))),
+            ("on demand", lambda row: money(row[1].million_usd(ON_DEMAND))),
+        ],
+        num_labels=2,
+    )
+    console.print(rich_table(grid))
+    console.print()
+    console.print(
+        "goodput: samples per second that reached the model. there: machines, the mean over time. "
+        "repeated: rounds that averaged again without a machine that went.",
+        style="dim",
+    )
+
+
+def interrupted_usd(scenario: Scenario, priced: Bill, outcome: Outcome) -> float:
+    """Return $ per million samples: machines while they are there, traffic by samples."""
+    assert scenario.prices is not None
+    places = scenario.prices.places
+    spent = sum(
+        places[node.region].spot_usd[node.device] * seconds / 3600
+        for node, seconds in zip(scenario.nodes, outcome.machine_s, strict=True)
+    )
+    hourly = spent / (outcome.seconds / 3600)
+    traffic = per_million_usd(priced.traffic_usd, priced.samples_per_s)
+    return per_million_usd(hourly, outcome.goodput) + traffic
+
+
+def _labels(plan: Plan) -> tuple[str, ...]:
+    machines = plan.peers or str(len({plan.device_nodes[device] for device in plan.placement}))
+    return machines, plan.workload.name, str(plan.workload.batch), plan.variant

@@ -1,0 +1,49 @@
+"""`netbench cost` on the command line."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from netbench.cli import run
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "three-clouds.yaml"
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def test_a_table_has_a_row_per_set_of_machines(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """The spot price of two T4 is twice that of table 1."""
+    path = tmp_path / "cost.csv"
+    options = ["--peers", "A-2,A-8", "--models", "CONV", "--csv", str(path)]
+    assert run(["cost", "multicloud-a", *options]) == 0
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert [row["Machines"] for row in rows] == ["A-2", "A-8"]
+    assert float(rows[0]["machines"]) == 0.36
+    assert "GB: 10^9 bytes of payload" in capsys.readouterr().out
+
+
+def test_interruptions_lower_the_goodput(capsys: CaptureFixture) -> None:
+    """A table of its own, with goodput below throughput."""
+    options = ["--peers", "A-4", "--models", "CONV", "--interruptions", "0.5", "--duration", "12h"]
+    assert run(["cost", "multicloud-a", *options]) == 0
+    last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("A-4")][-1]
+    throughput, goodput = map(float, last.split()[2:4])
+    assert 0 < goodput < throughput
+
+
+def test_prices_may_be_in_another_file(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """A scenario without prices needs one."""
+    assert run(["cost", "example-two-labs", "--systems", "hivemind-swarm"]) == 2
+    assert "or give --prices FILE" in capsys.readouterr().err
+    path = tmp_path / "prices.yaml"
+    text = EXAMPLE.read_text(encoding="utf-8")
+    path.write_text(text[text.index("prices:") :], encoding="utf-8")
+    assert run(["cost", str(EXAMPLE), "--prices", str(path)]) == 0
+
+
+def test_two_traces_are_one_too_many(capsys: CaptureFixture) -> None:
+    options = ["--interruptions", "1", "--churn", "trace.csv"]
+    assert run(["cost", "multicloud-a", *options]) == 2
+    assert "leave out one" in capsys.readouterr().err

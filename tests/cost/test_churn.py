@@ -1,0 +1,105 @@
+"""Machines that go and come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from netbench.cost.churn import COME, GO, ChurnEvent, drawn_trace, read_trace, train
+from netbench.errors import PlanError
+from netbench.plan.build import Choices, build_plan, settings
+from netbench.plan.model import Plan
+from netbench.scenario import load_scenario
+from netbench.systems.rounds import time_round
+
+DAY_S = 86400.0
+
+
+def planned(peers: str = "A-4") -> Plan:
+    scenario = load_scenario("multicloud-a")
+    chosen = Choices.of(scenario.sweep, peers=[peers], models=["CONV"])
+    ((part, variant, setting),) = settings(scenario, chosen)
+    return build_plan(part, variant, setting)
+
+
+def event(time_s: float, node: int, kind: str) -> ChurnEvent:
+    return ChurnEvent(time_s=time_s, node=node, event=kind)
+
+
+def test_without_interruptions_nothing_is_lost() -> None:
+    """Goodput is the throughput of rounds that hold the batch exactly."""
+    found, swarm = train(planned(), (), DAY_S), time_round(planned())
+    assert found.num_repeated == 0
+    assert found.goodput == pytest.approx(swarm.throughput, rel=0.01)
+    assert found.machine_s == (DAY_S,) * 4
+
+
+def test_a_machine_that_never_comes_back_leaves_a_smaller_swarm() -> None:
+    """After a minute of a day, four peers are three."""
+    found = train(planned("A-4"), [event(60, 3, GO)], DAY_S)
+    assert found.goodput == pytest.approx(time_round(planned("A-3")).throughput, rel=0.01)
+    assert found.machine_s[3] == 60
+
+
+def test_who_goes_takes_the_samples_of_the_round() -> None:
+    """Just before the first average a peer of two goes: the other computes its half again."""
+    plan = planned("A-2")
+    swarm = time_round(plan)
+    lost = train(plan, [event(swarm.compute_s - 10, 1, GO)], 2 * swarm.compute_s - 30)
+    kept = train(plan, (), 2 * swarm.compute_s - 30)
+    assert (lost.num_rounds, kept.num_rounds) == (0, 1)
+
+
+def test_who_goes_during_averaging_makes_others_repeat_it() -> None:
+    plan = planned("A-4")
+    swarm = time_round(plan)
+    during_s = plan.workload.batch / swarm.local_throughput + swarm.average_s / 2
+    found = train(plan, [event(during_s, 0, GO)], during_s + 2 * swarm.average_s)
+    assert (found.num_rounds, found.num_repeated) == (1, 1)
+    assert found.samples == pytest.approx(plan.workload.batch * 3 / 4)
+
+
+def test_who_comes_helps_once_it_has_the_state() -> None:
+    """A machine that is away for a tenth of a day costs more than that: it loads the state."""
+    away = [event(0.2 * DAY_S, 2, GO), event(0.3 * DAY_S, 2, COME)]
+    found = train(planned("A-4"), away, DAY_S)
+    four, three = (time_round(planned(name)).throughput for name in ("A-4", "A-3"))
+    assert three < found.goodput < 0.9 * four + 0.1 * three
+    assert found.goodput == pytest.approx(0.9 * four + 0.1 * three, rel=0.01)
+
+
+def test_a_drawn_trace_has_its_rate() -> None:
+    """2 per hour there, away for 15 minutes: there 2/3 of the time, 4/3 interruptions per hour."""
+    num_nodes, hours = 50, 100
+    found = drawn_trace(num_nodes, hours * 3600, per_hour=2, away_s=900, seed=1)
+    gone = sum(event.event == GO for event in found)
+    assert gone / num_nodes / hours == pytest.approx(4 / 3, rel=0.05)
+    assert list(found) == sorted(found, key=lambda event: event.time_s)
+    assert found == drawn_trace(num_nodes, hours * 3600, per_hour=2, away_s=900, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("5,0,come", ":2: come of node 0, which is there"),
+        ("5,0,go\n4,1,go", ":3: 4 s is before the line above"),
+        ("5,9,go", ":2: node is 9; expected 0 to 3"),
+        ("x,0,go", "is not a churn trace"),
+    ],
+)
+def test_a_wrong_trace_names_its_line(tmp_path: Path, lines: str, message: str) -> None:
+    path = tmp_path / "churn.csv"
+    path.write_text(f"time_s,node,event\n{lines}\n", encoding="utf-8")
+    with pytest.raises(PlanError) as caught:
+        read_trace(path, 4)
+    assert message in str(caught.value)
+
+
+def test_only_a_swarm_goes_on_without_a_machine() -> None:
+    scenario = load_scenario("example-two-labs")
+    ((part, variant, setting), *_) = settings(
+        scenario, Choices.of(scenario.sweep, variants=["diloco"])
+    )
+    with pytest.raises(PlanError, match="use hivemind-swarm"):
+        train(build_plan(part, variant, setting), (), DAY_S)

@@ -1,0 +1,62 @@
+"""The page of the multi-cloud experiments, and what must hold of its simulations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from benchmarks import multicloud_scenarios
+from netbench.errors import RecordError
+from netbench.report.page.multicloud import anomalies, check_calibration, multicloud_page
+from netbench.report.page.multicloud_data import experiments, measured, predict
+from netbench.report.pictures.multicloud import cost_figure, peers_figure
+
+
+@pytest.mark.parametrize(("model", "limit"), [("CONV", 0.03), ("RXLM", 0.06)])
+def test_the_calibration_part_is_simulated(model: str, limit: float) -> None:
+    """Throughput within 3% (CONV) and 6% (RXLM), communication within 10%, at a TBS of 32K."""
+    compared = 0
+    for experiment in experiments():
+        found = measured().get(experiment.key)
+        if experiment.key[1:] == (model, 32768) and found:
+            predicted = predict(experiment)
+            assert predicted["throughput"] == pytest.approx(found["throughput"], rel=limit)
+            for quantity, close in (("comm_time_per_round", 0.1), ("granularity", 0.1)):
+                if quantity in found:
+                    name = "granularity_timers" if quantity == "granularity" else quantity
+                    assert predicted[name] == pytest.approx(found[quantity], rel=close)
+            compared += 1
+    assert compared == 7  # A-2 to A-8, two A10 in May and in April
+
+
+def test_a_simulation_that_is_off_stops_the_page() -> None:
+    """A link ten times slower in A-8."""
+    experiment = next(each for each in experiments() if each.key == ("A-8", "CONV", 32768))
+    network = experiment.plan.network
+    ((link,),) = network.links
+    slow = dataclasses.replace(link, bandwidth_bps=link.bandwidth_bps / 100)
+    plan = dataclasses.replace(experiment.plan, network=network.with_links(slow))
+    with pytest.raises(RecordError, match="A-8 CONV: simulated throughput"):
+        check_calibration([dataclasses.replace(experiment, plan=plan)])
+
+
+def test_scenarios_are_those_of_the_published_inputs() -> None:
+    """`python -m benchmarks.multicloud_scenarios` would write the same files."""
+    for path, text in multicloud_scenarios.texts().items():
+        assert path.read_text(encoding="utf-8") == text, path
+
+
+def test_the_page_has_all_experiments_and_anomalies() -> None:
+    """Every experiment with its machines, and every finding numbered."""
+    page = multicloud_page(experiments())
+    for name in ("A-8", "B-8", "C-8", "D-3", "E-C-8", "F-A-1", "A10-8", "W-8"):
+        assert f"| {name} " in page
+    assert page.count("\n### ") == len(anomalies()) + 1
+
+
+def test_pictures_are_drawn() -> None:
+    """Four panels with published points, and a front of rented machines."""
+    assert len(peers_figure(experiments()).axes) == 4
+    (axes,) = cost_figure(experiments()).axes
+    assert axes.get_xscale() == axes.get_yscale() == "log"
