@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.console import Console
 from netbench import units
 from netbench.commands.options import DELAY, RATE, QuantityType
 from netbench.commands.output import check_results, plain_console, print_verdict, results_option
+from netbench.commands.pool import dask_option, open_pool
 from netbench.commands.run.execution import prepare, start_run
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import (
@@ -18,6 +19,7 @@ from netbench.commands.run.simulation import (
     simulator_environment,
     warn_of_impairments,
 )
+from netbench.commands.run.target import Target
 from netbench.errors import PlanError, UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.benchmark import (
@@ -29,6 +31,7 @@ from netbench.plan.benchmark import (
     uniform_network,
 )
 from netbench.plan.experiment import experiment_hash, experiment_to_json
+from netbench.pool import Pool
 from netbench.records import Environment, RunStore, read_run
 from netbench.report.tables.collective import collective_grid
 from netbench.report.tables.grid import rich_table
@@ -37,6 +40,9 @@ from netbench.scenario.model import Network
 from netbench.scenario.sharing import SHARING
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import run_plans
+
+if TYPE_CHECKING:
+    from netbench.distributed.client import DaskPool
 
 MTU_RANGE = (576, 65_535)
 """Smallest MTU that IPv4 allows, and the longest packet, bytes."""
@@ -109,6 +115,7 @@ SIZES = QuantityType("SIZE,...", parse_sizes)
 @click.option(
     "--mtu", type=click.IntRange(*MTU_RANGE), help="Maximum packet size, bytes.  [default: 1500]"
 )
+@dask_option
 @results_option
 def command(
     ops: tuple[str, ...],
@@ -123,6 +130,7 @@ def command(
     warmup: int,
     sharing: str | None,
     mtu: int | None,
+    dask: str | None,
     results: Path,
 ) -> int:
     """Time one or more operations and print their bandwidths as nccl-tests defines them.
@@ -160,7 +168,12 @@ def command(
     check_results(results)
     console = plain_console()
     console.print(_describe(plans[0]), soft_wrap=True)
-    run = read_run((_simulate if testbed == SIMULATOR else _run)(console, plans, testbed, results))
+    with open_pool(dask) as pool:
+        if testbed == SIMULATOR:
+            path = _simulate(console, plans, results, pool)
+        else:
+            path = _run(console, plans, testbed, results, pool)
+    run = read_run(path)
     console.print(rich_table(collective_grid(run)))
     console.print(
         "median, min, max: of n iterations without warm-ups, from the common start to the last "
@@ -217,11 +230,17 @@ def _describe(plan: CollectivePlan) -> str:
     )
 
 
-def _run(console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path) -> Path:
-    """Run the plans on this machine, with the real gloo."""
+def _run(
+    console: Console,
+    plans: Sequence[CollectivePlan],
+    testbed: str,
+    results: Path,
+    pool: "DaskPool | None",
+) -> Path:
+    """Run the plans on this machine or the workers of `pool`, with the real gloo."""
     for plan in plans:
         check_fits(plan)
-    here = prepare(console, testbed, plans[0].num_nodes)
+    here = prepare(console, Target(testbed=testbed), plans, pool)
     with observe(console, plans, 0) as observer:
         return run_plans(
             plans,
@@ -244,14 +263,16 @@ def check_fits(plan: CollectivePlan) -> None:
 
 
 def _simulate(
-    console: Console, plans: Sequence[CollectivePlan], testbed: str, results: Path
+    console: Console, plans: Sequence[CollectivePlan], results: Path, pool: Pool | None
 ) -> Path:
-    """Simulate one iteration of each plan."""
-    from netbench.simulator import simulate_collective  # numba: only when asked for
+    """Simulate one iteration of each plan, in this process or on the workers of `pool`."""
+    from netbench.simulator import simulate_collective
+    from netbench.simulator.parallel import LocalPool, simulation_work  # numba: only when asked for
 
     warn_of_impairments(console, [plan.network for plan in plans])
+    times = (pool or LocalPool(1)).run(simulation_work(simulate_collective), plans)
     no_fields: dict[str, Any] = {}
-    found = [(plan, simulate_collective(plan), no_fields) for plan in plans]
+    found = ((plans[index], iteration_s, no_fields) for index, iteration_s in times)
     return record_simulated(_open_store(results, plans, simulator_environment()), found)
 
 

@@ -1,4 +1,4 @@
-"""A process that imports what cells need once, and forks a cell for every request.
+"""Process that imports what cells need once, and forks a cell for every request.
 
 Importing and loading the compiled simulator takes seconds, a fork some milliseconds. A worker
 starts this process with `CellServer`. Every cell has its own session. It is killed with its process
@@ -43,8 +43,8 @@ GRACE_S = 10.0
 """Time that descendants in other sessions have to end after their cell, seconds: a guest clears
 its folder first."""
 
-START_S = 300.0
-"""Deadline for a cell to start, seconds. The first start may compile the simulator."""
+WATCH_S = 1.0
+"""Interval of looks at the worker while code is loaded or compiled, seconds."""
 
 NUM_FILES = 4
 
@@ -53,11 +53,11 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Cell:
-    """A running cell, as its worker sees it. pid: of its process, also its group and session."""
+    """A running cell, as its worker sees it."""
 
-    def __init__(self, pid: int, messages: Connection, status: Connection, log: BinaryIO) -> None:
+    def __init__(self, messages: Connection, status: Connection, log: BinaryIO) -> None:
         """Internal; use `CellServer.start`."""
-        self.pid = pid
+        self._pid = 0
         self._messages = messages
         self._status = status
         self._log = log
@@ -72,9 +72,16 @@ class Cell:
         data = self._messages.recv_bytes()
         return data[:1], data[1:]
 
+    def pid(self, timeout_s: float = 0.0) -> int:
+        """Return the process of the cell, also its group and session; 0 if it has not started."""
+        if not self._pid and self._status.poll(timeout_s):
+            with contextlib.suppress(EOFError, OSError):  # the server was killed
+                self._pid = int(self._status.recv_bytes())
+        return self._pid
+
     def exit_code(self) -> int:
         """Return the exit code of a cell that has ended, negative: the signal that killed it."""
-        if not self._status.poll(GRACE_S):
+        if not (self.pid(GRACE_S) and self._status.poll(GRACE_S)):
             return -signal.SIGKILL
         try:
             return int(self._status.recv_bytes())
@@ -90,7 +97,7 @@ class Cell:
     def memory_bytes(self) -> int:
         """Return the memory of the cell and its descendants; pages that they share count once."""
         total = 0
-        for process in tree(self.pid):
+        for process in tree(self.pid()):
             with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
         return total
@@ -132,12 +139,7 @@ class CellServer:
             finally:
                 os.close(writer)
                 theirs.close()
-        try:
-            if not ended.poll(START_S):
-                raise TestbedError(f"a cell did not start within {START_S:g} s")
-            return Cell(int(ended.recv_bytes()), messages, ended, log)
-        except (EOFError, OSError):
-            raise TestbedError("the process that starts cells was killed") from None
+        return Cell(messages, ended, log)
 
     def _send(self, request: bytes, files: Sequence[int]) -> None:
         with self._lock:
@@ -158,7 +160,7 @@ class CellServer:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -174,7 +176,9 @@ class CellServer:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Return a process and its descendants, those that are left."""
+    """Return a process and its descendants, those that are left. pid 0: none."""
+    if not pid:
+        return []
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -243,6 +247,21 @@ class _Forks:
         return True
 
     def _warm(self, request: dict[str, Any]) -> None:
+        """Load what a cell needs, which may take half a minute, unless the worker ends."""
+        signal.signal(signal.SIGALRM, lambda *_: self._leave_if_alone())
+        signal.setitimer(signal.ITIMER_REAL, WATCH_S, WATCH_S)
+        try:
+            self._load(request)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _leave_if_alone(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not self._requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                self.end()
+                os._exit(1)
+
+    def _load(self, request: dict[str, Any]) -> None:
         for name in filter(None, (request["module"], request["warm"])):
             if name in self._warmed:
                 continue
@@ -331,6 +350,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 def _call(calls: int, messages: Connection, reports: bool) -> int:
     """Carry out the call in a file and send its result. Return the exit code."""
+
     def report(message: Any) -> None:
         messages.send_bytes(MESSAGE + json.dumps(message).encode())
 

@@ -1,7 +1,9 @@
 """Submit cells to the workers of a Dask cluster: the client's side of `--dask`."""
 
+import functools
 import hashlib
 import json
+import math
 import pickle
 import queue
 import secrets
@@ -12,22 +14,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from distributed import Client, Future
+from distributed import Client
 
-from netbench.distributed.connect import (
-    WorkerState,
-    check_resources,
-    connect,
-    parse_address,
-    workers_of,
-)
+from netbench.distributed.address import parse_address
+from netbench.distributed.connect import WorkerState, check_resources, connect, workers_of
 from netbench.distributed.token import Heartbeat
 from netbench.distributed.worker import CORES, MEMORY, Assignment, CellEnd, run_cell
 from netbench.errors import TestbedError
 from netbench.pool import OnMessage, Work, ignore
 from netbench.records import HASH_DIGITS
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+    CellFuture = Future[CellEnd]
 
 PER_CORE = 2
 """Cells submitted per core, so that a worker need not wait for the next one."""
@@ -50,6 +52,9 @@ END_S = 20.0
 LOG_LINES = 12
 """Number of lines of a failed cell's output in an error message."""
 
+Reports = queue.SimpleQueue["tuple[int, CellEnd | TestbedError | None, Any]"]
+"""What other threads report to the caller's: index of an item, end of its cell or a message."""
+
 OnEnd = Callable[["CellEnd | TestbedError"], None]
 
 
@@ -60,7 +65,7 @@ class _Running:
     name: str
     on_message: Callable[[Any], None]
     on_end: OnEnd
-    future: Future | None = None
+    future: "CellFuture | None" = None
     attempt: str = ""
     num_passed: int = 0
 
@@ -82,6 +87,8 @@ class DaskPool:
         self._count = 0
         self._done: Counter[str] = Counter()
         self._lost = ""
+        self._workers: list[WorkerState] = []
+        self._asked_s = -math.inf
 
     def __enter__(self) -> Self:
         try:
@@ -109,9 +116,16 @@ class DaskPool:
         return self._client
 
     def workers(self) -> list[WorkerState]:
-        """Return the workers that are there now. Raises TestbedError if the scheduler has gone."""
+        """Return the workers that were there in the last `CHECK_S`.
+
+        Raises TestbedError if the scheduler has gone.
+        """
+        if time.monotonic() < self._asked_s + CHECK_S:
+            return self._workers
         try:
-            return workers_of(self._client)
+            self._workers = workers_of(self._client)
+            self._asked_s = time.monotonic()
+            return self._workers
         except Exception as error:  # comm errors of several kinds
             raise TestbedError(self._lost or f"{self._gone()}: {error}") from None
 
@@ -123,6 +137,21 @@ class DaskPool:
         workers = self.workers()
         check_resources(workers, memory_bytes)
         return sum(worker.num_cells(memory_bytes) for worker in workers)
+
+    def wait_for_cores(self, memory_bytes: int) -> int:
+        """Return the number of cells that can run, once there are any.
+
+        Raises TestbedError after `NO_WORKER_S` without a worker.
+        """
+        end_s = time.monotonic() + NO_WORKER_S
+        while not (cores := sum(one.num_cells(memory_bytes) for one in self.workers())):
+            if time.monotonic() > end_s:
+                raise TestbedError(
+                    f"{self.address} has had no worker that can run a cell for {NO_WORKER_S:g} s; "
+                    "earlier records are kept; start workers, and continue with --resume"
+                )
+            time.sleep(1.0)
+        return cores
 
     def describe(self) -> str:
         """Describe how many cells each worker has finished."""
@@ -141,29 +170,27 @@ class DaskPool:
             return
         size = self._batch_size(work, len(items))
         waiting = iter(range(0, len(items), size))
-        ends: queue.SimpleQueue[tuple[int, CellEnd | TestbedError]] = queue.SimpleQueue()
+        reports: Reports = queue.SimpleQueue()
         running: dict[int, int] = {}  # index of a batch's first item -> number of its cell
-        checked_s = time.monotonic()
-        most = PER_CORE * self.num_cells(work.memory_bytes)
         try:
             while True:
+                most = PER_CORE * self.wait_for_cores(work.memory_bytes)
                 while len(running) < most and (first := next(waiting, None)) is not None:
                     running[first] = self.submit(
                         work,
                         items[first : first + size],
-                        on_message=lambda message, first=first: on_message(first, message),
-                        on_end=lambda end, first=first: ends.put((first, end)),
+                        on_message=functools.partial(_put_message, reports, first),
+                        on_end=functools.partial(_put_end, reports, first),
                     )
                 if not running:
                     return
                 try:
-                    first, end = ends.get(timeout=CHECK_S)
+                    first, end, message = reports.get(timeout=CHECK_S)
                 except queue.Empty:
-                    most = PER_CORE * self._wait_for_cores(work.memory_bytes)
                     continue
-                if time.monotonic() > checked_s + CHECK_S:
-                    checked_s = time.monotonic()
-                    most = PER_CORE * self._wait_for_cores(work.memory_bytes)
+                if end is None:
+                    on_message(first, message)
+                    continue
                 del running[first]
                 for offset, result in enumerate(results_of(work, end)):
                     yield first + offset, result
@@ -219,21 +246,6 @@ class DaskPool:
         cores = self.num_cells(work.memory_bytes)
         return max(1, min(work.max_batch, num_items // (cores * BATCHES_PER_CORE)))
 
-    def _wait_for_cores(self, memory_bytes: int) -> int:
-        """Return the number of cells that can run, once there are any.
-
-        Raises TestbedError after `NO_WORKER_S` without a worker.
-        """
-        end_s = time.monotonic() + NO_WORKER_S
-        while not (cores := sum(one.num_cells(memory_bytes) for one in self.workers())):
-            if time.monotonic() > end_s:
-                raise TestbedError(
-                    f"{self.address} has had no worker that can run a cell for {NO_WORKER_S:g} s; "
-                    "earlier records are kept; start workers, and continue with --resume"
-                )
-            time.sleep(1.0)
-        return cores
-
     def _on_event(self, event: tuple[float, dict[str, Any]]) -> None:
         """Pass on a message that came through the scheduler."""
         _, message = event
@@ -248,12 +260,12 @@ class DaskPool:
                 running.num_passed += 1
                 running.on_message(json.loads(message["text"]))
 
-    def _on_done(self, number: int, future: Future) -> None:
+    def _on_done(self, number: int, future: "CellFuture") -> None:
         if future.status == "finished":
             try:
                 end: CellEnd | TestbedError = future.result(timeout=FETCH_S)
-            except Exception as error:  # its worker has just died, or the scheduler has
-                end = TestbedError(f"the result of a finished cell was lost: {error}")
+            except Exception as problem:  # its worker has just died, or the scheduler has
+                end = TestbedError(f"the result of a finished cell was lost: {problem}")
         elif future.status == "error":
             error = future.exception()
             end = TestbedError(f"{self._name(number)} failed: {type(error).__name__}: {error}")
@@ -294,6 +306,14 @@ class DaskPool:
         with self._lock:
             self._cells.clear()
         self._heartbeat.close()
+
+
+def _put_message(reports: Reports, first: int, message: Any) -> None:
+    reports.put((first, None, message))
+
+
+def _put_end(reports: Reports, first: int, end: CellEnd | TestbedError) -> None:
+    reports.put((first, end, None))
 
 
 def results_of(work: Work, end: CellEnd | TestbedError) -> list[Any]:

@@ -1,10 +1,9 @@
 """Find or start a Dask cluster, and check that it can run cells."""
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +22,7 @@ FIRST_WORKER_S = 60.0
 """Deadline for the first worker to be there, seconds: a job queue may start it."""
 
 CLOSE_S = 10.0
-"""Deadline for a local cluster to end, seconds. It is killed then."""
-
-LOCAL = "local"
-SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
+"""Deadline for a client, or a local cluster, to end, seconds."""
 
 OPTIONS = {
     "logging": {"distributed": "critical"},  # netbench says what is wrong
@@ -51,24 +47,6 @@ class WorkerState:
         return max(0, min(self.cores, int(self.memory_bytes // memory_bytes)))
 
 
-def parse_address(text: str) -> str | int:
-    """Return the address of a scheduler, or the number of workers of a local cluster.
-
-    Raises ValueError.
-    """
-    kind, _, number = text.partition(":")
-    if kind == LOCAL:
-        cores = len(os.sched_getaffinity(0))
-        if not (number or text == LOCAL) or (number and not number.isdecimal()) or number == "0":
-            raise ValueError(f'"{text}" has no number of workers; write e.g. local:4')
-        return int(number) if number else cores
-    if not text.startswith(SCHEMES):
-        raise ValueError(
-            f'"{text}" is not a Dask scheduler; write e.g. tcp://10.0.0.1:8786 or local:4'
-        )
-    return text
-
-
 @contextmanager
 def connect(where: str | int) -> Iterator[Client]:
     """Connect to the scheduler at an address, or start a local cluster with that many workers.
@@ -85,11 +63,16 @@ def connect(where: str | int) -> Iterator[Client]:
             raise TestbedError(
                 f"no Dask scheduler answers at {where} within {CONNECT_S:g} s: {error}"
             ) from None
-        stack.callback(client.close, CLOSE_S)
+        stack.callback(_close, client)
         _wait_for_worker(client, where)
         _compare(client)
         client.register_plugin(Resources())
         yield client
+
+
+def _close(client: Client) -> None:
+    with suppress(Exception):  # the scheduler has gone; there are several errors for that
+        client.close(CLOSE_S)
 
 
 @contextmanager
@@ -111,7 +94,8 @@ def _local_cluster(num_workers: int) -> Iterator[LocalCluster]:
     try:
         yield cluster
     finally:
-        cluster.close(CLOSE_S)
+        with suppress(TimeoutError):  # the workers end with this process
+            cluster.close(CLOSE_S)
 
 
 def _wait_for_worker(client: Client, where: str | int) -> None:

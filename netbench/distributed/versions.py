@@ -52,14 +52,15 @@ def check_versions(
     rows = [["", *names], ["this machine", *here.values()]]
     for name, found in wrong.items():
         if isinstance(found, BaseException):
-            missing = isinstance(found, ModuleNotFoundError)
-            text = f"{found.name} is missing" if missing else f"{type(found).__name__}: {found}"
-            rows.append([name, text])
+            rows.append([name, f"{type(found).__name__}: {found}"])
         else:
             rows.append([name, *(found.get(key, "?") for key in names)])
     widths = [max(len(row[i]) for row in rows if len(row) > 2) for i in range(len(names) + 1)]
     widths[0] = max(len(row[0]) for row in rows)
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)) for row in rows]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False))
+        for row in rows
+    ]
     raise TestbedError(
         "the software of the Dask cluster differs from this machine's; install the same versions "
         "there (docs/scaling.md):\n" + "\n".join(f"  {line.rstrip()}" for line in lines)

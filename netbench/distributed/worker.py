@@ -149,7 +149,7 @@ def _describe_exit(code: int) -> str:
     return f"signal {-code} killed it" if code < 0 else f"it ended with exit code {code}"
 
 
-class Resources(WorkerPlugin):  # type: ignore[misc]
+class Resources(WorkerPlugin):
     """Declares the cores and memory of workers that were started without --resources."""
 
     name = "netbench-resources"

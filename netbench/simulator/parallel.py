@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
-from netbench.errors import TestbedError
+from netbench.errors import PlanError, TestbedError
 from netbench.limits import share_memory
 from netbench.plan.build import build_plan
 from netbench.plan.model import Plan
@@ -56,6 +56,14 @@ def warm_up() -> None:
     time_plan(build_plan(scenario, "megatron", scenario.sweep.first_setting()))
 
 
+def predict_s(plan: Plan) -> float | None:
+    """Return the seconds per iteration of a plan, or None if it cannot be simulated."""
+    try:
+        return time_plan(plan).iteration_s
+    except PlanError:
+        return None
+
+
 def time_plans(plans: Sequence[Plan], pool: Pool | None = None) -> Iterator[Timing]:
     """Simulate `plans`, and return their results in the same order. See `each_timing`."""
     return in_order(each_timing(plans, pool))
@@ -67,14 +75,18 @@ def each_timing(plans: Sequence[Plan], pool: Pool | None = None) -> Iterator[tup
     pool: where, None = on all cores of this machine. Raises the errors of `simulate`, and
     TestbedError when a worker dies.
     """
-    work = Work(
+    return (pool or LocalPool()).run(simulation_work(time_plan), plans)
+
+
+def simulation_work(function: Callable[[Any], Any]) -> Work:
+    """Return the work of a function that simulates plans."""
+    return Work(
         name="simulate",
-        function=time_plan,
+        function=function,
         max_batch=BATCH,
         memory_bytes=cell_memory_bytes(),
         warm=warm_up,
     )
-    return (pool or LocalPool()).run(work, plans)
 
 
 class LocalPool:
