@@ -46,9 +46,6 @@ NO_WORKER_S = 60.0
 FETCH_S = 30.0
 """Deadline for a finished result to arrive, seconds."""
 
-END_S = 20.0
-"""Time that cancelled cells have to end before the client leaves, seconds."""
-
 LOG_LINES = 12
 """Number of lines of a failed cell's output in an error message."""
 
@@ -86,7 +83,6 @@ class DaskPool:
         self._cells: dict[int, _Running] = {}
         self._count = 0
         self._done: Counter[str] = Counter()
-        self._lost = ""
         self._workers: list[WorkerState] = []
         self._asked_s = -math.inf
 
@@ -94,7 +90,7 @@ class DaskPool:
         try:
             self._client: Client = self._stack.enter_context(connect(self._where))
             self.dashboard = self._client.dashboard_link
-            self._heartbeat = Heartbeat(self._client, self._run, self._on_lost)
+            self._heartbeat = Heartbeat(self._client, self._run)
             self._stack.callback(self._leave)
             self._client.subscribe_topic(self._run, self._on_event)
         except BaseException:
@@ -127,7 +123,7 @@ class DaskPool:
             self._asked_s = time.monotonic()
             return self._workers
         except Exception as error:  # comm errors of several kinds
-            raise TestbedError(self._lost or f"{self._gone()}: {error}") from None
+            raise TestbedError(f"{self._gone()}: {error}") from None
 
     def num_cells(self, memory_bytes: int) -> int:
         """Return how many cells can run at the same time now.
@@ -221,9 +217,6 @@ class DaskPool:
             self._count += 1
             running = _Running(name=f"{work.name} {key}", on_message=on_message, on_end=on_end)
             self._cells[number] = running
-            if self._lost:
-                self._end(number, TestbedError(self._lost))
-                return number
         assignment = Assignment(run=self._run, number=number, work=work, call=call)
         running.future = self._client.submit(
             run_cell,
@@ -270,7 +263,7 @@ class DaskPool:
             error = future.exception()
             end = TestbedError(f"{self._name(number)} failed: {type(error).__name__}: {error}")
         else:  # nobody here cancels futures
-            end = TestbedError(self._lost or self._gone())
+            end = TestbedError(self._gone())
         self._end(number, end)
 
     def _end(self, number: int, end: CellEnd | TestbedError) -> None:
@@ -293,13 +286,6 @@ class DaskPool:
             f"the Dask scheduler at {self.address} has gone; earlier records are kept; continue "
             "with --resume"
         )
-
-    def _on_lost(self) -> None:
-        """End all cells: the scheduler has gone."""
-        with self._lock:
-            self._lost = self._gone()
-            for number in list(self._cells):
-                self._end(number, TestbedError(self._lost))
 
     def _leave(self) -> None:
         """End the cells that are left."""
