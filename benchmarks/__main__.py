@@ -25,6 +25,7 @@ Each module also runs alone, as python -m benchmarks.NAME:
   cores                                 the row of whole runs in a guest
   calibrate_transport, calibrate_v100   constants of the profiles, fitted
   fidelity                              how closely testbeds deliver a network
+  dask                                  cells on Dask workers, and what these cost
   chaos                                 what is left after kills at random moments"""
 
 

@@ -27,8 +27,6 @@ CLOSE_S = 10.0
 OPTIONS = {
     "logging": {"distributed": "critical"},  # netbench says what is wrong
     "distributed.comm.timeouts.connect": f"{CONNECT_S}s",
-    # A cell that killed its worker three times would kill the next one too.
-    "distributed.scheduler.allowed-failures": 2,
 }
 
 
