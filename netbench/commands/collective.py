@@ -12,7 +12,7 @@ from netbench import units
 from netbench.commands.options import DELAY, RATE, QuantityType
 from netbench.commands.output import check_results, plain_console, print_verdict, results_option
 from netbench.commands.pool import dask_option, open_pool
-from netbench.commands.run.execution import prepare, start_run
+from netbench.commands.run.execution import check_dask, prepare, start_run
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import (
     record_simulated,
@@ -168,11 +168,13 @@ def command(
     check_results(results)
     console = plain_console()
     console.print(_describe(plans[0]), soft_wrap=True)
+    target = Target(testbed=testbed, dask=dask)
+    check_dask(target, plans)
     with open_pool(dask) as pool:
         if testbed == SIMULATOR:
             path = _simulate(console, plans, results, pool)
         else:
-            path = _run(console, plans, testbed, results, pool)
+            path = _run(console, plans, target, results, pool)
     run = read_run(path)
     console.print(rich_table(collective_grid(run)))
     console.print(
@@ -233,14 +235,14 @@ def _describe(plan: CollectivePlan) -> str:
 def _run(
     console: Console,
     plans: Sequence[CollectivePlan],
-    testbed: str,
+    target: Target,
     results: Path,
     pool: "DaskPool | None",
 ) -> Path:
     """Run the plans on this machine or the workers of `pool`, with the real gloo."""
     for plan in plans:
         check_fits(plan)
-    here = prepare(console, Target(testbed=testbed), plans, pool)
+    here = prepare(console, target, plans, pool)
     with observe(console, plans, 0) as observer:
         return run_plans(
             plans,

@@ -13,7 +13,7 @@ from typing import Any
 from netbench.distributed.client import DaskPool, describe_failure
 from netbench.distributed.kernel import provide_kernels
 from netbench.distributed.worker import CellEnd
-from netbench.errors import TestbedError, UsageError
+from netbench.errors import TestbedError
 from netbench.network.probing.fidelity import TOLERANCE
 from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
 from netbench.pool import Work
@@ -26,9 +26,6 @@ from netbench.units import counted
 
 TESTBED = "guest-virtual"
 """The only testbed whose times do not depend on what else its host does."""
-
-REQUESTS = ("local", "local:guest")
-"""Values of `--testbed` that mean it."""
 
 GUEST_BYTES = 3 << 29
 GUEST_BYTES_PER_RANK = 32 << 20
@@ -126,17 +123,9 @@ def session_work(num_ranks: int) -> Work:
 
 
 def prepare_sessions(
-    pool: DaskPool, request: str, num_ranks: int, ssh: bool, say: Callable[[str], None]
+    pool: DaskPool, num_ranks: int, ssh: bool, say: Callable[[str], None]
 ) -> SessionSetup:
-    """Give the hosts of `pool` what sessions need, and say where they will run.
-
-    request: value of `--testbed`. Raises UsageError for one that is not possible on workers.
-    """
-    if request not in REQUESTS:
-        raise UsageError(
-            f"--dask emulates in virtual time, in which cells on one host do not disturb each "
-            f"other; leave out --testbed {request}"
-        )
+    """Give the hosts of `pool` what sessions need, and say where they will run."""
     work = session_work(num_ranks)
     pool.num_cells(work.memory_bytes)
     hows = provide_kernels(pool)

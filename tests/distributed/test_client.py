@@ -88,29 +88,6 @@ def test_a_cell_ends_when_nobody_waits_for_it_any_more(pool: DaskPool, tmp_path:
     assert all_end(pids)
 
 
-def test_a_dead_worker_costs_its_cell_only_which_runs_again(
-    pool: DaskPool, cluster: HandMade, tmp_path: Path
-) -> None:
-    """Its nanny starts another worker; the results are complete and each comes once."""
-    release = tmp_path / "release"
-    seen: dict[int, list[list[int]]] = {0: [], 1: []}
-
-    def on_message(index: int, message: Any) -> None:
-        seen[index].append(message)
-        if all(seen.values()) and not release.exists():
-            cell = seen[0][0][0]
-            os.kill(_worker_of(cell, cluster), signal.SIGKILL)
-            assert all_end(seen[0][0])
-            release.touch()
-
-    results = dict(pool.run(work.WAITING, [release, release], on_message))
-    assert results.keys() == {0, 1}
-    assert len(seen[1]) == 1
-    assert results[1] == seen[1][0][1]
-    assert results[0] == seen[0][-1][1]
-    assert len(seen[0]) == 2
-
-
 CLIENT = """\
 import sys
 from pathlib import Path
@@ -132,6 +109,29 @@ def test_cells_end_with_a_client_that_is_killed(pool: DaskPool, cluster: HandMad
         assert all_end(pids)
     squares = Work(name="square", function=work.square)
     assert list(pool.run(squares, [3])) == [(0, 9)]
+
+
+def test_a_dead_worker_costs_its_cell_only_which_runs_again(
+    pool: DaskPool, cluster: HandMade, tmp_path: Path
+) -> None:
+    """The other worker runs it; the results are complete, and each comes once."""
+    release = tmp_path / "release"
+    seen: dict[int, list[list[int]]] = {0: [], 1: []}
+
+    def on_message(index: int, message: Any) -> None:
+        seen[index].append(message)
+        if all(seen.values()) and not release.exists():
+            cell = seen[0][0][0]
+            os.kill(_worker_of(cell, cluster), signal.SIGKILL)
+            assert all_end(seen[0][0])
+            release.touch()
+
+    results = dict(pool.run(work.WAITING, [release, release], on_message))
+    assert results.keys() == {0, 1}
+    assert len(seen[1]) == 1
+    assert results[1] == seen[1][0][1]
+    assert results[0] == seen[0][-1][1]
+    assert len(seen[0]) == 2
 
 
 def _started(pool: DaskPool, path: Path, num: int) -> Iterator[tuple[int, list[int]]]:

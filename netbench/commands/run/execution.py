@@ -34,6 +34,9 @@ from netbench.units import counted
 if TYPE_CHECKING:
     from netbench.distributed.client import DaskPool
 
+VIRTUAL_TIME = ("local", "local:guest")
+"""Values of `--testbed` that are, or may be, a guest in virtual time."""
+
 
 def execute(
     console: Console,
@@ -52,6 +55,7 @@ def execute(
         check_results(results)
     console.print(heading(scenario))
     _warn(console, scenario, plans, emulated=target.testbed != SIMULATOR)
+    check_dask(target, plans)
     finished: dict[str, list[int]] = {}
     for record in read_run(resumed).records if resumed else ():
         finished.setdefault(record.plan_hash, []).append(record.iteration)
@@ -102,6 +106,23 @@ def prepare_cluster(
     )
 
 
+def check_dask(target: Target, plans: Sequence[Experiment]) -> None:
+    """Raises UsageError if workers of a Dask cluster cannot run `plans`: in real time, cells on one
+    host would disturb each other."""
+    if target.dask is None or target.testbed == SIMULATOR:
+        return
+    if target.testbed not in VIRTUAL_TIME:
+        raise UsageError(
+            f"--dask emulates in virtual time; leave out --testbed {target.testbed}, or --dask"
+        )
+    training = [plan for plan in plans if isinstance(plan, Plan)]
+    if any(plan.compute != VIRTUAL for plan in training) or any(map(runs_script, plans)):
+        raise UsageError(
+            "--dask emulates in virtual time, in which what is computed would take none; leave "
+            "out --compute and --command, or run without --dask"
+        )
+
+
 def prepare(
     console: Console, target: Target, plans: Sequence[Experiment], pool: "DaskPool | None" = None
 ) -> SessionSetup:
@@ -112,12 +133,7 @@ def prepare(
     if pool is not None:
         from netbench.distributed.sessions import prepare_sessions
 
-        if compute != VIRTUAL or any(map(runs_script, plans)):
-            raise UsageError(
-                "--dask emulates in virtual time, in which what is computed would take none; leave "
-                "out --compute and --command, or run without --dask"
-            )
-        return prepare_sessions(pool, testbed, num_ranks, target.ssh, console.print)
+        return prepare_sessions(pool, num_ranks, target.ssh, console.print)
     if testbed in ("local", "local:guest"):
         ensure_kernel()
     machine, shim = probe_machine(), ensure_shim()
