@@ -26,6 +26,7 @@ Each module also runs alone, as python -m benchmarks.NAME:
   calibrate_transport, calibrate_v100   constants of the profiles, fitted
   fidelity                              how closely testbeds deliver a network
   dynamics                              TCP on divided networks, and at full size
+  dask                                  cells on Dask workers, and what these cost
   chaos                                 what is left after kills at random moments"""
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import random
@@ -31,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guest import run_in_guest
+from netbench.commands.pool import open_pool
 from netbench.machine import machine_name
+from netbench.pool import Work
 from netbench.records import find_run, read_run
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.lifetime import Scratch
@@ -49,6 +52,9 @@ MAX_KEPT = 10
 """Finished iterations after which a new run begins: a resumed run repeats them first."""
 
 FAULTS_PER_GUEST = 20
+
+GUEST_BYTES = 4 << 30
+"""Limit of the memory of a guest with two hosts, on a worker."""
 
 SCENARIO = """\
 name: {name}
@@ -437,11 +443,11 @@ FLEET = "tests.testbed.chaos_in_guest"
 
 
 def played(family: str, faults: Sequence[dict[str, Any]], module: str = FLEET) -> Row:
-    """Play faults of hosts, some in a guest."""
+    """Play faults of hosts, some in a guest, on this machine or on the workers of `DASK`."""
     row = Row()
-    for first in range(0, len(faults), FAULTS_PER_GUEST):
+    for lines in _played_parts(faults, module):
         notes = []
-        for line in play(faults[first : first + FAULTS_PER_GUEST], module):
+        for line in lines:
             found = line["found"]
             row.tries += line["fault"]["kind"] != "none" and not found.get("missed")
             row.processes += len(found.get("processes", ()))
@@ -452,6 +458,34 @@ def played(family: str, faults: Sequence[dict[str, Any]], module: str = FLEET) -
                 notes.append(json.dumps(line))
         tell(family, row.tries, len(faults), row, notes)
     return row
+
+
+DASK: list[str] = []
+"""Address of a Dask cluster, if there is one (docs/scaling.md)."""
+
+
+def _played_parts(faults: Sequence[dict[str, Any]], module: str) -> Iterator[list[dict[str, Any]]]:
+    """Play the faults of each guest. Workers are started for this only: others' processes here
+    count as left."""
+    parts = [
+        (faults[first : first + FAULTS_PER_GUEST], module)
+        for first in range(0, len(faults), FAULTS_PER_GUEST)
+    ]
+    if not DASK:
+        yield from itertools.starmap(play, parts)
+        return
+    from benchmarks.chaos import play_part  # this module, under a name that workers know
+
+    work = Work(name="faults", function=play_part, memory_bytes=GUEST_BYTES)
+    with open_pool(DASK[0]) as pool:
+        assert pool is not None
+        for _, lines in pool.run(work, parts):
+            yield lines
+
+
+def play_part(part: tuple[Sequence[dict[str, Any]], str]) -> list[dict[str, Any]]:
+    """Play the faults of one guest, in a cell."""
+    return play(*part)
 
 
 def play(faults: Sequence[dict[str, Any]], module: str = FLEET) -> list[dict[str, Any]]:
@@ -546,9 +580,15 @@ def main() -> int:
     for family, (title, count, _) in FAMILIES.items():
         parser.add_argument(f"--{family}", type=int, metavar="N", default=count, help=title)
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="Dask cluster whose workers play the faults of hosts, e.g. local:2",
+    )
     parser.add_argument("--report", type=Path, default=REPORT)
     parser.add_argument("--add", action="store_true", help="add to the rows of the report")
     arguments = parser.parse_args()
+    DASK.extend([arguments.dask] if arguments.dask else [])
     ensure_kernel()
     adopt_orphans()
     rows = {}

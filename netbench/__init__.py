@@ -13,14 +13,15 @@ The pipeline, in order, is the layout of the package:
 7. `netbench.network` gives machines the plan's network with tc, verifies it and restores them.
 8. `netbench.testbed` finds a place to run a plan, starts its ranks, and decides whether what they
    measure can be trusted (`testbed.runs.controller`).
-9. `netbench.trainers` runs on the nodes; it is the only package that imports torch.
-10. `netbench.records` keeps every finished iteration on disk, and resumes.
-11. `netbench.report` turns records into tables, pictures and the pages of `results/`.
+9. `netbench.distributed` runs plans and searches on the workers of a Dask cluster.
+10. `netbench.trainers` runs on the nodes; it is the only package that imports torch.
+11. `netbench.records` keeps every finished iteration on disk, and resumes.
+12. `netbench.report` turns records into tables, pictures and the pages of `results/`.
 
-`netbench.cli` and `netbench.commands` parse, call and print; `netbench.units` and `netbench.errors`
-are beneath everything. `netbench.testing` has doubles for tests. The docstring of each package
-lists its modules. `docs/` has one page per task; `benchmarks/` fits the constants and compares with
-other tools.
+`netbench.cli` and `netbench.commands` parse, call and print; `netbench.pool` is the interface of
+places where cells of work run; `netbench.units` and `netbench.errors` are beneath everything.
+`netbench.testing` has doubles for tests. The docstring of each package lists its modules. `docs/`
+has one page per task; `benchmarks/` fits the constants and compares with other tools.
 """
 
 __version__ = "0.1.0"

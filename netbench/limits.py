@@ -64,12 +64,17 @@ def share_memory(num_processes: int) -> None:
 
 def memory_limit_bytes() -> float:
     """Return the limit of `MEMORY_VARIABLE`, else the available memory of this machine."""
-    if given := os.environ.get(MEMORY_VARIABLE):
-        try:
-            return parse_bytes(given) / _num_processes
-        except ValueError as error:
-            raise UsageError(f"{MEMORY_VARIABLE}: {error}") from None
-    return available_memory_bytes() / _num_processes
+    given = memory_variable_bytes()
+    return (available_memory_bytes() if given is None else given) / _num_processes
+
+
+def memory_variable_bytes() -> float | None:
+    """Return the value of `MEMORY_VARIABLE`, or None. Raises UsageError."""
+    given = os.environ.get(MEMORY_VARIABLE)
+    try:
+        return parse_bytes(given) if given else None
+    except ValueError as error:
+        raise UsageError(f"{MEMORY_VARIABLE}: {error}") from None
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float:

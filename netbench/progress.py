@@ -127,15 +127,24 @@ def open_progress(
         yield BarProgress(bars)
 
 
-def track(console: Console, items: Iterable[Item], total: int, task: str) -> Iterator[Item]:
+def track(
+    console: Console,
+    items: Iterable[Item],
+    total: int,
+    task: str,
+    describe: Callable[[], str] | None = None,
+) -> Iterator[Item]:
     """Pass `items` on while showing how many of `total` have come.
 
-    Lines go to standard error, so that a table written to a file stays free of them.
+    describe: returns a note, e.g. what each worker has done. Lines go to standard error, so that a
+    table written to a file stays free of them.
     """
     shown_on = console if console.is_terminal else None
     with open_progress(shown_on, delay_s=LINE_INTERVAL_S) as progress:
         for done, item in enumerate(items):
-            progress.advance(task, done, total)
+            note = describe() if describe is not None else ""
+            counts = f"{done:g} of {total:g}, " if note and shown_on is None else ""
+            progress.advance(task, done, total, counts + note)
             yield item
 
 

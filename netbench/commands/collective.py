@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -11,7 +11,8 @@ from rich.console import Console
 from netbench import units
 from netbench.commands.options import DELAY, RATE, QuantityType
 from netbench.commands.output import check_results, plain_console, print_verdict, results_option
-from netbench.commands.run.execution import prepare, prepare_cluster, start_run
+from netbench.commands.pool import dask_option, open_pool
+from netbench.commands.run.execution import check_dask, prepare, prepare_cluster, start_run
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import (
     record_simulated,
@@ -30,6 +31,7 @@ from netbench.plan.benchmark import (
     uniform_network,
 )
 from netbench.plan.experiment import experiment_hash, experiment_to_json
+from netbench.pool import Pool
 from netbench.records import Environment, RunStore, read_run
 from netbench.report.tables.collective import collective_grid
 from netbench.report.tables.grid import rich_table
@@ -38,6 +40,9 @@ from netbench.scenario.model import Network
 from netbench.scenario.sharing import SHARING
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import run_plans
+
+if TYPE_CHECKING:
+    from netbench.distributed.client import DaskPool
 
 MTU_RANGE = (576, 65_535)
 """Smallest MTU that IPv4 allows, and the longest packet, bytes."""
@@ -111,6 +116,7 @@ SIZES = QuantityType("SIZE,...", parse_sizes)
 @click.option(
     "--mtu", type=click.IntRange(*MTU_RANGE), help="Maximum packet size, bytes.  [default: 1500]"
 )
+@dask_option
 @results_option
 def command(
     ops: tuple[str, ...],
@@ -127,6 +133,7 @@ def command(
     warmup: int,
     sharing: str | None,
     mtu: int | None,
+    dask: str | None,
     results: Path,
 ) -> int:
     """Time one or more operations and print their bandwidths as nccl-tests defines them.
@@ -139,7 +146,7 @@ def command(
     Exit code 3: the run finished, but the network or the machine was outside tolerance.
     """
     check_request(testbed)
-    target = Target(testbed=testbed, inventory=inventory, replace=replace)
+    target = Target(testbed=testbed, inventory=inventory, replace=replace, dask=dask)
     if backend == "nccl" and testbed != SIMULATOR:
         raise UsageError(
             f"nccl needs GPUs, which --testbed {testbed} does not have; "
@@ -165,7 +172,13 @@ def command(
     check_results(results)
     console = plain_console()
     console.print(_describe(plans[0]), soft_wrap=True)
-    run = read_run((_simulate if testbed == SIMULATOR else _run)(console, plans, target, results))
+    check_dask(target, plans)
+    with open_pool(dask) as pool:
+        if testbed == SIMULATOR:
+            path = _simulate(console, plans, results, pool)
+        else:
+            path = _run(console, plans, target, results, pool)
+    run = read_run(path)
     console.print(rich_table(collective_grid(run)))
     console.print(
         "median, min, max: of n iterations without warm-ups, from the common start to the last "
@@ -222,15 +235,21 @@ def _describe(plan: CollectivePlan) -> str:
     )
 
 
-def _run(console: Console, plans: Sequence[CollectivePlan], target: Target, results: Path) -> Path:
-    """Run the plans on this machine or on hosts, with the real gloo."""
+def _run(
+    console: Console,
+    plans: Sequence[CollectivePlan],
+    target: Target,
+    results: Path,
+    pool: "DaskPool | None",
+) -> Path:
+    """Run the plans on this machine, on hosts or on the workers of `pool`, with the real gloo."""
     if target.inventory is not None:
         name, network = plans[0].scenario, plans[0].network
         here = prepare_cluster(console, name, network, target.inventory, target.replace)
     else:
         for plan in plans:
             check_fits(plan)
-        here = prepare(console, target.testbed, plans[0].num_nodes)
+        here = prepare(console, target, plans, pool)
     with observe(console, plans, 0) as observer:
         return run_plans(
             plans,
@@ -253,14 +272,16 @@ def check_fits(plan: CollectivePlan) -> None:
 
 
 def _simulate(
-    console: Console, plans: Sequence[CollectivePlan], target: Target, results: Path
+    console: Console, plans: Sequence[CollectivePlan], results: Path, pool: Pool | None
 ) -> Path:
-    """Simulate one iteration of each plan."""
-    from netbench.simulator import simulate_collective  # numba: only when asked for
+    """Simulate one iteration of each plan, in this process or on the workers of `pool`."""
+    from netbench.simulator import simulate_collective
+    from netbench.simulator.parallel import LocalPool, simulation_work  # numba: only when asked for
 
     warn_of_impairments(console, [plan.network for plan in plans])
+    times = (pool or LocalPool(1)).run(simulation_work(simulate_collective), plans)
     no_fields: dict[str, Any] = {}
-    found = [(plan, simulate_collective(plan), no_fields) for plan in plans]
+    found = ((plans[index], iteration_s, no_fields) for index, iteration_s in times)
     return record_simulated(_open_store(results, plans, simulator_environment()), found)
 
 

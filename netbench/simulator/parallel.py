@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
 
-from netbench.errors import TestbedError
+from netbench.errors import PlanError, TestbedError
 from netbench.limits import share_memory
+from netbench.plan.build import build_plan
 from netbench.plan.model import Plan
+from netbench.pool import OnMessage, Pool, Work, cell_memory_bytes, ignore, in_order
+from netbench.scenario import load_scenario
 from netbench.simulator.iteration import simulate
 
 Item = TypeVar("Item")
@@ -27,6 +31,9 @@ FEW = 8
 
 CHUNKS_PER_WORKER = 16
 """Portions of plans per worker: large enough to be cheap, small enough to balance."""
+
+BATCH = 100
+"""Most plans per cell elsewhere: about two seconds for 64 devices, a hundred times its start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,19 +50,74 @@ def time_plan(plan: Plan) -> Timing:
     return Timing(iteration_s=simulation.iteration_s, phases=simulation.phases)
 
 
-def time_plans(plans: Sequence[Plan], num_workers: int | None = None) -> Iterator[Timing]:
-    """Simulate `plans`, in their order. num_workers: processes, None = one per core.
+def warm_up() -> None:
+    """Compile or load the simulator, for processes that are forked from this one."""
+    scenario = load_scenario("example-two-labs")
+    time_plan(build_plan(scenario, "megatron", scenario.sweep.first_setting()))
 
-    The first plan is simulated in this process before this returns. That compiles or loads the
-    kernel, and forked workers inherit it. Raises the errors of `simulate`, and TestbedError when a
-    worker dies.
+
+def predict_s(plan: Plan) -> float | None:
+    """Return the seconds per iteration of a plan, or None if it cannot be simulated."""
+    try:
+        return time_plan(plan).iteration_s
+    except PlanError:
+        return None
+
+
+def time_plans(plans: Sequence[Plan], pool: Pool | None = None) -> Iterator[Timing]:
+    """Simulate `plans`, and return their results in the same order. See `each_timing`."""
+    return in_order(each_timing(plans, pool))
+
+
+def each_timing(plans: Sequence[Plan], pool: Pool | None = None) -> Iterator[tuple[int, Timing]]:
+    """Simulate `plans`, and yield the index and result of each as they end.
+
+    pool: where, None = on all cores of this machine. Raises the errors of `simulate`, and
+    TestbedError when a worker dies.
     """
-    if num_workers is None:
-        num_workers = len(os.sched_getaffinity(0))
-    first, rest = [time_plan(plan) for plan in plans[:1]], plans[1:]
-    if num_workers == 1 or len(rest) < FEW:
-        return chain(first, map(time_plan, rest))
-    return chain(first, in_workers(time_plan, rest, num_workers))
+    return (pool or LocalPool()).run(simulation_work(time_plan), plans)
+
+
+def simulation_work(function: Callable[[Any], Any]) -> Work:
+    """Return the work of a function that simulates plans."""
+    return Work(
+        name="simulate",
+        function=function,
+        max_batch=BATCH,
+        memory_bytes=cell_memory_bytes(),
+        warm=warm_up,
+    )
+
+
+class LocalPool:
+    """Processes of this machine, as a `netbench.pool.Pool`. num_workers: None = one per core.
+
+    Work that reports runs in this process, one item after the other.
+    """
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self._num_workers = num_workers or len(os.sched_getaffinity(0))
+
+    def describe(self) -> str:
+        """Return "": the workers are alike."""
+        return ""
+
+    def run(
+        self, work: Work, items: Sequence[Any], on_message: OnMessage = ignore
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the index and the result of every item, in their order.
+
+        The first item is computed in this process before this returns. That compiles or loads the
+        simulator, and forked workers inherit it.
+        """
+        if work.reports:
+            return enumerate(
+                work.function(item, partial(on_message, index)) for index, item in enumerate(items)
+            )
+        first, rest = [work.function(item) for item in items[:1]], items[1:]
+        if self._num_workers == 1 or len(rest) < FEW:
+            return enumerate(chain(first, map(work.function, rest)))
+        return enumerate(chain(first, in_workers(work.function, rest, self._num_workers)))
 
 
 def library_versions() -> dict[str, str]:

@@ -11,7 +11,7 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Plan
 from netbench.scenario import load_scenario
 from netbench.simulator import parallel, simulate
-from netbench.simulator.parallel import time_plans
+from netbench.simulator.parallel import LocalPool, time_plans
 
 SMALL = load_scenario("gpt3-small")
 
@@ -33,7 +33,7 @@ def plans() -> tuple[Plan, ...]:
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_processes_change_nothing(num_workers: int) -> None:
     """In order, to the bit, more plans than any process gets at once."""
-    found = [timing.iteration_s for timing in time_plans(plans(), num_workers)]
+    found = [timing.iteration_s for timing in time_plans(plans(), LocalPool(num_workers))]
     assert len(set(found)) > 10
     assert found == [simulate(plan).iteration_s for plan in plans()]
 
@@ -52,4 +52,4 @@ def test_a_dead_process_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(parallel, "simulate", die)
     with pytest.raises(TestbedError, match="continue with --resume"):
-        list(time_plans(plans(), 2))
+        list(time_plans(plans(), LocalPool(2)))

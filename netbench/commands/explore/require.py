@@ -1,6 +1,7 @@
 """`netbench require SCENARIO --efficiency 0.8`: find the worst network that is good enough."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from netbench.commands.explore.base import WHERE, Base, base_options
 from netbench.commands.explore.vary import write_factor
 from netbench.commands.options import QuantityType
 from netbench.commands.output import heading, print_warning, wide_console
+from netbench.commands.pool import dask_option, open_pool
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
+from netbench.pool import Pool, in_order
 from netbench.progress import track
 from netbench.report.numbers import pflops_text, seconds_text
 from netbench.report.tables.grid import Grid, rich_table
@@ -58,8 +61,41 @@ class SearchedQuantity:
     write: Callable[[float], str]
 
     def plan(self, plan: Plan, value: float, links: str) -> Plan:
-        amount = Amount(value=value, relative=self.relative)
-        return dataclasses.replace(plan, network=self.change(plan.network, amount, links))
+        return _changed(plan, self.change, Amount(value=value, relative=self.relative), links)
+
+
+def _changed(plan: Plan, change: Change, amount: Amount, links: str) -> Plan:
+    return dataclasses.replace(plan, network=change(plan.network, amount, links))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitSearch:
+    """Search of one limit of a plan, which a process can carry out on its own.
+
+    fractions: of the throughput on the ideal network, at `points`. ideal_s: seconds there.
+    """
+
+    plan: Plan
+    change: Change
+    relative: bool
+    links: str
+    points: tuple[float, ...]
+    fractions: tuple[float, ...]
+    wanted: float
+    ideal_s: float
+
+
+def narrow(search: LimitSearch) -> "Limit":
+    """Narrow one limit by simulation."""
+    from netbench.explain.threshold import find_limit
+    from netbench.simulator.parallel import time_plan  # numba: only when asked for
+
+    def fraction_at(value: float) -> float:
+        amount = Amount(value=value, relative=search.relative)
+        plan = _changed(search.plan, search.change, amount, search.links)
+        return search.ideal_s / time_plan(plan).iteration_s
+
+    return find_limit(search.points, search.fractions, search.wanted, fraction_at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +139,8 @@ def parse_efficiency(text: str) -> float:
     is_flag=True,
     help="Search a factor on every link's value, instead of one value for all.",
 )
-def command(base: Base, efficiency: float, factor: bool) -> None:
+@dask_option
+def command(base: Base, efficiency: float, factor: bool, dask: str | None) -> None:
     """Find the lowest bandwidth and the highest one-way delay with which SCENARIO keeps a fraction
     of its throughput on the ideal network.
 
@@ -112,7 +149,8 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
     """
     console = wide_console()
     quantities = _quantities(factor)
-    requirements = _requirements(console, base, quantities, efficiency)
+    with open_pool(dask) as pool:
+        requirements = _requirements(console, base, quantities, efficiency, pool)
     console.print(heading(base.scenario))
     console.print(
         f"{base.describe()}; to keep: {efficiency:.4g} of the throughput on the ideal network",
@@ -161,11 +199,18 @@ def _quantities(factor: bool) -> tuple[SearchedQuantity, ...]:
 
 
 def _requirements(
-    console: Console, base: Base, quantities: tuple[SearchedQuantity, ...], wanted: float
+    console: Console,
+    base: Base,
+    quantities: tuple[SearchedQuantity, ...],
+    wanted: float,
+    pool: Pool | None,
 ) -> list[Requirement]:
-    """Simulate all points of all systems on all cores, then narrow each limit."""
-    from netbench.explain.threshold import find_limit
-    from netbench.simulator.parallel import time_plan, time_plans  # numba: only when asked for
+    """Simulate all points of all systems, then narrow each limit."""
+    from netbench.simulator.parallel import (  # numba: only when asked for
+        LocalPool,
+        simulation_work,
+        time_plans,
+    )
 
     plans = [base.plan(system) for system in base.systems]
     grid = [
@@ -182,35 +227,39 @@ def _requirements(
         )
     ]
     warn_of_impairments(console, [plan.network for plan in plans])
-    times = track(console, time_plans(grid), len(grid), "simulated networks")
+    describe = pool.describe if pool is not None else None
+    times = track(console, time_plans(grid, pool), len(grid), "simulated networks", describe)
     times_s = iter([timing.iteration_s for timing in times])
-    found = []
+    baselines, searches = [], []
     for plan in plans:
         ideal_s, now_s = next(times_s), next(times_s)
-        limits = []
-        for quantity in quantities:
-            fractions = [ideal_s / next(times_s) for _ in quantity.points]
-
-            def fraction_at(
-                value: float,
-                quantity: SearchedQuantity = quantity,
-                plan: Plan = plan,
-                ideal_s: float = ideal_s,
-            ) -> float:
-                return ideal_s / time_plan(quantity.plan(plan, value, base.links)).iteration_s
-
-            limits.append(find_limit(quantity.points, fractions, wanted, fraction_at))
-        found.append(
-            Requirement(
-                system=plan.variant,
-                pflop=pflop_per_iteration(plan.workload),
+        baselines.append((ideal_s, now_s))
+        searches += [
+            LimitSearch(
+                plan=plan,
+                change=quantity.change,
+                relative=quantity.relative,
+                links=base.links,
+                points=quantity.points,
+                fractions=tuple(ideal_s / next(times_s) for _ in quantity.points),
+                wanted=wanted,
                 ideal_s=ideal_s,
-                now_s=now_s,
-                limits=tuple(limits),
-                memory="".join(memory_warnings(plan, base.scenario)),
             )
+            for quantity in quantities
+        ]
+    work = dataclasses.replace(simulation_work(narrow), max_batch=1)
+    limits = in_order((pool or LocalPool()).run(work, searches))
+    return [
+        Requirement(
+            system=plan.variant,
+            pflop=pflop_per_iteration(plan.workload),
+            ideal_s=ideal_s,
+            now_s=now_s,
+            limits=tuple(itertools.islice(limits, len(quantities))),
+            memory="".join(memory_warnings(plan, base.scenario)),
         )
-    return found
+        for plan, (ideal_s, now_s) in zip(plans, baselines, strict=True)
+    ]
 
 
 def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, ...]) -> Grid:

@@ -19,12 +19,14 @@ from netbench.commands.output import (
     wide_console,
     write_file,
 )
+from netbench.commands.pool import dask_option, open_pool
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.errors import PlanError, UsageError
 from netbench.limits import LINK_BYTES, MAX_POINTS, check_memory
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, with_bandwidth, with_delay
+from netbench.pool import Pool
 from netbench.progress import track
 from netbench.report.pictures.style import save_picture
 from netbench.report.tables.grid import csv_text, rich_table
@@ -57,8 +59,13 @@ PROBLEMS_SHOWN = 5
 )
 @click.option("--csv", type=FILE, help="Write every point to a CSV file, unrounded.")
 @picture_option
+@dask_option
 def command(
-    base: Base, variables: tuple[Variable, ...], csv: Path | None, plot: Path | None
+    base: Base,
+    variables: tuple[Variable, ...],
+    csv: Path | None,
+    plot: Path | None,
+    dask: str | None,
 ) -> None:
     """Simulate SCENARIO on a grid: every combination of the values of every --vary.
 
@@ -68,7 +75,8 @@ def command(
     check_writable(csv, pictures=[plot])
     _check(base, variables, plot)
     console = wide_console()
-    sweep = _simulate(console, base, variables)
+    with open_pool(dask) as pool:
+        sweep = _simulate(console, base, variables, pool)
     console.print(heading(base.scenario))
     console.print(sweep.setting, soft_wrap=True)
     for title, grid in sweep_grids(sweep):
@@ -113,7 +121,9 @@ def _check(base: Base, variables: Sequence[Variable], plot: Path | None) -> None
         check_lines(math.prod(sizes[1:]) * len(base.systems))
 
 
-def _simulate(console: Console, base: Base, variables: Sequence[Variable]) -> SweepResult:
+def _simulate(
+    console: Console, base: Base, variables: Sequence[Variable], pool: Pool | None
+) -> SweepResult:
     from netbench.explain.breakdown import bound_s  # numba: only when asked for
     from netbench.simulator.parallel import time_plans
 
@@ -122,7 +132,9 @@ def _simulate(console: Console, base: Base, variables: Sequence[Variable]) -> Sw
     if not plans:
         raise PlanError(f"no point of the grid can be planned: {cells[0][0].problem}")
     warn_of_impairments(console, [plan.network for plan in plans])
-    timings = track(console, time_plans(plans), len(plans), "simulated points")
+    describe = pool.describe if pool is not None else None
+    times = time_plans(plans, pool)
+    timings = track(console, times, len(plans), "simulated points", describe)
     points = [
         dataclasses.replace(
             point,

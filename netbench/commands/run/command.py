@@ -17,6 +17,7 @@ from netbench.commands.output import (
     results_option,
     wide_console,
 )
+from netbench.commands.pool import dask_option
 from netbench.commands.run.execution import execute
 from netbench.commands.run.placed import check_placements, is_file, place_plans
 from netbench.commands.run.selection import Selection, check_script
@@ -127,6 +128,7 @@ IN_RUN = "in the run's folder"
 @click.option("--testbed", default=LOCAL, help=f"Where to run: {' | '.join(REQUESTS)}.")
 @inventory_options
 @click.option("--ssh", is_flag=True, help="Reach every node through its own sshd.")
+@dask_option
 @results_option
 @click.option(
     "--resume",
@@ -162,6 +164,7 @@ def command(
     inventory: Path | None,
     replace: bool,
     ssh: bool,
+    dask: str | None,
     results: Path,
     resume: str | None,
     foreign_command: bool,
@@ -179,7 +182,7 @@ def command(
     Exit code 3: the run finished, but the network or the machine was outside tolerance.
     """
     check_request(testbed)
-    target = Target(testbed=testbed, ssh=ssh, inventory=inventory, replace=replace)
+    target = Target(testbed=testbed, ssh=ssh, inventory=inventory, replace=replace, dask=dask)
     placements = check_placements(placement) if placement else ()
     selection, simulated = Selection(**selected), testbed == SIMULATOR
     _check_options(simulated, ssh, selection, trace, plot)

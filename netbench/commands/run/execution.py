@@ -7,17 +7,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from netbench.commands.output import check_results, heading, print_warning
+from netbench.commands.pool import open_pool
 from netbench.commands.run.observer import observe
 from netbench.commands.run.simulation import predictions, simulate_plans
 from netbench.commands.run.target import Target
+from netbench.errors import UsageError
 from netbench.network.shaping.limits import network_warnings
 from netbench.network.shaping.segments import on_testbed
 from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import describe_plan
+from netbench.plan.experiment import Experiment, runs_script
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash, plan_to_json
@@ -29,6 +33,12 @@ from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.machine.choose import SIMULATOR, choose, network_doubts
 from netbench.testbed.runs.controller import SessionSetup, run_plans
 from netbench.units import counted
+
+if TYPE_CHECKING:
+    from netbench.distributed.client import DaskPool
+
+VIRTUAL_TIME = ("local", "local:guest")
+"""Values of `--testbed` that are, or may be, a guest in virtual time."""
 
 
 def execute(
@@ -48,35 +58,37 @@ def execute(
         check_results(results)
     console.print(heading(scenario))
     _warn(console, scenario, plans, emulated=target.testbed != SIMULATOR)
+    check_dask(target, plans)
     finished: dict[str, list[int]] = {}
     for record in read_run(resumed).records if resumed else ():
         finished.setdefault(record.plan_hash, []).append(record.iteration)
     if resumed is not None and not _has_work_left(console, resumed, plans, finished):
         return _conclude(resumed)
     open_store = functools.partial(_open_store, results, scenario, resumed, plans)
-    if target.testbed == SIMULATOR:
-        return simulate_plans(console, plans, open_store, finished)
-    if target.inventory is not None:
-        here = prepare_cluster(
-            console, scenario.name, scenario.network, target.inventory, target.replace
-        )
-    else:
-        here = prepare(console, target.testbed, len(plans[0].device_nodes), plans[0].compute)
-        way = "ssh" if target.ssh else "namespaces"
-        console.print(f"nodes: {len(scenario.nodes)}, reached through {way}")
-        for reason in network_doubts(here.testbed, plans):
-            print_warning(console, "network", reason)
-    predicted = predictions(plans)
-    for plan in plans:
-        console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
-    with observe(console, plans, _num_finished(plans, finished)) as observer:
-        return run_plans(
-            plans,
-            dataclasses.replace(here, ssh=target.ssh, trace=trace),
-            open_store=functools.partial(open_store, predicted=predicted),
-            finished=finished,
-            observer=observer,
-        )
+    with open_pool(target.dask) as pool:
+        if target.testbed == SIMULATOR:
+            return simulate_plans(console, plans, open_store, finished, pool)
+        if target.inventory is not None:
+            here = prepare_cluster(
+                console, scenario.name, scenario.network, target.inventory, target.replace
+            )
+        else:
+            here = prepare(console, target, plans, pool)
+            way = "ssh" if target.ssh else "namespaces"
+            console.print(f"nodes: {len(scenario.nodes)}, reached through {way}")
+            for reason in network_doubts(here.testbed, plans):
+                print_warning(console, "network", reason)
+        predicted = predictions(plans, pool)
+        for plan in plans:
+            console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
+        with observe(console, plans, _num_finished(plans, finished)) as observer:
+            return run_plans(
+                plans,
+                dataclasses.replace(here, ssh=target.ssh, trace=trace),
+                open_store=functools.partial(open_store, predicted=predicted),
+                finished=finished,
+                observer=observer,
+            )
 
 
 def prepare_cluster(
@@ -105,8 +117,34 @@ def prepare_cluster(
     )
 
 
-def prepare(console: Console, testbed: str, num_ranks: int, compute: str = VIRTUAL) -> SessionSetup:
-    """Choose a testbed of this machine, build what it needs, and print the choice."""
+def check_dask(target: Target, plans: Sequence[Experiment]) -> None:
+    """Raises UsageError if workers of a Dask cluster cannot run `plans`: in real time, cells on one
+    host would disturb each other."""
+    if target.dask is None or target.testbed == SIMULATOR:
+        return
+    if target.testbed not in VIRTUAL_TIME:
+        raise UsageError(
+            f"--dask emulates in virtual time; leave out --testbed {target.testbed}, or --dask"
+        )
+    training = [plan for plan in plans if isinstance(plan, Plan)]
+    if any(plan.compute != VIRTUAL for plan in training) or any(map(runs_script, plans)):
+        raise UsageError(
+            "--dask emulates in virtual time, in which what is computed would take none; leave "
+            "out --compute and --command, or run without --dask"
+        )
+
+
+def prepare(
+    console: Console, target: Target, plans: Sequence[Experiment], pool: "DaskPool | None" = None
+) -> SessionSetup:
+    """Choose a testbed of this machine, or of the hosts of `pool`; build what it needs, and print
+    the choice."""
+    testbed, num_ranks = target.testbed, len(plans[0].device_nodes)
+    compute = next((plan.compute for plan in plans if isinstance(plan, Plan)), VIRTUAL)
+    if pool is not None:
+        from netbench.distributed.sessions import prepare_sessions
+
+        return prepare_sessions(pool, num_ranks, target.ssh, console.print)
     if testbed in ("local", "local:guest"):
         ensure_kernel()
     machine, shim = probe_machine(), ensure_shim()

@@ -38,9 +38,14 @@ class RunObserver:
         self._done = 0
         self._started_s = time.monotonic()
         self._sessions: set[str] = set()
+        self._hosts: dict[int, str] = {}
+
+    def place(self, session: int, host: str) -> None:
+        self._hosts[session] = host
 
     def phase(self, session: int, name: str, done: int, total: int) -> None:
-        task = f"session {session + 1}"
+        where = f" on {self._hosts[session]}" if session in self._hosts else ""
+        task = f"session {session + 1}{where}"
         self._sessions.add(task)
         self._progress.advance(task, done, total, STEPS.get(name, name))
 

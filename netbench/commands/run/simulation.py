@@ -1,18 +1,17 @@
 """`netbench run --testbed sim`: simulate the plans instead of running them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from netbench.commands.output import print_warning
-from netbench.errors import PlanError
 from netbench.machine import machine_name
 from netbench.plan.experiment import Experiment, experiment_record
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_hash
+from netbench.pool import Pool
 from netbench.progress import track
 from netbench.records import Environment, RunStore
 from netbench.report.pictures.style import save_picture
@@ -31,17 +30,22 @@ def simulate_plans(
     plans: Sequence[Plan],
     open_store: Callable[[Environment], RunStore],
     finished: Mapping[str, Sequence[int]],
+    pool: Pool | None = None,
 ) -> Path:
-    """Simulate every unfinished plan on all cores, and record one iteration of each."""
-    from netbench.simulator.parallel import time_plans  # numba: only when asked for
+    """Simulate every unfinished plan, and record one iteration of each as soon as it is there.
+
+    pool: where, None = on all cores of this machine.
+    """
+    from netbench.simulator.parallel import each_timing  # numba: only when asked for
 
     warn_of_impairments(console, [plan.network for plan in plans])
     todo = [plan for plan in plans if not finished.get(plan_hash(plan))]
     found = (
-        (plan, timing.iteration_s, {"phases": timing.phases})
-        for plan, timing in zip(todo, time_plans(todo), strict=True)
+        (todo[index], timing.iteration_s, {"phases": timing.phases})
+        for index, timing in each_timing(todo, pool)
     )
-    shown = track(console, found, len(todo), "simulated plans")
+    describe = pool.describe if pool is not None else None
+    shown = track(console, found, len(todo), "simulated plans", describe)
     return record_simulated(open_store(simulator_environment()), shown)
 
 
@@ -58,15 +62,21 @@ def record_simulated(
         return store.path
 
 
-def predictions(plans: Sequence[Plan]) -> dict[str, float]:
-    """Simulated seconds per iteration by plan hash, without plans that cannot be simulated."""
-    from netbench.simulator.parallel import time_plan  # numba: only when asked for
+def predictions(plans: Sequence[Plan], pool: Pool | None = None) -> dict[str, float]:
+    """Simulated seconds per iteration by plan hash, without plans that cannot be simulated.
 
-    found = {}
-    for plan in plans:
-        with suppress(PlanError):
-            found[plan_hash(plan)] = time_plan(plan).iteration_s
-    return found
+    pool: where they are simulated, None = in this process.
+    """
+    from netbench.simulator.parallel import (  # numba: only when asked for
+        LocalPool,
+        predict_s,
+        simulation_work,
+    )
+
+    pool = pool or LocalPool(1)
+    results = pool.run(simulation_work(predict_s), plans)
+    found = {plan_hash(plans[index]): seconds for index, seconds in results}
+    return {key: seconds for key, seconds in found.items() if seconds is not None}
 
 
 def warn_of_impairments(console: Console, networks: Iterable[Network]) -> None:

@@ -20,6 +20,7 @@ from netbench.commands.output import (
     wide_console,
     write_file,
 )
+from netbench.commands.pool import dask_option, open_pool
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.run.target import Target, inventory_options
 from netbench.commands.schedule.contest import OnStep, Search, SearchResult, run_searches
@@ -34,6 +35,7 @@ from netbench.commands.schedule.search import find_scheduler, show_step, with_bo
 from netbench.errors import PlanError, UsageError
 from netbench.limits import MAX_SEARCHES
 from netbench.plan.maps import NUM_SEEDS, UNSEEDED
+from netbench.pool import Pool
 from netbench.progress import open_progress
 from netbench.report.numbers import seconds_text
 from netbench.report.pictures.style import save_picture
@@ -73,6 +75,7 @@ SCHEDULERS = ("identity", "region-aligned", "random-1000", "dtfm", "netbench")
 @limit_options
 @click.option("--emulate", is_flag=True, help="Emulate the best two as well, as netbench run does.")
 @inventory_options
+@dask_option
 @click.option("--csv", type=FILE, help="Write every search to a CSV file, unrounded.")
 @click.option("--plot", type=FILE, help="Draw the best value so far over time.")
 @click.option("--map", "map_path", type=FILE, help="Draw the best placement on a map.")
@@ -86,6 +89,7 @@ def command(
     emulate: bool,
     inventory: Path | None,
     replace: bool,
+    dask: str | None,
     csv: Path | None,
     plot: Path | None,
     map_path: Path | None,
@@ -97,7 +101,7 @@ def command(
     Simulated times are means over the seeds. DT-FM's cost is the quantity that scheduler dtfm
     minimises. The lower bound is searched last, for as long as one search.
     """
-    target = Target(inventory=inventory, replace=replace)
+    target = Target(inventory=inventory, replace=replace, dask=dask)
     if inventory is not None and not emulate:
         raise UsageError("--inventory is where the best two are emulated; add --emulate")
     check_writable(csv, output, pictures=[plot, map_path])
@@ -105,7 +109,9 @@ def command(
     searches = _searches(request, schedulers, num_seeds)
     warn_of_impairments(console, [request.listed().network])
     print_heading(console, request)
-    contest, placed = _search(console, request, searches, limits)
+    with open_pool(dask) as pool:
+        ended = _run_searches(console, request, searches, limits, pool)
+    contest, placed = _conclude(console, ended, limits)
     code = 0
     if emulate:
         contest, code = _emulate(console, request, contest, placed, target, results)
@@ -144,22 +150,28 @@ def _key(one: FoundPlacement) -> Key:
     return one.scheduler, one.seed
 
 
-def _search(
-    console: Console, request: Request, searches: Sequence[Search], limits: Limits
-) -> tuple[Contest, dict[Key, Placed]]:
-    """Run all searches, then search a bound for as long as one of them.
-
-    Results are in the order of the schedulers and seeds. Raises PlanError if no search finds a
-    placement.
-    """
+def _run_searches(
+    console: Console,
+    request: Request,
+    searches: Sequence[Search],
+    limits: Limits,
+    pool: Pool | None,
+) -> list[SearchResult]:
+    """Return the results of all searches, in the order of the schedulers and seeds."""
     ended: dict[int, SearchResult] = {}
     with _watching(console, searches, limits) as (on_step, on_end):
-        for index, one in run_searches(request, searches, limits, on_step):
+        for index, one in run_searches(request, searches, limits, on_step, pool):
             ended[index] = one
             on_end(index, one)
-    in_order = [one for _, one in sorted(ended.items(), key=lambda item: item[0])]
-    refused = tuple(one for one in in_order if isinstance(one, SearchFailure))
-    pairs = [one for one in in_order if not isinstance(one, SearchFailure)]
+    return [ended[index] for index in sorted(ended)]
+
+
+def _conclude(
+    console: Console, ended: Sequence[SearchResult], limits: Limits
+) -> tuple[Contest, dict[Key, Placed]]:
+    """Search a bound for as long as one search. Raises PlanError if no search found a placement."""
+    refused = tuple(one for one in ended if isinstance(one, SearchFailure))
+    pairs = [one for one in ended if not isinstance(one, SearchFailure)]
     if not pairs:
         raise PlanError(refused[0].reason)
     seconds = limits.seconds if limits.evaluations is None else None

@@ -20,6 +20,7 @@ from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.request import Limits
 from netbench.commands.schedule.search import search, step_text, warm_up
 from netbench.errors import PlanError, TestbedError
+from netbench.pool import Pool, Work, cell_memory_bytes
 from netbench.report.tables.schedule import FoundPlacement, SearchFailure
 
 if TYPE_CHECKING:
@@ -50,13 +51,42 @@ SearchResult = tuple[FoundPlacement, "Placed"] | SearchFailure
 
 
 def run_searches(
-    request: Request, searches: Sequence[Search], limits: Limits, on_step: OnStep
+    request: Request,
+    searches: Sequence[Search],
+    limits: Limits,
+    on_step: OnStep,
+    pool: Pool | None = None,
 ) -> Iterator[tuple[int, SearchResult]]:
     """Yield the result of every search with its index, as the searches end.
 
-    All searches end when this iterator is closed, or by Ctrl-C. Raises TestbedError if a search's
-    process is killed.
+    pool: where they run, None = on the cores of this machine. All searches end when this iterator
+    is closed, or by Ctrl-C. Raises TestbedError if a search's process is killed.
     """
+    if pool is not None:
+        items = [(request, one, limits) for one in searches]
+        work = Work(
+            name="search", function=search_cell, reports=True, memory_bytes=cell_memory_bytes()
+        )
+        return pool.run(work, items, lambda index, step: on_step(index, *step))
+    return _run_here(request, searches, limits, on_step)
+
+
+def search_cell(
+    item: tuple[Request, Search, Limits], report: Callable[[Any], None]
+) -> SearchResult:
+    """Run one search in a cell. Its budget begins after its scheduler is loaded."""
+    request, one, limits = item
+    warm_up(one.scheduler)
+
+    def on_step(step: Improvement) -> None:
+        report((step.num_evaluated, step_text(one.scheduler, step)))
+
+    return _result(request, one, limits, on_step)
+
+
+def _run_here(
+    request: Request, searches: Sequence[Search], limits: Limits, on_step: OnStep
+) -> Iterator[tuple[int, SearchResult]]:
     for name in {one.scheduler for one in searches}:
         warm_up(name)
     context = multiprocessing.get_context("fork")
@@ -110,11 +140,18 @@ def _run(index: int, request: Request, one: Search, limits: Limits) -> tuple[int
     def on_step(step: Improvement) -> None:
         _steps.put((index, step.num_evaluated, step_text(one.scheduler, step)))
 
+    limits = dataclasses.replace(limits, interrupted=lambda: bool(_ended.value))
+    return index, _result(request, one, limits, on_step)
+
+
+def _result(
+    request: Request, one: Search, limits: Limits, on_step: Callable[[Improvement], None]
+) -> SearchResult:
+    """Search, and return the placement with its figures, or why there is none."""
     try:
-        limits = dataclasses.replace(limits, interrupted=lambda: bool(_ended.value))
         placed, answer = search(request, one.scheduler, one.seed, limits, on_step)
     except PlanError as error:
-        return index, SearchFailure(scheduler=one.scheduler, seed=one.seed, reason=str(error))
+        return SearchFailure(scheduler=one.scheduler, seed=one.seed, reason=str(error))
     problem = request.problem()
     found = FoundPlacement(
         scheduler=one.scheduler,
@@ -125,7 +162,7 @@ def _run(index: int, request: Request, one: Search, limits: Limits) -> tuple[int
         num_evaluated=placed.num_evaluated,
         curve=_curve(problem, answer.improvements, placed),
     )
-    return index, (found, placed)
+    return found, placed
 
 
 def cost_s(problem: Problem, placed: Placed) -> float | None:

@@ -41,6 +41,9 @@ GOOD, CORRUPT, MISSING = "good", "corrupt", "missing"
 
 _HERE = Path(__file__).parent
 _BUILD_PREFIX = "building-"
+START_S = 20.0
+"""Deadline for a kernel to print its version, seconds."""
+
 _REQUIRED_FREE_BYTES = 1_000_000_000
 """Free space needed to start a build: sources take 0.6 GB, objects 0.1 GB."""
 
@@ -206,6 +209,43 @@ def _install(kernel: Path, recipe: Recipe, manifest: Manifest, work: Path, direc
     if directory.exists():
         directory.rename(work / "replaced")
     complete.rename(directory)
+
+
+def receive_kernel(kernel: bytes, manifest: Manifest) -> Path:
+    """Put a kernel that another machine has built into the cache, unless there is a good one.
+
+    Raises TestbedError if it is damaged, cannot be written, or does not start on this machine.
+    """
+    if hashlib.sha256(kernel).hexdigest() != manifest.sha256:
+        raise TestbedError("the guest kernel was damaged on its way; try again")
+    recipe, path = guest_recipe(), kernel_status().path
+    root = path.parent.parent
+    _check_place(root)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_lock(root, stack.enter_context(open_progress())))
+            work = stack.enter_context(Scratch(root, _BUILD_PREFIX))
+            if kernel_status(recipe).state == GOOD:
+                return path
+            made = work / "linux"
+            made.write_bytes(kernel)
+            made.chmod(0o755)
+            _check_starts(made)
+            _install(made, recipe, manifest, work, path.parent)
+    except OSError as error:
+        raise TestbedError(f"cannot keep the guest kernel in {root}: {error}") from error
+    return path
+
+
+def _check_starts(kernel: Path) -> None:
+    """Raises TestbedError if a kernel, which is a program, does not print its version."""
+    command = [str(kernel), "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S)
+    if result.returncode != 0:
+        raise TestbedError(
+            "the guest kernel of the client does not start on this machine: "
+            f"{(result.stderr or result.stdout).strip()}"
+        )
 
 
 def ensure_shim(source: Path = SHIM_SOURCE) -> Path | None:

@@ -64,6 +64,9 @@ class RunningSession(Protocol):
 class Observer(Protocol):
     """Receiver of progress, e.g. a display."""
 
+    def place(self, session: int, host: str) -> None:
+        """Report on which host session `session` (from 0) runs, if it is not this machine."""
+
     def phase(self, session: int, name: str, done: int, total: int) -> None:
         """Report that session `session` (from 0) has done `done` of `total` of step `name`."""
 
@@ -81,7 +84,8 @@ class SessionSetup:
     testbed: one of `records.TESTBEDS`. ssh: start ranks by an sshd per node. preload: library to
     preload into ranks. trace: keep a trace of the last iteration of every plan. start: starts a
     session elsewhere, given the plan, its finished iterations and the receiver of its events; None
-    = on this machine. place: description of where.
+    = on this machine. side_by_side: number of sessions that may run at the same time now; None =
+    as many as this machine can. place: description of where.
     """
 
     testbed: str
@@ -93,6 +97,7 @@ class SessionSetup:
         Callable[[Experiment, Sequence[int], bool, Callable[[Event | None], None]], RunningSession]
         | None
     ) = None
+    side_by_side: Callable[[], int] | None = None
     place: str = field(default_factory=machine_name)
 
 
@@ -217,11 +222,9 @@ class _Controller:
         waiting = deque(
             plan for key, plan in self._plans.items() if len(self._finished[key]) < plan.iterations
         )
-        side_by_side = MAX_SESSIONS if self._setup.testbed == "guest-virtual" else 1
-        limit = min(side_by_side, os.cpu_count() or 1)
         try:
             while waiting or self._running:
-                while waiting and len(self._running) < limit:
+                while waiting and len(self._running) < self._side_by_side():
                     self._start(waiting.popleft())
                 self._next_event()
             assert self._store is not None
@@ -233,6 +236,13 @@ class _Controller:
             self._take_certificates()
             if self._store is not None:
                 self._store.close()
+
+    def _side_by_side(self) -> int:
+        """Return how many sessions may run at the same time."""
+        if self._setup.side_by_side is not None:
+            return self._setup.side_by_side()
+        most = MAX_SESSIONS if self._setup.testbed == "guest-virtual" else 1
+        return min(most, os.cpu_count() or 1)
 
     def _start(self, plan: Experiment) -> None:
         index, setup = len(self._started), self._setup
@@ -284,6 +294,8 @@ class _Controller:
         kind = event["event"]
         if kind == "hello":
             self._open(event)
+        elif kind == "place":
+            self._observer.place(session, event["host"])
         elif kind == "phase":
             self._last[session] = f"step {event['name']}"
             self._observer.phase(session, event["name"], event["done"], event["total"])

@@ -52,6 +52,9 @@ class Recorder:
         self.records: list[Record] = []
         self.certificates: list[Mapping[str, str]] = []
 
+    def place(self, session: int, host: str) -> None:
+        assert session == 0
+
     def phase(self, session: int, name: str, done: int, total: int) -> None:
         pass
 
