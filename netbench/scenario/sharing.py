@@ -222,8 +222,8 @@ def joint_bps(network: Network, flows: Sequence[tuple[int, int]]) -> float:
     capacity: dict[Hashable, float] = {}
     for queues in Queues(network).between(src, dst):
         passes = queues.passes & (queues.kind.place is not Place.RECEIVER)
-        passing = np.flatnonzero(passes & np.isfinite(queues.bps)).tolist()
-        for flow, queue in zip(passing, queues.ids(passing), strict=True):
+        passing = np.flatnonzero(passes & np.isfinite(queues.bps))
+        for flow, queue in zip(passing.tolist(), queues.ids(passing), strict=True):
             members.setdefault(queue, []).append(flow)
             capacity[queue] = float(queues.bps[flow])
     growing, rates = set(range(len(flows))), [math.inf] * len(flows)
@@ -233,10 +233,10 @@ def joint_bps(network: Network, flows: Sequence[tuple[int, int]]) -> float:
         for flow in members[full]:
             rates[flow] = share_bps
         growing -= {*members[full]}
-        for queue in [*members]:
-            rest = [flow for flow in members[queue] if flow in growing]
-            capacity[queue] -= share_bps * (len(members[queue]) - len(rest))
-            members[queue] = rest
+        for crossed, through in list(members.items()):
+            rest = [flow for flow in through if flow in growing]
+            capacity[crossed] -= share_bps * (len(through) - len(rest))
+            members[crossed] = rest
             if not rest:
-                del members[queue]
+                del members[crossed]
     return sum(rates)

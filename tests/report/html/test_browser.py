@@ -93,7 +93,7 @@ def load(browser: Chrome, page: Path, *, width_px: int = 1180, dark: bool = Fals
 
 
 def run(browser: Chrome, script: str, *arguments: object) -> Any:
-    return browser.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+    return browser.execute_script(script, *arguments)
 
 
 def drain(browser: Chrome) -> list[str]:
@@ -173,7 +173,7 @@ def test_case3_loads_in_two_seconds_of_processor_time(
 def test_everything_is_reachable_by_keyboard(browser: Chrome, pages: dict[str, Path]) -> None:
     """Tab leads from the first link through switches, charts and tables to the downloads."""
     load(browser, pages["case3"])
-    seen = []
+    seen: list[Any] = []
     for _ in range(200):
         browser.switch_to.active_element.send_keys(Keys.TAB)
         found = run(

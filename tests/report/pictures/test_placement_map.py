@@ -159,7 +159,7 @@ sweep: {pipeline: 4, variants: [dtfm-random]}
 def test_the_same_placement_is_the_same_picture(tmp_path: Path) -> None:
     """The files are equal to the byte."""
     plan = planned("case5", seed=3)
-    assert plan.placement == random(64, 3)
+    assert plan.placement == random(range(64), 3)
     for name in ("a.png", "b.png"):
         save_picture(placement_figure(plan, grid_of(plan), note="random"), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
