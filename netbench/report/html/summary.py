@@ -10,7 +10,7 @@ from netbench.report.html.study import Study
 from netbench.report.numbers import seconds_text
 from netbench.report.page.published import CASES, case_title
 from netbench.report.tables.comparison import Comparison, run_source
-from netbench.report.tables.run import MODE_WORDS, provenance
+from netbench.report.tables.run import MODE_WORDS, TRUSTED, provenance
 from netbench.units import counted, shortened
 
 
@@ -18,7 +18,7 @@ def summary(study: Study) -> dict[str, Any]:
     """Return what the template shows above the sections of a run."""
     run, source = study.run, run_source(study.run)
     session = run.sessions[-1]
-    scenario = run.records[0].scenario
+    scenario, verdict = run.records[0].scenario, provenance(run)[-1]
     return {
         "key": study.key,
         "run_id": run.run_id,
@@ -31,7 +31,8 @@ def summary(study: Study) -> dict[str, Any]:
         "facts": _facts(study, source),
         "reasons": run.reasons,
         "is_finished": bool(run.verdicts),
-        "verdict": provenance(run)[-1],
+        "verdict": verdict,
+        "is_trusted": verdict.startswith(TRUSTED),
     }
 
 

@@ -42,6 +42,9 @@ MODE_WORDS = {
 }
 """Words for the testbeds of `records.TESTBEDS` in a caption."""
 
+TRUSTED = "trustworthy"
+"""Beginning of the verdict of a run without a doubt."""
+
 ALARM = "NOT TRUSTWORTHY"
 """First words of the caption's warning, which is printed in bold."""
 
@@ -264,7 +267,7 @@ def _trust(run: Run) -> str:
         return "a simulation: no network was shaped, so none was verified."
     if doubts := _dynamics_doubts(run):
         return f"rates and delays only: {_probed(run)} {'; '.join(doubts)}."
-    return f"trustworthy: {_probed(run)}"
+    return f"{TRUSTED}: {_probed(run)}"
 
 
 def _dynamics_doubts(run: Run) -> list[str]:
