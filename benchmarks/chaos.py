@@ -407,10 +407,13 @@ def kill_clusters(count: int, rng: random.Random) -> Row:
     A third of the faults come as soon as the controller has printed a line, when it prepares the
     hosts or clears them; the others at a random time. Only faults that strike something count.
     """
-    row = Row()
+    row, guests = Row(), 0
     while row.tries < count:
+        if guests == MAX_GUESTS_PER_FAULT * count:
+            sys.exit(f"{row.tries} of {count} faults struck in {guests} guests")
         faults = [_host_fault(rng) for _ in range(min(FAULTS_PER_GUEST - 1, count - row.tries))]
         row += played("cluster run", [*faults, {"kind": "none"}], CLUSTER)
+        guests += 1
     return row
 
 
@@ -438,6 +441,9 @@ HOST_FAULTS = (
     "power lost",
 )  # fmt: skip
 """Faults of `tests.testbed.cluster_chaos_in_guest`."""
+
+MAX_GUESTS_PER_FAULT = 4
+"""A campaign ends after as many guests for each fault that is wanted."""
 
 FLEET = "tests.testbed.chaos_in_guest"
 

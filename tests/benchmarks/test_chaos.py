@@ -36,7 +36,8 @@ def test_faults_that_strike_nothing_do_not_count(monkeypatch: pytest.MonkeyPatch
     def play(faults: list[dict[str, Any]], module: str) -> list[dict[str, Any]]:
         assert faults[-1] == {"kind": "none"}
         lines = [{"fault": fault, "found": {"missed": ""}} for fault in faults]
-        lines[0]["found"] = {"missed": "the run had ended"}
+        if len(faults) > 2:
+            lines[0]["found"] = {"missed": "the run had ended"}
         if not played:
             lines[1]["found"] = {"missed": "", "files": ["one"], "lost": [1, 2]}
         played.extend(faults)
@@ -48,3 +49,12 @@ def test_faults_that_strike_nothing_do_not_count(monkeypatch: pytest.MonkeyPatch
     struck = [fault for fault in played if fault["kind"] != "none"]
     assert {fault["kind"] for fault in struck} == {*chaos.HOST_FAULTS}
     assert all(fault["lines"] == 0 or fault["after_s"] == 0.0 for fault in struck)
+
+
+def test_a_campaign_that_strikes_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(faults: list[dict[str, Any]], module: str) -> list[dict[str, Any]]:
+        return [{"fault": fault, "found": {"missed": "no run"}} for fault in faults]
+
+    monkeypatch.setattr(chaos, "play", play)
+    with pytest.raises(SystemExit, match="0 of 3 faults struck in"):
+        chaos.kill_clusters(3, random.Random(1))
