@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from netbench import __version__
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.errors import EXIT_INTERRUPTED, NetbenchError
 from netbench.files import begin_command
+from netbench.version import __version__
 
 LAZY: Commands = {
     "run": ("netbench.commands.run.command", "Run a scenario and print its table."),

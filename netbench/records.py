@@ -32,10 +32,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from netbench import __version__
 from netbench.errors import RecordError
 from netbench.files import MAX_RECORD_BYTES, read_input
 from netbench.units import counted
+from netbench.version import __version__
 
 SCHEMA_VERSION = 3
 FIRST_CHECKED_VERSION = 3

@@ -9,15 +9,18 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.api.emulation import prepare, start_run
+from netbench.api.simulation import record_simulated, simulator_environment
 from netbench.commands.options import DELAY, RATE, QuantityType
-from netbench.commands.output import check_results, plain_console, print_verdict, results_option
-from netbench.commands.run.execution import prepare, start_run
-from netbench.commands.run.observer import observe
-from netbench.commands.run.simulation import (
-    record_simulated,
-    simulator_environment,
-    warn_of_impairments,
+from netbench.commands.output import (
+    check_results,
+    plain_console,
+    print_line,
+    print_verdict,
+    results_option,
 )
+from netbench.commands.run.observer import TerminalDisplay
+from netbench.commands.run.simulation import warn_of_impairments
 from netbench.errors import PlanError, UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.benchmark import (
@@ -159,7 +162,7 @@ def command(
     ]
     check_results(results)
     console = plain_console()
-    console.print(_describe(plans[0]), soft_wrap=True)
+    print_line(console, _describe(plans[0]))
     run = read_run((_simulate if testbed == SIMULATOR else _run)(console, plans, testbed, results))
     console.print(rich_table(collective_grid(run)))
     console.print(
@@ -168,7 +171,7 @@ def command(
         "Bandwidths: as in nccl-tests, from the median.",
         style="dim",
     )
-    console.print(f"records: {run.path}", soft_wrap=True)
+    print_line(console, f"records: {run.path}")
     return print_verdict(console, run)
 
 
@@ -221,8 +224,9 @@ def _run(console: Console, plans: Sequence[CollectivePlan], testbed: str, result
     """Run the plans on this machine, with the real gloo."""
     for plan in plans:
         check_fits(plan)
-    here = prepare(console, testbed, plans[0].num_nodes)
-    with observe(console, plans, 0) as observer:
+    display = TerminalDisplay(console)
+    here = prepare(display, testbed, plans[0].num_nodes)
+    with display.observe(plans, 0) as observer:
         return run_plans(
             plans,
             here,
@@ -249,7 +253,7 @@ def _simulate(
     """Simulate one iteration of each plan."""
     from netbench.simulator import simulate_collective  # numba: only when asked for
 
-    warn_of_impairments(console, [plan.network for plan in plans])
+    warn_of_impairments(console, plans)
     no_fields: dict[str, Any] = {}
     found = [(plan, simulate_collective(plan), no_fields) for plan in plans]
     return record_simulated(_open_store(results, plans, simulator_environment()), found)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from netbench.commands.options import FILE, picture_option
-from netbench.commands.output import check_writable, results_option, wide_console
+from netbench.commands.output import check_writable, print_line, results_option, wide_console
 from netbench.errors import UsageError
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Plan
@@ -59,7 +59,7 @@ def diff(
     run_found = read_run(_find_run(run, results))
     plan, recorded = _traced(run_found, digits)
     console = wide_console()
-    console.print(f"plan {describe_plan(plan)}\n", soft_wrap=True)
+    print_line(console, f"plan {describe_plan(plan)}\n")
     simulated = unfold(simulate(plan, whole=True))
     _print(console, plan, recorded, simulated)
     if output is not None:
@@ -73,7 +73,7 @@ def diff(
             )
         )
         write_events(output, {"plan": recorded.plan, **seconds}, events)
-        console.print(f"trace: {output} (open it in ui.perfetto.dev)", soft_wrap=True)
+        print_line(console, f"trace: {output} (open it in ui.perfetto.dev)")
     if plot is not None:
         from netbench.report.pictures.trace_diff import diff_figure
 
@@ -84,7 +84,7 @@ def diff(
             f"{simulated.iteration_s:.4g} s simulated"
         )
         save_picture(diff_figure(title, recorded, simulated, _shown(plan)), plot)
-        console.print(f"picture: {plot}", soft_wrap=True)
+        print_line(console, f"picture: {plot}")
 
 
 def _find_run(run: str, results: Path) -> Path:
@@ -143,18 +143,18 @@ def _print(console: Console, plan: Plan, recorded: Timeline, simulated: Timeline
 
     stages = _stages(plan)
     apart = simulated.iteration_s / recorded.iteration_s - 1
-    console.print(
+    print_line(
+        console,
         Text.assemble(
             (f"{recorded.iteration_s:.4g} s", "bold"),
             f" {recorded.source}, ",
             (f"{simulated.iteration_s:.4g} s", "bold"),
             f" simulated ({percent_text(apart)})\n",
         ),
-        soft_wrap=True,
     )
     what = ", seconds, mean over the ranks of a stage"
     console.print(Text.assemble(("Where a rank's time goes", "bold"), what))
     console.print(diff_table(recorded, simulated, stages))
     console.print("\nLargest differences", style="bold")
     for line in difference_lines(recorded, simulated, stages):
-        console.print(f"  stage {line}", soft_wrap=True)
+        print_line(console, f"  stage {line}")

@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.explore.base import WHERE, Base, base_options
-from netbench.commands.explore.vary import write_factor
+from netbench.api.sweeps import WHERE, Base
+from netbench.api.vary import write_factor
+from netbench.commands.explore.options import base_options
 from netbench.commands.options import QuantityType
-from netbench.commands.output import heading, print_warning, wide_console
+from netbench.commands.output import heading, print_line, print_warning, wide_console
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
@@ -114,9 +115,9 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
     quantities = _quantities(factor)
     requirements = _requirements(console, base, quantities, efficiency)
     console.print(heading(base.scenario))
-    console.print(
+    print_line(
+        console,
         f"{base.describe()}; to keep: {efficiency:.4g} of the throughput on the ideal network",
-        soft_wrap=True,
     )
     console.print()
     console.print(rich_table(_grid(requirements, quantities)))
@@ -133,7 +134,7 @@ def command(base: Base, efficiency: float, factor: bool) -> None:
         if requirement.memory:
             print_warning(console, f"{TOO_BIG} memory", requirement.memory)
     for line in _remarks(requirements, quantities, efficiency):
-        console.print(line, soft_wrap=True)
+        print_line(console, line)
 
 
 def _quantities(factor: bool) -> tuple[SearchedQuantity, ...]:
@@ -181,7 +182,7 @@ def _requirements(
             ),
         )
     ]
-    warn_of_impairments(console, [plan.network for plan in plans])
+    warn_of_impairments(console, plans)
     times = track(console, time_plans(grid), len(grid), "simulated networks")
     times_s = iter([timing.iteration_s for timing in times])
     found = []

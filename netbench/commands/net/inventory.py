@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from netbench.commands.options import FILE
-from netbench.commands.output import plain_table, wide_console
+from netbench.commands.output import plain_table, print_line, wide_console
 from netbench.errors import UsageError
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.inventory import inventory_json_schema, load_inventory
@@ -37,7 +37,7 @@ def command(*, file: Path | None, schema: bool) -> None:
     files = ", ".join(map(str, inventory.known_hosts))
     console = wide_console()
     console.print(table)
-    console.print(f"host keys: {files}", soft_wrap=True)
+    print_line(console, f"host keys: {files}")
 
 
 def _way(host: Host) -> str:

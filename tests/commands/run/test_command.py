@@ -218,7 +218,7 @@ def test_limits_of_netem_are_named_before_a_run(
     def stop() -> None:
         raise UsageError("no further")
 
-    monkeypatch.setattr("netbench.commands.run.execution.ensure_kernel", stop)
+    monkeypatch.setattr("netbench.api.emulation.ensure_kernel", stop)
     scenario = two_nodes.write(tmp_path, delay="2ms, jitter: {deviation: 1ms, correlation: 9%}")
     assert run(["run", scenario, "--results", str(tmp_path)]) == 2
     printed = capsys.readouterr().out
@@ -235,7 +235,7 @@ def test_a_folder_of_runs_that_cannot_be_one_is_refused_before_anything_is_built
     def stop() -> None:
         raise AssertionError("too late")
 
-    monkeypatch.setattr("netbench.commands.run.execution.ensure_kernel", stop)
+    monkeypatch.setattr("netbench.api.emulation.ensure_kernel", stop)
     file = tmp_path / "file"
     file.write_text("text")
     results = ["--results", str(file / place)]
