@@ -207,6 +207,17 @@ def read_run(path: Path) -> Run:
     return _parse(path, data[: data.rfind(b"\n") + 1])
 
 
+def list_runs(results: Path) -> tuple[Path, ...]:
+    """Return the folders of all runs in `results` and `results/recorded`, oldest first."""
+    found = [
+        (match["created"], path.parent)
+        for folder in (results, results / "recorded")
+        for path in folder.glob(f"*/{FILE_NAME}")
+        if (match := _RUN_ID.fullmatch(path.parent.name))
+    ]
+    return tuple(path for _, path in sorted(found))
+
+
 def find_run(results: Path, scenario: str) -> Path | None:
     """Find the newest run of a scenario in `results`, else in `results/recorded`."""
     for folder in (results, results / "recorded"):

@@ -108,6 +108,8 @@ class Base:
             sizes["micro-batch"] = f"m{setting.micro_batch}"
         words = [" ".join(text for name, text in sizes.items() if name not in varied)]
         words += [f"network {setting.network}"] if setting.network else []
+        if len(self.systems) == 1:  # elsewhere each column or line has its system's name
+            words.insert(0, self.systems[0])
         return ", ".join([*filter(None, words), self._describe_links(varied)])
 
     def _describe_links(self, varied: Mapping[str, bool]) -> str:

@@ -61,11 +61,20 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(units.parse_bytes(part) for part in text.split(","))
 
 
+def parse_ops(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Parse operations, separated by blanks or commas."""
+    names = [name for value in values for name in value.split(",")]
+    choice: click.Choice[str] = click.Choice(OPS)
+    return tuple(choice.convert(name, param, ctx) for name in names)
+
+
 SIZES = QuantityType("SIZE,...", parse_sizes)
 
 
 @click.command()
-@click.argument("ops", metavar="OP...", nargs=-1, required=True, type=click.Choice(OPS))
+@click.argument("ops", metavar="OP...", nargs=-1, required=True, callback=parse_ops)
 @click.option(
     "--nodes",
     required=True,

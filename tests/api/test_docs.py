@@ -6,7 +6,9 @@ import doctest
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -48,3 +50,21 @@ def test_the_page_lists_every_function() -> None:
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     functions = {name for name in nb.__all__ if name[0].islower()}
     assert functions == {name for name in functions if f"nb.{name}(" in text}
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """It is executed as Jupyter would, and shows its tables and pictures."""
+    notebook = nbformat.read(DOCS / "examples" / "two-labs.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # they would go out of date
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}})
+    client.execute()
+    shown = [
+        set(output.data)
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.output_type == "execute_result"
+    ]
+    assert sum("image/png" in kinds for kinds in shown) == 3
+    assert sum("text/html" in kinds for kinds in shown) == 6
+    assert list(tmp_path.iterdir()) == []  # nothing was recorded

@@ -44,6 +44,7 @@ from netbench.plan.model import Plan
 from netbench.plan.serial import plan_from_json
 from netbench.plan.timeline import name_of_rank
 from netbench.records import FILE_NAME, HASH_DIGITS, read_run
+from netbench.report.numbers import flops_text
 from netbench.scenario import list_scenarios, load_scenario
 from netbench.units import format_bandwidth, format_bytes
 
@@ -187,7 +188,7 @@ def _print(console: Console, found: Explanation, warnings: tuple[str, ...]) -> N
         Text.assemble(
             (f"\n{iteration_s:.4g} s", "bold"),
             " per iteration, ",
-            (f"{found.pflops:.3g} PFLOPS", "bold"),
+            (flops_text(found.pflops), "bold"),
             f"; compute alone would take {least_s:.4g} s ({least_s / iteration_s:.0%})\n",
         ),
     )

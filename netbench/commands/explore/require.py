@@ -20,7 +20,7 @@ from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
 from netbench.progress import track
-from netbench.report.numbers import pflops_text, seconds_text
+from netbench.report.numbers import flops_unit, pflops_text, seconds_text
 from netbench.report.tables.grid import Grid, rich_table
 from netbench.report.tables.sweep import TOO_BIG
 from netbench.scenario.model import Network
@@ -215,11 +215,12 @@ def _requirements(
 
 
 def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, ...]) -> Grid:
+    unit, factor = flops_unit(found.pflop / found.ideal_s for found in requirements)
     rows = [
         (
             requirement.system + TOO_BIG * bool(requirement.memory),
             seconds_text(requirement.ideal_s),
-            pflops_text(requirement.pflop / requirement.ideal_s),
+            pflops_text(requirement.pflop / requirement.ideal_s * factor),
             seconds_text(requirement.now_s),
             f"{requirement.fraction:.1%}",
             *(
@@ -229,7 +230,14 @@ def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, .
         )
         for requirement in requirements
     ]
-    head = ("System", "ideal s", "ideal PFLOPS", "now s", "of ideal", *(q.head for q in quantities))
+    head = (
+        "System",
+        "ideal s",
+        f"ideal {unit}",
+        "now s",
+        "of ideal",
+        *(q.head for q in quantities),
+    )
     return Grid(head=head, rows=tuple(rows))
 
 

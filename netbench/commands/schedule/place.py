@@ -18,7 +18,7 @@ from netbench.api.placement import (
     simulated_s,
     warm_up,
 )
-from netbench.commands.options import FIRST
+from netbench.commands.options import FIRST, aliased_option
 from netbench.commands.output import heading, print_line
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.schedule.interruption import interruptible
@@ -56,10 +56,15 @@ DEFAULT_OUTPUT = "placement.json"
 @click.option(
     "--layout", help="Layout to search as well: auto, or fixed degrees, e.g. p8 or p4t2d8."
 )
-@click.option(
-    "--scheduler", default=DEFAULT_SCHEDULER, help=f"Search algorithm: {SCHEDULER_NAMES}."
+@aliased_option(
+    "--scheduler",
+    "--schedulers",
+    default=DEFAULT_SCHEDULER,
+    help=f"Search algorithm: {SCHEDULER_NAMES}.",
 )
-@click.option("--seed", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}")
+@aliased_option(
+    "--seed", "--seeds", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}"
+)
 @limit_options
 @output_options
 def command(

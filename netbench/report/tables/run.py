@@ -1,12 +1,13 @@
 """The table of a run and its caption, as `netbench run` and `netbench table` print them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from netbench.records import Environment, Run
 from netbench.report.numbers import (
     TimeSummary,
+    flops_unit,
     or_dash,
     percent_text,
     pflops_text,
@@ -31,6 +32,18 @@ MODE_WORDS = {
 
 ALARM = "NOT TRUSTWORTHY"
 """First words of the caption's warning, which is printed in bold."""
+
+
+NCCL = "nccl"
+
+AGREE = 0.1
+"""Relative difference of simulated and emulated times up to which neither is in doubt."""
+
+ROWS_NAMED = 6
+"""Maximum number of rows that a sentence names."""
+
+REASONS_SHOWN = 5
+"""Maximum number of reasons in the caption; the records have all of them."""
 
 
 def render_run(run: Run) -> "Group":
@@ -82,15 +95,18 @@ def comparison_grid(run: Run) -> Grid:
             ("published s", lambda row: _mean(row.published)),
             ("n", lambda row: _num(row.published)),
         ]
-    if any(row.simulated_s is not None for row in rows):
-        columns.append(("simulated s", lambda row: or_dash(seconds_text, row.simulated_s)))
+    has_simulated = any(row.simulated_s is not None for row in rows)
+    if has_simulated:
+        columns.append(("sim. s", lambda row: or_dash(seconds_text, row.simulated_s)))
     columns += [(f"{source} s", lambda row: _mean(row.found)), ("n", lambda row: _num(row.found))]
     if has_published:
-        columns += [
-            ("error", lambda row: or_dash(percent_text, row.error)),
-            ("published PFLOPS", lambda row: _pflops(row, row.published)),
-        ]
-    columns.append((f"{source} PFLOPS", lambda row: _pflops(row, row.found)))
+        columns.append(("error", lambda row: or_dash(percent_text, row.error)))
+    if has_simulated:
+        columns.append(("vs sim.", lambda row: or_dash(percent_text, row.difference)))
+    unit, factor = flops_unit(row.pflops for row in rows)
+    if has_published and not has_simulated:  # all columns fit 80 characters
+        columns.append((f"published {unit}", lambda row: _flops(row, row.published, factor)))
+    columns.append((f"{source} {unit}", lambda row: _flops(row, row.found, factor)))
     return table_of(rows, columns, num_labels=2)
 
 
@@ -107,8 +123,69 @@ def caption(run: Run) -> list[str]:
         lines.append("published: no comparison; this workload is not the published one.")
     lines += run_caption(rows)
     if any(row.simulated_s is not None for row in rows):
-        lines.append("simulated: the same plans, before the run; mean over the same seeds.")
-    return lines + provenance(run)
+        lines.append(
+            "sim.: the same plans, simulated before the run; mean over the same seeds. vs sim.: "
+            f"{run_source(run)} against simulated."
+        )
+    return [*lines, *_disagreement(run, rows), *provenance(run)]
+
+
+def _disagreement(run: Run, rows: Sequence[Comparison]) -> list[str]:
+    """Name the rows that differ from their simulation, and say which time to believe and why."""
+    apart = [row for row in rows if abs(row.difference or 0.0) > AGREE]
+    if not apart:
+        return []
+    several = len({row.setting for row in rows}) > 1
+    names = [
+        f"{row.name}{f' {row.setting}' if several else ''} ({percent_text(row.difference or 0.0)})"
+        for row in apart
+    ]
+    shown = names[:ROWS_NAMED] + [f"{len(names) - ROWS_NAMED} more"] * (len(names) > ROWS_NAMED)
+    return [
+        f"{run_source(run)} and simulated times differ by more than {AGREE:.0%}: "
+        f"{', '.join(shown)}. {_believe(run)}"
+    ]
+
+
+def _believe(run: Run) -> str:
+    """Say which of two times that differ to believe. Impairments are not simulated; scaled
+    messages fit TCP's first window."""
+    impaired = {name for plan in run.plans.values() for name in _impairments(plan)}
+    scale = max(session.environment.scale for session in run.sessions)
+    if run.reasons:
+        return "Believe the simulated ones: this run is not trustworthy, see below."
+    if impaired:
+        return (
+            f"Believe the {run_source(run)} ones: the simulator ignores "
+            f"{', '.join(sorted(impaired))}."
+        )
+    if scale > 1:
+        return (
+            f"Believe the simulated ones: at scale {scale:g} a message fits TCP's first window, so "
+            "that slow starts over long delays take no time."
+        )
+    if any(plan.get("backend", NCCL) == NCCL for plan in run.plans.values()):
+        return (
+            "Believe the simulated ones: they are those of NCCL and its hosts, while an emulation "
+            "carries the bytes with gloo."
+        )
+    return f"Believe the {run_source(run)} ones: they come from TCP and gloo, at full size."
+
+
+def _impairments(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the impairments on the links of a recorded plan."""
+    links = [link for row in plan.get("network", {}).get("links", ()) for link in row]
+    known = {
+        "jitter": ("jitter_s",),
+        "loss": ("loss", "bursts"),
+        "duplication": ("duplication",),
+        "corruption": ("corruption",),
+        "reordering": ("reordering",),
+        "queues": ("queue_packets",),
+    }
+    return tuple(
+        name for name, keys in known.items() if any(link.get(key) for link in links for key in keys)
+    )
 
 
 def provenance(run: Run) -> list[str]:
@@ -155,9 +232,9 @@ def _num(times: TimeSummary | None) -> str:
     return str(times.num if times else 0)
 
 
-def _pflops(row: Comparison, times: TimeSummary | None) -> str:
+def _flops(row: Comparison, times: TimeSummary | None, factor: float) -> str:
     known = row.pflop / times.mean_s if row.pflop is not None and times else None
-    return or_dash(pflops_text, known)
+    return or_dash(lambda pflops: pflops_text(pflops * factor), known)
 
 
 def _summary(times: TimeSummary | None) -> tuple[float | None, ...]:
@@ -180,7 +257,10 @@ def _is_alarm(line: str) -> bool:
 def _trust(run: Run) -> str:
     """The verdict in one line. Reasons count even without a verdict."""
     if run.reasons:
-        return f"{ALARM}: {'; '.join(run.reasons)}."
+        shown = [*run.reasons[:REASONS_SHOWN]]
+        if more := len(run.reasons) - REASONS_SHOWN:
+            shown += [f"and {more} more, in the records"] * (more > 0)
+        return f"{ALARM}: {'; '.join(shown)}."
     if not run.verdicts:
         return f"no verdict: the run has not finished; continue it with --resume. {_probed(run)}"
     if run_source(run) == "simulated":

@@ -295,9 +295,9 @@ def test_a_dry_run_refuses_tokens_outside_the_vocabulary(
     assert "token 0 is 263; the model knows 0 to 255" in capsys.readouterr().err
 
 
-def test_a_local_run_has_no_picture(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """--plot needs --testbed sim."""
-    assert run(["run", "case3", "--plot", str(tmp_path / "x.png")]) == 2
+def test_a_local_run_has_no_timeline(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """--timeline needs --testbed sim."""
+    assert run(["run", "case3", "--timeline", str(tmp_path / "x.png")]) == 2
     assert "add --testbed sim" in capsys.readouterr().err
 
 
@@ -318,7 +318,7 @@ def test_emulated_traces_go_to_the_folder_of_the_run(
 def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture) -> None:
     """They show the first plan, or every plan if the name has {plan}."""
     command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
-    options = ["--trace", str(tmp_path / "one.json"), "--plot", str(tmp_path / "{plan}.png")]
+    options = ["--trace", str(tmp_path / "one.json"), "--timeline", str(tmp_path / "{plan}.png")]
     assert run([*command, "--micro-batch", "2,4", *options]) == 0
     assert "traceEvents" in json.loads((tmp_path / "one.json").read_text())
     pictures = sorted(path.name for path in tmp_path.glob("*.png"))
@@ -327,6 +327,15 @@ def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture)
         "dtfm-scheduled-L12-B64-m4-10ms-1Gbit-2022.png",
     ]
     assert (tmp_path / pictures[0]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_a_run_is_that_of_its_table(tmp_path: Path) -> None:
+    """`run --plot` draws what `table --plot` draws later, to the byte."""
+    results = ["--results", str(tmp_path / "results")]
+    command = ["gpt3-small", *results, "--plot"]
+    assert run(["run", *command, str(tmp_path / "a.svg"), "--testbed", "sim"]) == 0
+    assert run(["table", *command, str(tmp_path / "b.svg")]) == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_a_simulation_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_times_simulated_before_the_run_are_beside_it(tmp_path: Path) -> None:
     (row,) = compare(read_run(path))
     assert row.simulated_s == (24.0 + 30.0) / 2
     head, _, cells, *_ = run_markdown(read_run(path)).splitlines()
-    column = [word.strip() for word in head.split("|")].index("simulated s")
+    column = [word.strip() for word in head.split("|")].index("sim. s")
     assert cells.split("|")[column].strip() == "27.00"
 
 
