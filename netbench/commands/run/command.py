@@ -39,6 +39,8 @@ from netbench.plan.serial import plan_from_json
 from netbench.records import find_run, read_run
 from netbench.report.tables.run import render_run
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.load import scenario_argument
+from netbench.systems import find_variant
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
 
@@ -222,6 +224,8 @@ def command(
     found = open_run(path)
     console.print(render_run(found.run))
     print_line(console, f"records: {path}")
+    if hint := schedule_hint(loaded, plans):
+        print_line(console, hint, style="dim")
     if plot:
         found.plot().save(plot)
         print_line(console, f"picture: {plot}")
@@ -230,6 +234,22 @@ def command(
     elif trace:
         console.print("traces: beside the records; compare with netbench trace diff")
     return exit_code(found.run)
+
+
+def schedule_hint(scenario: Scenario, plans: Sequence[Plan]) -> str:
+    """Say which search may find a faster plan; "" where nothing can be searched."""
+    if scenario.workload.model or any(plan.script or plan.compute != VIRTUAL for plan in plans):
+        return ""
+    name = scenario_argument(scenario)
+    pipelines = [plan for plan in plans if plan.layout.pp > 1]
+    if any(plan.scheduler != find_variant(plan.variant).scheduler for plan in plans):
+        return ""  # a search has placed them
+    if not pipelines:
+        return f"search a faster system and layout with: netbench schedule {name} --layout auto"
+    return (
+        f"search a faster placement with: netbench schedule {name} --system "
+        f"{pipelines[0].variant}; a faster system and layout with --layout auto instead of --system"
+    )
 
 
 def _check_options(

@@ -95,6 +95,8 @@ def command(
         before = "" if output.file else f"save it with -o {DEFAULT_OUTPUT}; "
         file = output.file or Path(DEFAULT_OUTPUT)
         print_line(console, before + run_hint(request.scenario, file))
+        if layout is None:
+            print_line(console, "search other systems and layouts too with --layout auto")
     return EXIT_INTERRUPTED if interrupted() else 0
 
 

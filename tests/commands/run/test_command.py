@@ -329,6 +329,20 @@ def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture)
     assert (tmp_path / pictures[0]).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_names_the_search_for_a_faster_plan(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Of the placement, where there are pipelines; `schedule` names the run in turn."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run(command) == 0
+    hint = "netbench schedule gpt3-small --system dtfm-scheduled;"
+    assert hint in capsys.readouterr().out
+    assert run([*command, "--systems", "zero3"]) == 0
+    assert "netbench schedule gpt3-small --layout auto" in capsys.readouterr().out
+    assert run(["schedule", "gpt3-small", "--evaluations", "2"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "run it with: netbench run gpt3-small --placement placement.json" in out
+    assert "--layout auto" in out
+
+
 def test_the_picture_of_a_run_is_that_of_its_table(tmp_path: Path) -> None:
     """`run --plot` draws what `table --plot` draws later, to the byte."""
     results = ["--results", str(tmp_path / "results")]

@@ -15,13 +15,7 @@ from netbench.network.probing.samples import (
     planned_trains,
     sample_links,
 )
-from netbench.network.probing.verify import (
-    WORDS,
-    Measurement,
-    evaluate,
-    goodput_bps,
-    goodput_ratio,
-)
+from netbench.network.probing.verify import WORDS, Measurement, evaluate, goodput_bps, goodput_ratio
 from netbench.scenario.model import Link, Network
 from tests.networks import two_regions
 
