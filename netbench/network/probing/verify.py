@@ -281,8 +281,8 @@ def _reason(check: LinkCheck) -> str:
             f"expected {write(check.expected, 3)} ± {write(check.allowed, 2)}"
         )
     if not check.expected:
-        allowed = write(check.allowed, DIGITS)
-        return f"{where}: {name} is {found}, expected none (allowed {allowed})"
+        most = write(check.allowed, DIGITS)
+        return f"{where}: {name} is {found}, expected none (allowed {most})"
     error, allowed = check.measured / check.expected - 1, check.allowed / check.expected
     return (
         f"{where}: {name} is {found}, expected {write(check.expected, DIGITS)} "

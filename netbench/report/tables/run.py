@@ -39,6 +39,9 @@ NCCL = "nccl"
 AGREE = 0.1
 """Relative difference of simulated and emulated times up to which neither is in doubt."""
 
+LONG_S = 1e-3
+"""One-way delay from which slow starts take time that counts, seconds."""
+
 ROWS_NAMED = 6
 """Maximum number of rows that a sentence names."""
 
@@ -123,10 +126,10 @@ def caption(run: Run) -> list[str]:
         lines.append("published: no comparison; this workload is not the published one.")
     lines += run_caption(rows)
     if any(row.simulated_s is not None for row in rows):
-        lines.append(
-            "sim.: the same plans, simulated before the run; mean over the same seeds. vs sim.: "
-            f"{run_source(run)} against simulated."
-        )
+        named = any(row.workload.model for row in rows)  # their table has other columns
+        heads = ("simulated", "") if named else ("sim.", f" vs sim.: {run_source(run)} against it.")
+        what = "the same plans, simulated before the run; mean over the same seeds."
+        lines.append(f"{heads[0]}: {what}{heads[1]}")
     return [*lines, *_disagreement(run, rows), *provenance(run)]
 
 
@@ -159,7 +162,7 @@ def _believe(run: Run) -> str:
             f"Believe the {run_source(run)} ones: the simulator ignores "
             f"{', '.join(sorted(impaired))}."
         )
-    if scale > 1:
+    if scale > 1 and max(map(_longest_delay_s, run.plans.values())) >= LONG_S:
         return (
             f"Believe the simulated ones: at scale {scale:g} a message fits TCP's first window, so "
             "that slow starts over long delays take no time."
@@ -170,6 +173,12 @@ def _believe(run: Run) -> str:
             "carries the bytes with gloo."
         )
     return f"Believe the {run_source(run)} ones: they come from TCP and gloo, at full size."
+
+
+def _longest_delay_s(plan: Mapping[str, Any]) -> float:
+    """Longest one-way delay on the links of a recorded plan, seconds."""
+    links = [link for row in plan.get("network", {}).get("links", ()) for link in row]
+    return max((float(link["one_way_delay_s"]) for link in links), default=0.0)
 
 
 def _impairments(plan: Mapping[str, Any]) -> tuple[str, ...]:

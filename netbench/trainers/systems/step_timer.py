@@ -6,14 +6,13 @@ optimizer writes the seconds since the step before, a line each, to the pipe tha
 script sees neither the path nor the variable, and its output does not change.
 """
 
-import importlib
 import importlib.util
 import os
 import sys
 import time
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 PIPE = "NETBENCH_STEP_PIPE"
@@ -78,10 +77,10 @@ def install() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
     if pipe:
         sys.meta_path.insert(0, OptimizerFinder(StepTimer(int(pipe))))
-    # The machine may have a sitecustomize of its own.
-    sys.modules.pop("sitecustomize", None)
-    with suppress(ImportError):
-        importlib.import_module("sitecustomize")
+    # The machine may have a sitecustomize of its own. This one cannot leave sys.modules yet.
+    hidden = PathFinder.find_spec("sitecustomize", sys.path)
+    if hidden is not None and hidden.loader is not None:
+        hidden.loader.exec_module(importlib.util.module_from_spec(hidden))
 
 
 if __name__ == "sitecustomize":

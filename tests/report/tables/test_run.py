@@ -67,13 +67,15 @@ def apart(tmp_path: Path, environment: Environment = runs.ENVIRONMENT, **plan: o
 
 
 FULL_SIZE = dataclasses.replace(runs.ENVIRONMENT, scale=1.0)
+FAR = {"links": [[{"one_way_delay_s": 0.1, "bandwidth_bps": 1e9}]]}
 LOSSY = {"links": [[{"one_way_delay_s": 0.1, "bandwidth_bps": 1e9, "loss": 0.01}]]}
 
 
 @pytest.mark.parametrize(
     ("environment", "plan", "believe"),
     [
-        (runs.ENVIRONMENT, {}, "the simulated ones: at scale 1000 a message fits"),
+        (runs.ENVIRONMENT, {"network": FAR}, "the simulated ones: at scale 1000 a message fits"),
+        (runs.ENVIRONMENT, {}, "the simulated ones: they are those of NCCL"),
         (FULL_SIZE, {"backend": "nccl"}, "the simulated ones: they are those of NCCL"),
         (FULL_SIZE, {"backend": "gloo"}, "the emulated ones: they come from TCP and gloo"),
         (runs.ENVIRONMENT, {"network": LOSSY}, "the emulated ones: the simulator ignores loss."),
