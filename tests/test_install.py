@@ -120,7 +120,7 @@ def test_container_files_pass_their_linter(file: str) -> None:
 
 
 def test_the_shell_completes_commands_and_options() -> None:
-    """As docs/install.md says for bash."""
+    """docs/install.md has the line for bash."""
     words = {"COMP_WORDS": "netbench run case3 --sys", "COMP_CWORD": "3"}
     environment = os.environ | words | {"_NETBENCH_COMPLETE": "bash_complete"}
     found = output_of(sys.executable, "-m", "netbench", env=environment)

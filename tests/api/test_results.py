@@ -60,7 +60,7 @@ def test_an_emulation_refuses_what_it_cannot_run(tmp_path: Path) -> None:
 def test_an_emulation_runs_plans_at_one_scale_with_warm_ups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `netbench run` would run; here recorded by the simulator, so that no kernel boots."""
+    """The plans are those of `netbench run`; here the simulator records them: no kernel boots."""
     ran: list[nb.Plan] = []
 
     def record(display, scenario, plans, target, results):  # type: ignore[no-untyped-def]

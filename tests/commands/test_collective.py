@@ -41,7 +41,7 @@ def recorded(results: Path, scenario: str = "collective-uniform") -> Run:
 def test_operations_are_separated_by_blanks_or_commas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As systems are elsewhere; a wrong name lists the others."""
+    """Systems are elsewhere too; a wrong name lists the others."""
     network = ["--nodes", "2", "--bytes", "1MiB", "--delay", "1ms", "--rate", "1Gbit"]
     options = [*network, "--testbed", "sim", "--results", str(tmp_path)]
     assert run(["collective", "all-reduce,broadcast", "p2p", *options]) == 0

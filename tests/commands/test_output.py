@@ -33,5 +33,5 @@ def test_lines_are_broken_between_words(width: int) -> None:
 
 
 def test_a_file_has_a_line_per_message() -> None:
-    """So that it can be searched."""
+    """Readers search files for words."""
     assert printed(80, terminal=False).splitlines() == [SENTENCE, f"memory: {SENTENCE}"]

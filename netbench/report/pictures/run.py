@@ -26,7 +26,7 @@ from netbench.report.pictures.style import (
 from netbench.report.tables.comparison import Comparison, compare, run_source
 
 COLORS = {"published": "#a9b8c6", "simulated": "#f0b35a", "found": "#1f77b4"}
-"""Colours of bars, told apart by colour-blind people too."""
+"""Colours of bars, which colour-blind people can distinguish."""
 
 FILLED = 0.72
 """Part of a row that its bars fill."""

@@ -330,7 +330,7 @@ def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture)
 
 
 def test_a_run_names_the_search_for_a_faster_plan(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """Of the placement, where there are pipelines; `schedule` names the run in turn."""
+    """It searches the placement, where there are pipelines; `schedule` names the run in turn."""
     command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
     assert run(command) == 0
     hint = "netbench schedule gpt3-small --system dtfm-scheduled;"
