@@ -62,6 +62,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile .devcontainer/Dockerfile; fi
 
 bench: setup packages guest-kernel ## ratios against peers, as one markdown table
 	$(BIN)/python -m benchmarks

@@ -18,10 +18,92 @@ The pipeline, in order, is the layout of the package:
 11. `netbench.records` keeps every finished iteration on disk, and resumes.
 12. `netbench.report` turns records into tables, pictures and the pages of `results/`.
 
-`netbench.cli` and `netbench.commands` parse, call and print; `netbench.pool` is the interface of
-places where cells of work run; `netbench.units` and `netbench.errors` are beneath everything.
-`netbench.testing` has doubles for tests. The docstring of each package lists its modules. `docs/`
-has one page per task; `benchmarks/` fits the constants and compares with other tools.
+`netbench.api` has the functions of a notebook, and `import netbench as nb` has them all:
+`nb.load_scenario`, `nb.simulate` and so on (docs/api.md). They are imported when they are first
+used. `netbench.cli` and `netbench.commands` parse, call the same functions, and print.
+`netbench.pool` is the interface of places where cells of work run. `netbench.units` and
+`netbench.errors` are beneath everything. `netbench.testing` has doubles for tests. The docstring of
+each package lists its modules. `docs/` has one page per task; `benchmarks/` fits the constants and
+compares with other tools.
 """
 
-__version__ = "0.1.0"
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from netbench.version import __version__
+
+if TYPE_CHECKING:
+    from netbench.api.emulation import Target, emulate
+    from netbench.api.explanation import Explanation, explain_plan
+    from netbench.api.placement import Placement, place
+    from netbench.api.plans import make_plans
+    from netbench.api.results import Results, open_run
+    from netbench.api.scenarios import make_scenario
+    from netbench.api.simulation import simulate
+    from netbench.api.sweeps import Sweep, sweep
+    from netbench.errors import NetbenchError
+    from netbench.plan.memory import memory_warnings
+    from netbench.plan.model import Plan
+    from netbench.report.pictures.picture import Picture
+    from netbench.scenario import Scenario, list_scenarios, load_scenario
+
+__all__ = [
+    "Explanation",
+    "NetbenchError",
+    "Picture",
+    "Placement",
+    "Plan",
+    "Results",
+    "Scenario",
+    "Sweep",
+    "Target",
+    "__version__",
+    "emulate",
+    "explain_plan",
+    "list_scenarios",
+    "load_scenario",
+    "make_plans",
+    "make_scenario",
+    "memory_warnings",
+    "open_run",
+    "place",
+    "simulate",
+    "sweep",
+]
+
+_MODULES = {
+    "Explanation": "api.explanation",
+    "NetbenchError": "errors",
+    "Picture": "report.pictures.picture",
+    "Placement": "api.placement",
+    "Plan": "plan.model",
+    "Results": "api.results",
+    "Scenario": "scenario",
+    "Sweep": "api.sweeps",
+    "Target": "api.emulation",
+    "emulate": "api.emulation",
+    "explain_plan": "api.explanation",
+    "list_scenarios": "scenario",
+    "load_scenario": "scenario",
+    "make_plans": "api.plans",
+    "make_scenario": "api.scenarios",
+    "memory_warnings": "plan.memory",
+    "open_run": "api.results",
+    "place": "api.placement",
+    "simulate": "api.simulation",
+    "sweep": "api.sweeps",
+}
+"""Name -> module of the package that defines it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what `import netbench` offers when it is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,19 +6,22 @@ A command returns its exit code, or None for 0.
 
 import errno
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
-from netbench import __version__
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.errors import EXIT_INTERRUPTED, NetbenchError
 from netbench.files import begin_command
+from netbench.version import __version__
 
 LAZY: Commands = {
     "run": ("netbench.commands.run.command", "Run a scenario and print its table."),
@@ -35,7 +38,7 @@ LAZY: Commands = {
     "reproduce": ("netbench.commands.reproduce.command", "Regenerate the pages of results/."),
     "calibrate": ("netbench.commands.calibrate", "Measure a device of this machine."),
     "net": ("netbench.commands.net", "Shape, verify and restore a network."),
-    "runs": ("netbench.commands.runs", "End what runs have left on hosts."),
+    "runs": ("netbench.commands.runs", "List runs; end what they left on hosts."),
     "kernel": ("netbench.commands.kernel", "Build the guest kernel, or show its state."),
     "doctor": ("netbench.commands.doctor", "Show what this machine, or hosts, can run."),
 }
@@ -98,7 +101,7 @@ def run(args: Sequence[str] | None = None) -> int:
             raise cause from None
         raise
     except NetbenchError as error:
-        click.echo(f"error: {error}", err=True)
+        _print_error(str(error))
         return error.exit_code
     except OSError as error:
         where = "standard output: " if error.errno in NOT_WRITTEN and not error.filename else ""
@@ -108,6 +111,16 @@ def run(args: Sequence[str] | None = None) -> int:
         click.echo("error: out of memory; choose a smaller scenario or fewer values", err=True)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _print_error(text: str) -> None:
+    """Print an error, wrapped between words on a terminal; elsewhere it stays one line."""
+    text = f"error: {text}"
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        wrap = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(wrap(line, width) for line in text.splitlines())
+    click.echo(text, err=True)
 
 
 def _check_process() -> None:

@@ -8,7 +8,7 @@ import zlib
 from contextvars import ContextVar
 from pathlib import Path
 
-from netbench.errors import UsageError
+from netbench.errors import NetbenchError, UsageError
 from netbench.units import format_bytes
 
 MAX_TEXT_BYTES = 2 * 2**20
@@ -67,6 +67,16 @@ def check_no_input(path: Path) -> None:
 def note_written(path: Path) -> None:
     """Let the command read what it has written."""
     _note(path, WRITTEN)
+
+
+def write_file(path: Path, content: str | bytes, problem: type[NetbenchError] = UsageError) -> None:
+    """Write a file. Raises `problem` if that fails, and like `check_no_input`."""
+    check_no_input(path)
+    try:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise problem(f"{path}: cannot be written: {error.strerror}") from error
+    note_written(path)
 
 
 def _note(path: Path, use: int) -> None:

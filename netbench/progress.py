@@ -59,7 +59,9 @@ class LineProgress:
         self._last: dict[str, tuple[float, str]] = {}
 
     def say(self, text: str | Text) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(
+            text, markup=False, highlight=False, soft_wrap=not self._console.is_terminal
+        )
 
     def advance(self, task: str, done: float, total: float | None, note: str = "") -> None:
         now_s = self._clock()
@@ -86,7 +88,7 @@ class BarProgress:
         self._limited: set[str] = set()
 
     def say(self, text: str | Text) -> None:
-        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._bars.console.print(text, markup=False, highlight=False)
 
     def advance(self, task: str, done: float, total: float | None, note: str = "") -> None:
         if task not in self._tasks:

@@ -33,10 +33,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from netbench import __version__
 from netbench.errors import RecordError
 from netbench.files import MAX_RECORD_BYTES, read_input
 from netbench.units import counted
+from netbench.version import __version__
 
 SCHEMA_VERSION = 3
 FIRST_CHECKED_VERSION = 3
@@ -238,6 +238,17 @@ def read_run(path: Path) -> Run:
     path = _record_file(path)
     data = _read_bytes(path)
     return _parse(path, data[: data.rfind(b"\n") + 1])
+
+
+def list_runs(results: Path) -> tuple[Path, ...]:
+    """Return the folders of all runs in `results` and `results/recorded`, oldest first."""
+    found = [
+        (match["created"], path.parent)
+        for folder in (results, results / "recorded")
+        for path in folder.glob(f"*/{FILE_NAME}")
+        if (match := _RUN_ID.fullmatch(path.parent.name))
+    ]
+    return tuple(path for _, path in sorted(found))
 
 
 def find_run(results: Path, scenario: str) -> Path | None:

@@ -200,6 +200,25 @@ def test_a_broken_environment_is_one_message(shell: str, message: str, tmp_path:
     assert ended.stderr.startswith(message)
 
 
+def test_an_error_is_wrapped_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Elsewhere it is one line."""
+
+    def fail() -> None:
+        raise NetbenchError("a sentence of words that is longer than forty characters, by far")
+
+    add_command(monkeypatch, fail)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.run(["boom"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.run(["boom"]) == 1
+    assert capsys.readouterr().err == (
+        "error: a sentence of words that is\nlonger than forty characters, by far\n"
+    )
+
+
 def test_the_package_is_a_program() -> None:
     """`python -m netbench` is the `netbench` command."""
     process = subprocess.run(
@@ -218,6 +237,8 @@ def test_the_package_is_a_program() -> None:
         ("sweep", "--network", "--networks", "1ms"),
         ("explain", "--system", "--systems", "zero3"),
         ("schedule", "--system", "--systems", "zero3"),
+        ("schedule", "--seed", "--seeds", "7"),
+        ("schedule", "--scheduler", "--schedulers", "dtfm"),
     ],
 )
 def test_singular_and_plural_are_the_same_option(

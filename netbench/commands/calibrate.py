@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from netbench import __version__
 from netbench.commands.options import FILE, NUMBERS, QuantityType, split_names
-from netbench.commands.output import check_writable, wide_console, write_file
+from netbench.commands.output import check_writable, print_line, wide_console
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, TestbedError, UsageError
+from netbench.files import write_file
 from netbench.limits import MAX_HIDDEN
 from netbench.plan.model import Layout, Plan, emulated_transport
 from netbench.plan.serial import plan_to_json
@@ -28,6 +28,7 @@ from netbench.scenario.devices import read_device_profile
 from netbench.scenario.model import DeviceProfile, Link, Network, Workload
 from netbench.testbed.runs.calibration import DeviceProcess, open_bench
 from netbench.units import counted
+from netbench.version import __version__
 from netbench.workload.calibration import (
     PASSES,
     Calibration,
@@ -193,7 +194,7 @@ def command(
             machine = f"{bench.machine}, {counted(threads, 'core')} used"
             where = ": ".join(filter(None, [named.host, bench.name or machine]))
             heading = Text.assemble((where, "bold"), f", torch {bench.versions['torch']}")
-            console.print(heading, soft_wrap=True)
+            print_line(console, heading)
             measured = tuple(_measure(console, bench, points, total_s))
             if not measured:
                 raise TestbedError("nothing was measured; give a longer --time or smaller sizes")
@@ -429,10 +430,10 @@ def _report(
 ) -> int:
     """Print the measurements; return the exit code."""
     console.print(_table(calibration))
-    console.print(f"check: {checked.text}", soft_wrap=True)
-    console.print(
+    print_line(console, f"check: {checked.text}")
+    print_line(
+        console,
         f"profile: {output}; in a scenario beside it: devices: {{{output.stem}: {output.name}}}",
-        soft_wrap=True,
     )
     unstable = [
         f"{times.point.text}, {name.replace('_', ' ')}"
@@ -444,7 +445,7 @@ def _report(
     unstable += [] if checked.measured.is_stable else ["the check"]
     if unstable:
         alarm = Text.assemble(("unstable", "bold red"), f": {'; '.join(unstable)}")
-        console.print(alarm, soft_wrap=True)
+        print_line(console, alarm)
     return EXIT_NOT_TRUSTWORTHY if unstable else 0
 
 

@@ -9,17 +9,20 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.api.emulation import LOCAL, Target, check_dask, prepare, prepare_cluster, start_run
+from netbench.api.simulation import record_simulated, simulator_environment
 from netbench.commands.options import DELAY, RATE, QuantityType
-from netbench.commands.output import check_results, plain_console, print_verdict, results_option
-from netbench.commands.pool import dask_option, open_pool
-from netbench.commands.run.execution import check_dask, prepare, prepare_cluster, start_run
-from netbench.commands.run.observer import observe
-from netbench.commands.run.simulation import (
-    record_simulated,
-    simulator_environment,
-    warn_of_impairments,
+from netbench.commands.output import (
+    check_results,
+    plain_console,
+    print_line,
+    print_verdict,
+    results_option,
 )
-from netbench.commands.run.target import LOCAL, Target, inventory_options
+from netbench.commands.pool import dask_option, open_pool
+from netbench.commands.run.observer import TerminalDisplay
+from netbench.commands.run.simulation import warn_of_impairments
+from netbench.commands.run.target import inventory_options
 from netbench.errors import PlanError, UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.benchmark import (
@@ -64,11 +67,20 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(units.parse_bytes(part) for part in text.split(","))
 
 
+def parse_ops(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Parse operations, separated by blanks or commas."""
+    names = [name for value in values for name in value.split(",")]
+    choice: click.Choice[str] = click.Choice(OPS)
+    return tuple(choice.convert(name, param, ctx) for name in names)
+
+
 SIZES = QuantityType("SIZE,...", parse_sizes)
 
 
 @click.command()
-@click.argument("ops", metavar="OP...", nargs=-1, required=True, type=click.Choice(OPS))
+@click.argument("ops", metavar="OP...", nargs=-1, required=True, callback=parse_ops)
 @click.option(
     "--nodes",
     required=True,
@@ -171,7 +183,7 @@ def command(
     ]
     check_results(results)
     console = plain_console()
-    console.print(_describe(plans[0]), soft_wrap=True)
+    print_line(console, _describe(plans[0]))
     check_dask(target, plans)
     with open_pool(dask) as pool:
         if testbed == SIMULATOR:
@@ -186,7 +198,7 @@ def command(
         "Bandwidths: as in nccl-tests, from the median.",
         style="dim",
     )
-    console.print(f"records: {run.path}", soft_wrap=True)
+    print_line(console, f"records: {run.path}")
     return print_verdict(console, run)
 
 
@@ -243,14 +255,15 @@ def _run(
     pool: "DaskPool | None",
 ) -> Path:
     """Run the plans on this machine, on hosts or on the workers of `pool`, with the real gloo."""
+    display = TerminalDisplay(console)
     if target.inventory is not None:
         name, network = plans[0].scenario, plans[0].network
-        here = prepare_cluster(console, name, network, target.inventory, target.replace)
+        here = prepare_cluster(display, name, network, target.inventory, target.replace)
     else:
         for plan in plans:
             check_fits(plan)
-        here = prepare(console, target, plans, pool)
-    with observe(console, plans, 0) as observer:
+        here = prepare(display, target, plans, pool)
+    with display.observe(plans, 0) as observer:
         return run_plans(
             plans,
             here,
@@ -278,7 +291,7 @@ def _simulate(
     from netbench.simulator import simulate_collective
     from netbench.simulator.parallel import LocalPool, simulation_work  # numba: only when asked for
 
-    warn_of_impairments(console, [plan.network for plan in plans])
+    warn_of_impairments(console, plans)
     times = (pool or LocalPool(1)).run(simulation_work(simulate_collective), plans)
     no_fields: dict[str, Any] = {}
     found = ((plans[index], iteration_s, no_fields) for index, iteration_s in times)

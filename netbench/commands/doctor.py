@@ -7,6 +7,7 @@ import click
 from rich.text import Text
 
 from netbench.commands.options import FILE
+from netbench.commands.output import print_line
 from netbench.errors import UsageError
 from netbench.testbed.guest.boot import BootResult, boot_check
 from netbench.testbed.interface import STORE_PORT
@@ -72,7 +73,7 @@ def _examine_hosts(path: Path) -> int:
     console.print(table)
     print_deviations(console, found.names, found.deviations)
     if found.versions:
-        console.print(found.versions, soft_wrap=True)
+        print_line(console, found.versions)
     hosts = counted(len(found.cells), "host")
     if found.num_nodes != len(found.cells):
         hosts += f" with {counted(found.num_nodes, 'node')}"

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from netbench.commands.options import FILE
-from netbench.errors import EXIT_NOT_TRUSTWORTHY, NetbenchError, UsageError
-from netbench.files import check_no_input, note_written
+from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
+from netbench.files import check_no_input, write_file
 
 if TYPE_CHECKING:
     from netbench.records import Run
@@ -34,21 +34,26 @@ def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, markup=False)
 
 
+def print_line(console: Console, text: str | Text, style: str | None = None) -> None:
+    """Print a line, wrapped between words on a terminal; elsewhere it stays one line."""
+    console.print(text, style=style, soft_wrap=not console.is_terminal)
+
+
 def heading(scenario: "Scenario") -> Text:
     """Name and title of a scenario."""
     return Text.assemble((scenario.name, "bold"), f": {scenario.title}" if scenario.title else "")
 
 
 def print_warning(console: Console, subject: str, warning: str) -> None:
-    """Print a warning in one line. subject: its first word, e.g. memory."""
-    console.print(Text.assemble((subject, "yellow"), f": {warning}"), soft_wrap=True)
+    """Print a warning. subject: its first word, e.g. memory."""
+    print_line(console, Text.assemble((subject, "yellow"), f": {warning}"))
 
 
 def print_verdict(console: Console, run: "Run") -> int:
     """Print why a run is not trustworthy, if it is not; return the exit code of its command."""
     for reason in run.reasons:
         alarm = Text.assemble(("not trustworthy", "bold red"), f": {reason}")
-        console.print(alarm, soft_wrap=True)
+        print_line(console, alarm)
     return exit_code(run)
 
 
@@ -98,16 +103,6 @@ def check_results(results: Path) -> None:
     found = next(folder for folder in (path, *path.parents) if os.access(folder, os.F_OK))
     if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
         raise UsageError(f"--results {results}: {found} is not a folder that this user may write")
-
-
-def write_file(path: Path, content: str | bytes, problem: type[NetbenchError] = UsageError) -> None:
-    """Write a file. Raises `problem` if that fails, and like `check_no_input`."""
-    check_no_input(path)
-    try:
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise problem(f"{path}: cannot be written: {error.strerror}") from error
-    note_written(path)
 
 
 def write_text(output: Path | None, text: str, what: str) -> None:

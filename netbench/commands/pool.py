@@ -1,21 +1,17 @@
 """`--dask`: run cells on the workers of a Dask cluster instead of on this machine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from netbench.commands.options import QuantityType
+from netbench.distributed import opening
 from netbench.distributed.address import parse_address
-from netbench.errors import UsageError
-from netbench.units import counted
 
 if TYPE_CHECKING:
     from netbench.distributed.client import DaskPool
-
-EXTRA = ("bokeh", "dask", "distributed", "psutil")
-"""Packages of the extra that netbench or the dashboard imports."""
 
 
 def check_address(text: str) -> str:
@@ -33,31 +29,6 @@ dask_option = click.option(
 )
 
 
-@contextmanager
-def open_pool(dask: str | None) -> "Iterator[DaskPool | None]":
-    """Connect to a Dask cluster and say on standard error where it is. None: yield None.
-
-    Raises UsageError without the extra, and TestbedError if nobody answers.
-    """
-    if dask is None:
-        yield None
-        return
-    try:
-        from netbench.distributed.client import DaskPool
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in EXTRA:
-            raise
-        raise UsageError(
-            f"--dask needs the package {error.name}, of an optional extra; install it with: "
-            "pip install 'netbench[cluster]' (docs/scaling.md)"
-        ) from None
-    with DaskPool(dask) as pool:
-        workers = pool.workers()
-        hosts = counted(len({worker.host for worker in workers}), "host")
-        cores = counted(sum(worker.cores for worker in workers), "core")
-        click.echo(
-            f"dask: {counted(len(workers), 'worker')} on {hosts}, {cores}; "
-            f"dashboard: {pool.dashboard}",
-            err=True,
-        )
-        yield pool
+def open_pool(dask: str | None) -> "AbstractContextManager[DaskPool | None]":
+    """Connect to a Dask cluster, and say on standard error where it is. None: there is none."""
+    return opening.open_pool(dask, partial(click.echo, err=True))

@@ -12,9 +12,9 @@ from netbench.commands.output import (
     plain_console,
     print_verdict,
     results_option,
-    write_file,
 )
 from netbench.errors import UsageError
+from netbench.files import write_file
 from netbench.records import FILE_NAME, Run, find_run, newest_run, read_run
 from netbench.units import format_bytes
 

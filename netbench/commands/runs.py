@@ -1,4 +1,4 @@
-"""`netbench runs clean`: end what runs have left on hosts."""
+"""`netbench runs`: list runs. `netbench runs clean`: end what runs have left on hosts."""
 
 from pathlib import Path
 
@@ -6,11 +6,53 @@ import click
 from rich.text import Text
 
 from netbench.commands.options import FILE
+from netbench.commands.output import plain_table, print_line, results_option, wide_console
+from netbench.errors import RecordError
+from netbench.records import list_runs, read_run
 
 
-@click.group()
-def runs() -> None:
-    """End what runs have left on hosts."""
+@click.group(invoke_without_command=True)
+@click.pass_context
+def runs(ctx: click.Context) -> None:
+    """List the runs of the results folder, oldest first.
+
+    `netbench runs clean` ends what runs have left on hosts.
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_command, results=Path("results"))
+
+
+@runs.command("list")
+@results_option
+def list_command(results: Path) -> None:
+    """List the runs of a folder and its subfolder recorded, oldest first."""
+    console = wide_console()
+    folders = list_runs(results)
+    if not folders:
+        print_line(console, f"no run in {results}; make one with: netbench run SCENARIO")
+        return
+    numbers = ("plans", "iterations")
+    table = plain_table("run", "testbed", *numbers, "state", right=numbers)
+    for folder in folders:
+        table.add_row(str(folder), *_describe(folder))
+    console.print(table)
+    console.print("print one with: netbench table RUN", style="dim")
+
+
+def _describe(folder: Path) -> tuple[str, str, str, str]:
+    """Return testbed, number of plans, finished of planned iterations, and state of a run."""
+    try:
+        run = read_run(folder)
+    except RecordError:
+        return "-", "-", "-", "damaged"
+    planned = sum(int(plan.get("iterations", 1)) for plan in run.plans.values())
+    state = "unfinished" if len(run.records) < planned else "no verdict"
+    if run.reasons:
+        state = "not trustworthy"
+    elif run.verdicts and len(run.records) >= planned:
+        state = "finished"
+    testbed = ", ".join(dict.fromkeys(session.environment.mode for session in run.sessions))
+    return testbed, str(len(run.plans)), f"{len(run.records)} of {planned}", state
 
 
 @runs.command("clean")

@@ -130,6 +130,15 @@ def schema() -> None:
     click.echo(json.dumps(scenario_json_schema(), indent=2))
 
 
+@scenario.command()
+@click.option("-o", "--output", type=FILE, help="Write to a file instead of standard output.")
+def reference(output: Path | None) -> None:
+    """Print the reference page of scenario files, as markdown."""
+    from netbench.scenario.reference import reference_page
+
+    write_text(output, reference_page(), "every key of a scenario file")
+
+
 def _region_table(found: Scenario) -> Table:
     """Nodes and devices per region, with one row per kind of node."""
     table = plain_table("region", "nodes", "devices", "NIC", right=("nodes",))

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from netbench.commands.options import FILE, picture_option
-from netbench.commands.output import plain_console, results_option
+from netbench.commands.output import plain_console, print_line, results_option
 from netbench.errors import RecordError, UsageError
 from netbench.records import FILE_NAME, Run, find_run, read_run
 from netbench.report.page.published import CASES
@@ -103,7 +103,7 @@ def _print_grid(grid: Grid, form: str, head: str = "", foot: Sequence[str] = ())
         console.print(head)
     console.print(rich_table(grid))
     for line in foot:
-        console.print(line, soft_wrap=True)
+        print_line(console, line)
 
 
 def _print_run(run: Run, results: Path, form: str) -> None:
@@ -115,7 +115,7 @@ def _print_run(run: Run, results: Path, form: str) -> None:
     if form == "rich":
         console = plain_console()
         console.print(render_run(run, others))
-        console.print(f"records: {run.path}", soft_wrap=True)
+        print_line(console, f"records: {run.path}")
     else:
         click.echo(run_markdown(run, others) if form == "markdown" else run_csv(run))
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from netbench.commands.options import FILE, picture_option
-from netbench.commands.output import check_writable, results_option, wide_console
+from netbench.commands.output import check_writable, print_line, results_option, wide_console
 from netbench.errors import UsageError
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Plan
@@ -68,7 +68,7 @@ def diff(
     check_writable(output, pictures=[plot])
     plan, recorded = _traced(read_run(_find_run(run, results)), digits)
     console = wide_console()
-    console.print(f"plan {describe_plan(plan)}\n", soft_wrap=True)
+    print_line(console, f"plan {describe_plan(plan)}\n")
     beside = _simulated(plan) if other is None else _alike(plan, _find_run(other, results))
     if beside.source == recorded.source:
         beside = dataclasses.replace(beside, source=f"{beside.source}, {OTHER}")
@@ -84,7 +84,7 @@ def diff(
             )
         )
         write_events(output, {"plan": recorded.plan, **seconds}, events)
-        console.print(f"trace: {output} (open it in ui.perfetto.dev)", soft_wrap=True)
+        print_line(console, f"trace: {output} (open it in ui.perfetto.dev)")
     if plot is not None:
         from netbench.report.pictures.trace_diff import diff_figure
 
@@ -95,7 +95,7 @@ def diff(
             f"{beside.iteration_s:.4g} s {beside.source}"
         )
         save_picture(diff_figure(title, recorded, beside, _shown(plan)), plot)
-        console.print(f"picture: {plot}", soft_wrap=True)
+        print_line(console, f"picture: {plot}")
 
 
 def _simulated(plan: Plan) -> Timeline:
@@ -177,24 +177,24 @@ def _print(console: Console, plan: Plan, recorded: Timeline, beside: Timeline) -
 
     stages = _stages(plan)
     apart = beside.iteration_s / recorded.iteration_s - 1
-    console.print(
+    print_line(
+        console,
         Text.assemble(
             (f"{recorded.iteration_s:.4g} s", "bold"),
             f" {recorded.source}, ",
             (f"{beside.iteration_s:.4g} s", "bold"),
             f" {beside.source} ({percent_text(apart)})\n",
         ),
-        soft_wrap=True,
     )
     what = ", seconds, mean over the ranks of a stage"
     console.print(Text.assemble(("Where a rank's time goes", "bold"), what))
     console.print(diff_table(recorded, beside, stages))
     console.print("\nLargest differences", style="bold")
     for line in difference_lines(recorded, beside, stages):
-        console.print(f"  stage {line}", soft_wrap=True)
+        print_line(console, f"  stage {line}")
     for found in (recorded, beside):
         if found.clock_error_s:
             known = format_time(found.clock_error_s)
-            console.print(
-                f"\n{found.source}: moments on different hosts are known to {known}", soft_wrap=True
+            print_line(
+                console, f"\n{found.source}: moments on different hosts are known to {known}"
             )

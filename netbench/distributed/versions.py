@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from netbench import __version__
 from netbench.errors import TestbedError
+from netbench.version import __version__
 
 COMPARED = ("numpy", "numba", "torch")
 """Packages whose versions can change a figure."""

@@ -19,7 +19,8 @@ def activity(simulation: Simulation, max_rows: int = 24) -> dict[str, dict[str, 
 
     Time runs over the parts of the iteration one after another, each once. Kinds: forward,
     backward, optimizer, collective (bytes that a rank sends or receives), waiting for compute,
-    waiting for network. At most `max_rows` ranks are shown: whole pipelines, first one per region.
+    waiting for network (bytes), delay (of links, while nobody sends). At most `max_rows` ranks are
+    shown: whole pipelines, first one per region.
     """
     shown = _shown_ranks(simulation.plan, max_rows)
     rows: dict[str, dict[str, list[Floats]]] = {
@@ -39,15 +40,22 @@ def activity(simulation: Simulation, max_rows: int = 24) -> dict[str, dict[str, 
             if rank not in names:
                 continue
             for piece in tracer.walk(task, edge, ended_s, from_s):
-                kind_name = "waiting for " + (
-                    "compute" if piece.cause in (Cause.BUBBLE, Cause.OPTIMIZER) else "network"
-                )
+                kind_name = _WAITS.get(Cause(piece.cause), "waiting for network")
                 stretch = np.array([[piece.from_s, min(piece.to_s, to_s)]]) + offset_s
                 rows[names[rank]].setdefault(kind_name, []).append(stretch)
     return {
         name: {kind: _merged(np.concatenate(parts)) for kind, parts in kinds.items()}
         for name, kinds in rows.items()
     }
+
+
+_WAITS = {
+    Cause.BUBBLE: "waiting for compute",
+    Cause.OPTIMIZER: "waiting for compute",
+    Cause.DELAY: "delay",
+    Cause.COLLECTIVE_DELAY: "delay",
+}
+"""Cause of a stretch -> kind of waiting, where it is not for bytes."""
 
 
 def rank_name(plan: Plan, rank: int) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from netbench import __version__
 from netbench.errors import PlanError, ScenarioError, nearest
 from netbench.placement.plan_problem import Request
 from netbench.placement.problem import Grid
@@ -30,6 +29,7 @@ from netbench.scenario.source import SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.systems import examples, find_variant
 from netbench.units import counted
+from netbench.version import __version__
 
 DEVICE_SEPARATOR = ":"
 """Separator between a node's name and the index of its device."""

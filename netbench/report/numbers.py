@@ -1,11 +1,15 @@
 """Numbers as text, for all tables, pages and pictures; quantities with units are in `units`."""
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 Known = TypeVar("Known")
+
+FEW_PFLOPS = 0.1
+"""Figures below are written in TFLOPS."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +57,18 @@ def _digits(seconds: float) -> int:
 def pflops_text(pflops: float) -> str:
     """Three decimals, as published; three significant digits below 0.01."""
     return f"{pflops:.3f}" if pflops >= 0.01 else f"{pflops:.3g}"
+
+
+def flops_text(pflops: float) -> str:
+    """A value with its unit: `0.564 PFLOPS`, below 0.1 `26.9 TFLOPS`."""
+    unit, factor = flops_unit([pflops])
+    return f"{pflops * factor:.3g} {unit}"
+
+
+def flops_unit(pflops: Iterable[float | None]) -> tuple[str, float]:
+    """Unit of a column and the factor from PFLOPS to it: TFLOPS if all values are below 0.1."""
+    known = [value for value in pflops if value is not None and not math.isnan(value)]
+    return ("TFLOPS", 1e3) if known and max(known) < FEW_PFLOPS else ("PFLOPS", 1.0)
 
 
 def percent_text(change: float) -> str:

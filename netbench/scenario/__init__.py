@@ -2,7 +2,8 @@
 
 - `model` is the data: `Scenario` and its parts. `sharing` describes the queues that flows share.
 - `load` finds a file and builds the scenario; `links`, `devices` and `workload` build its parts.
-- `source` reads a file with line numbers, `schema` is its form, `validate` checks it.
+- `source` reads a file with line numbers, `schema` is its form, `validate` checks it, and
+  `reference` describes it for people.
 - `describe` describes a link briefly.
 - `readings` parses the output of iperf3 and ping and tables in CSV into `matrices`; `export` writes
   a scenario from a matrix.

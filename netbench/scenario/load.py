@@ -27,7 +27,7 @@ from netbench.scenario.model import (
 from netbench.scenario.prices import build_prices
 from netbench.scenario.schema import DeviceForm, ScenarioForm
 from netbench.scenario.sharing import SHARING
-from netbench.scenario.source import SourceFile, read_source, shown_path
+from netbench.scenario.source import NO_FILE, SourceFile, read_source, shown_path
 from netbench.scenario.validate import validate
 from netbench.scenario.workload import build_models, build_peers, build_workload, check_names
 from netbench.units import counted
@@ -70,6 +70,8 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 def scenario_argument(scenario: Scenario) -> str:
     """Return the command-line argument for `scenario`: its name if included, else its file."""
+    if not scenario.path:
+        return scenario.name
     path = Path(scenario.path)
     return path.stem if path.parent == scenarios_dir() else shown_path(path)
 
@@ -105,7 +107,7 @@ def build_scenario(source: SourceFile, form: ScenarioForm) -> Scenario:
         name=form.name or source.path.stem,
         title=form.title,
         notes=form.notes.strip(),
-        path=str(source.path),
+        path="" if source.path == NO_FILE else str(source.path),
         network=network,
         nodes=nodes,
         devices=_devices(source, form),

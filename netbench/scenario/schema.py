@@ -112,19 +112,32 @@ def _problem(message: str, key: str | None = None) -> PydanticCustomError:
 class JitterForm(Section):
     """Variation of a link's delay from packet to packet."""
 
-    deviation: Delay = Field(examples=["2ms"])
-    distribution: Literal["normal", "uniform", "pareto", "paretonormal"] = "normal"
-    correlation: Correlation = 0.0
-    reorders: bool = False
+    deviation: Delay = Field(description="Standard deviation of the delay.", examples=["2ms"])
+    distribution: Literal["normal", "uniform", "pareto", "paretonormal"] = Field(
+        default="normal", description="Distribution of the delay."
+    )
+    correlation: Correlation = Field(
+        default=0.0, description="Correlation of the delays of successive packets."
+    )
+    reorders: bool = Field(default=False, description="Let packets overtake each other.")
 
 
 class BurstsForm(Section):
     """Loss in bursts (Gilbert-Elliott): a link is good or bad and may change at every packet."""
 
-    to_bad: ToBad = Field(examples=["1%"])
-    to_good: ToGood = Field(examples=["30%"])
-    loss_bad: Fraction = Field(default=1.0, alias="in_bad")
-    loss_good: Loss = Field(default=0.0, alias="in_good")
+    to_bad: ToBad = Field(
+        description="Probability per packet of going from the good to the bad state.",
+        examples=["1%"],
+    )
+    to_good: ToGood = Field(
+        description="Probability per packet of going back to the good state.", examples=["30%"]
+    )
+    loss_bad: Fraction = Field(
+        description="Fraction of packets lost in the bad state.", default=1.0, alias="in_bad"
+    )
+    loss_good: Loss = Field(
+        description="Fraction of packets lost in the good state.", default=0.0, alias="in_good"
+    )
 
     @model_validator(mode="after")
     def is_worse_in_bad(self) -> "BurstsForm":
@@ -152,27 +165,92 @@ Losses = Annotated[
 ]
 
 
+def _has_either_delay(schema: dict[str, Any]) -> None:
+    """Require one_way_delay or rtt in the JSON schema of a link."""
+    schema["required"] = [key for key in schema["required"] if key != "one_way_delay"]
+    schema["oneOf"] = [{"required": ["one_way_delay"]}, {"required": ["rtt"]}]
+
+
 class LinkForm(Section):
     """Delay, rate and impairments of a link."""
 
-    one_way_delay: Delay = Field(examples=["11ms"])
-    bandwidth: Bandwidth = Field(default=math.inf, examples=["1.12Gbit"])
-    jitter: Jitter = Field(default=0.0, examples=["1ms"])
-    loss: Losses = Field(default=0.0, examples=["0.1%"])
-    duplication: Fraction = Field(default=0.0, examples=["1%"])
-    corruption: Corruption = Field(default=0.0, examples=["0.1%"])
-    reordering: Reordering = Field(default=0.0, examples=["1%"])
-    queue: Annotated[int, *_whole] | None = Field(
-        default=None, gt=0, le=limits.MAX_QUEUE, examples=["1000"]
+    model_config = ConfigDict(json_schema_extra=_has_either_delay)
+
+    one_way_delay: Delay = Field(
+        description="Delay in one direction; `rtt` may take its place.", examples=["11ms"]
     )
+    rtt: Delay | None = Field(
+        description="Round-trip time, instead of `one_way_delay`, which is half of it.",
+        default=None,
+        examples=["22ms"],
+    )
+    bandwidth: Bandwidth = Field(
+        description="Rate in one direction, headers included. Without it the link has no limit.",
+        default=math.inf,
+        examples=["1.12Gbit"],
+    )
+    jitter: Jitter = Field(
+        description="Standard deviation of the delay, or a mapping with its distribution.",
+        default=0.0,
+        examples=["1ms"],
+    )
+    loss: Losses = Field(
+        description="Fraction of packets lost, independently, or a mapping for loss in bursts.",
+        default=0.0,
+        examples=["0.1%"],
+    )
+    duplication: Fraction = Field(
+        description="Fraction of packets that arrive twice.", default=0.0, examples=["1%"]
+    )
+    corruption: Corruption = Field(
+        description="Fraction of packets that arrive with one bit flipped.",
+        default=0.0,
+        examples=["0.1%"],
+    )
+    reordering: Reordering = Field(
+        description="Fraction of packets that go ahead of the others, without delay.",
+        default=0.0,
+        examples=["1%"],
+    )
+    queue: Annotated[int, *_whole] | None = Field(
+        description="Capacity of the link, packets waiting or in flight. Default: drops none.",
+        default=None,
+        gt=0,
+        le=limits.MAX_QUEUE,
+        examples=["1000"],
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def has_one_delay(cls, data: Any) -> Any:
+        """Replace `rtt` by a delay of half its length."""
+        if not isinstance(data, Mapping) or data.get("rtt") is None:
+            return data
+        if "one_way_delay" in data:
+            raise _problem("is given beside one_way_delay; keep one of the two", "rtt")
+        try:
+            delay_s = units.parse_delay(str(data["rtt"])) / 2
+        except ValueError as error:
+            raise _problem(str(error), "rtt") from None
+        others = {key: value for key, value in data.items() if key != "rtt"}
+        return {"one_way_delay": f"{delay_s!r}s", **others}
 
 
 class PairForm(LinkForm):
     """A link `between` two regions, or one way `from` one `to` another."""
 
-    between: list[str] | None = Field(default=None, min_length=2, max_length=2)
-    from_: str | None = Field(default=None, alias="from")
-    to: str | None = None
+    between: list[str] | None = Field(
+        description="The two regions of a link that is equal in both directions.",
+        default=None,
+        min_length=2,
+        max_length=2,
+    )
+    from_: str | None = Field(
+        description="Source region of a link in one direction.", default=None, alias="from"
+    )
+    to: str | None = Field(
+        default=None, description="Destination region of a link in one direction."
+    )
 
     @model_validator(mode="after")
     def has_two_ends(self) -> "PairForm":
@@ -185,10 +263,20 @@ class PairForm(LinkForm):
 class MatrixForm(Section):
     """Values by region: a row per source, a column per destination; the diagonal is inside."""
 
-    one_way_delay: list[list[Delay]] = Field(examples=["[[1ms, 11ms], [11ms, 1ms]]"])
-    bandwidth: list[list[Bandwidth]] = Field(examples=["[[5Gbit, 1Gbit], [1Gbit, 5Gbit]]"])
-    jitter: list[list[Delay]] | None = None
-    loss: list[list[Loss]] | None = None
+    one_way_delay: list[list[Delay]] = Field(
+        description="Delay in one direction, a row per source.",
+        examples=["[[1ms, 11ms], [11ms, 1ms]]"],
+    )
+    bandwidth: list[list[Bandwidth]] = Field(
+        description="Rate in one direction, a row per source.",
+        examples=["[[5Gbit, 1Gbit], [1Gbit, 5Gbit]]"],
+    )
+    jitter: list[list[Delay]] | None = Field(
+        default=None, description="Standard deviation of the delay."
+    )
+    loss: list[list[Loss]] | None = Field(
+        default=None, description="Fraction of packets lost, independently."
+    )
 
 
 def _inside_form(value: Any) -> str:
@@ -213,31 +301,60 @@ Inside = Annotated[
 class TcpForm(Section):
     """TCP of the machines, in an emulation that keeps its dynamics. Defaults are Linux's."""
 
-    congestion: Literal["cubic", "reno", "bbr"] = "cubic"
-    slow_start_after_idle: bool = True
-    initial_window: Annotated[int, Field(ge=1, le=1000)] = 10
-    min_rto: Annotated[Seconds, Field(ge=0.001, le=120)] = 0.2
-    send_buffer: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = 4 << 20
-    receive_buffer: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = 6 << 20
+    congestion: Literal["cubic", "reno", "bbr"] = Field(
+        default="cubic", description="Congestion control; the kernel must have it."
+    )
+    slow_start_after_idle: bool = Field(
+        default=True, description="Whether an idle connection restarts slowly."
+    )
+    initial_window: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=10, description="First congestion window, segments."
+    )
+    min_rto: Annotated[Seconds, Field(ge=0.001, le=120)] = Field(
+        default=0.2, description="Least retransmission timeout."
+    )
+    send_buffer: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = Field(
+        default=4 << 20, description="Largest send buffer of a socket."
+    )
+    receive_buffer: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = Field(
+        default=6 << 20, description="Largest receive buffer; half of it is the largest window."
+    )
 
 
 class NetworkForm(Section):
     """Links inside and between regions."""
 
-    sharing: Literal[tuple(SHARING)] = "pair"  # type: ignore[valid-type]  # known at run time
-    mtu: int = Field(default=1500, ge=576, le=65535)
-    inside: Inside | None = None
-    links: Links = Field(default_factory=list)
+    sharing: Literal[tuple(SHARING)] = Field(  # type: ignore[valid-type]  # known at run time
+        default="pair",
+        description="Unit that has a rate: each pair of nodes, a class of destinations over equal "
+        "links, the NIC of a node, or a trunk between two regions.",
+    )
+    mtu: int = Field(description="Largest IP packet, bytes.", default=1500, ge=576, le=65535)
+    inside: Inside | None = Field(
+        default=None,
+        description="The link between two nodes of one region, for all regions or by region.",
+    )
+    links: Links = Field(
+        description="Links between regions, as a list or as matrices.", default_factory=list
+    )
 
 
 class NodesForm(Section):
     """A group of equal nodes in one region."""
 
-    region: str = Field(examples=["Ohio"])
-    count: Devices = Field(default=1, examples=["32"])
-    device: str = Field(examples=["V100"])
-    devices: Devices = Field(default=1, examples=["8"])
-    nic: Bandwidth = Field(default=math.inf, examples=["25Gbit"])
+    region: str = Field(description="Name of the region, one of `regions`.", examples=["Ohio"])
+    count: Devices = Field(description="Number of equal nodes.", default=1, examples=["32"])
+    device: str = Field(
+        description="Name of a device, built in or under `devices`.", examples=["V100"]
+    )
+    devices: Devices = Field(
+        description="Number of devices on each node.", default=1, examples=["8"]
+    )
+    nic: Bandwidth = Field(
+        description="Rate of the NIC of each node, in one direction.",
+        default=math.inf,
+        examples=["25Gbit"],
+    )
 
 
 FlopsForm = Annotated[
@@ -258,17 +375,41 @@ ModelName = Literal["resnet18", "resnet101", "bert-base"]
 class DeviceForm(Section):
     """A device profile: achieved speeds, for all systems or per system."""
 
-    flops: FlopsForm = Field(default_factory=dict, examples=["55TFLOPS"])
-    optimizer_per_parameter: SecondsForm | None = Field(default=None, examples=["0.5ns"])
-    collective: SecondsForm | None = Field(default=None, examples=["20ms"])
-    layer: SecondsForm | None = Field(default=None, examples=["0.2ms"])
-    memory: Bytes | None = Field(default=None, gt=0, examples=["16GB"])
-    throughput: dict[str, Annotated[float, Field(gt=0, le=1e12)]] = Field(
-        default_factory=dict, examples=["{resnet18: 90.2}"]
+    flops: FlopsForm = Field(
+        description="Sustained FLOP/s, for all systems or by system.",
+        default_factory=dict,
+        examples=["55TFLOPS"],
     )
-    step: Devices = 1
-    host_factor: float = Field(default=1.0, gt=0, le=1000)
-    source: str = ""
+    optimizer_per_parameter: SecondsForm | None = Field(
+        description="Time of the optimizer per parameter.", default=None, examples=["0.5ns"]
+    )
+    collective: SecondsForm | None = Field(
+        description="Time that a host spends on launching a collective.",
+        default=None,
+        examples=["20ms"],
+    )
+    layer: SecondsForm | None = Field(
+        description="Overhead of a forward pass over a layer.", default=None, examples=["0.2ms"]
+    )
+    memory: Bytes | None = Field(
+        description="Memory of the device.", default=None, gt=0, examples=["16GB"]
+    )
+    throughput: dict[str, Annotated[float, Field(gt=0, le=1e12)]] = Field(
+        description="Samples or words per second of models by name, on one device.",
+        default_factory=dict,
+        examples=["{resnet18: 90.2}"],
+    )
+    step: Devices = Field(
+        default=1, description="Micro-batches of one step, where several GPUs train as one device."
+    )
+    host_factor: float = Field(
+        description="Time that the host's CPU takes to average gradients, relative to that of "
+        "a Google n1-standard-8.",
+        default=1.0,
+        gt=0,
+        le=1000,
+    )
+    source: str = Field(default="", description="Origin of the figures.")
 
     @model_validator(mode="after")
     def has_a_speed(self) -> "DeviceForm":
@@ -298,16 +439,28 @@ DeviceChoice = Annotated[
 class WorkloadForm(Section):
     """A GPT-style model and its batch."""
 
-    layers: Layers = Field(examples=["24"])
-    hidden: Width = Field(examples=["2048"])
-    heads: Width = Field(examples=["16"])
-    sequence: Annotated[int, *_whole] = Field(gt=0, le=limits.MAX_SEQUENCE, examples=["2048"])
-    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp16"
-    recomputation: bool = True
-    micro_batch: Batch = Field(default=1, examples=["1"])
-    batch: Batch = Field(examples=["1024"])
-    embedding_parameters: Parameters = Field(default=0, examples=["64M"])
-    backend: Literal["nccl", "gloo"] = "nccl"
+    layers: Layers = Field(description="Transformer layers.", examples=["24"])
+    hidden: Width = Field(description="Hidden size.", examples=["2048"])
+    heads: Width = Field(description="Attention heads, a divisor of `hidden`.", examples=["16"])
+    sequence: Annotated[int, *_whole] = Field(
+        description="Tokens in a sequence.", gt=0, le=limits.MAX_SEQUENCE, examples=["2048"]
+    )
+    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = Field(
+        default="fp16", description="Type of weights, activations and gradients."
+    )
+    recomputation: bool = Field(
+        default=True, description="Compute activations again in the backward pass."
+    )
+    micro_batch: Batch = Field(description="Sequences in a micro-batch.", default=1, examples=["1"])
+    batch: Batch = Field(description="Sequences in a global batch.", examples=["1024"])
+    embedding_parameters: Parameters = Field(
+        description="Parameters outside the layers, on the first stage.",
+        default=0,
+        examples=["64M"],
+    )
+    backend: Literal["nccl", "gloo"] = Field(
+        default="nccl", description="Library that carries collectives and transfers."
+    )
 
     @model_validator(mode="after")
     def has_heads_of_one_width(self) -> Self:
@@ -328,10 +481,18 @@ GPT_SIZES = (
 class NamedModelForm(Section):
     """A model by name; every replica has a copy."""
 
-    model: ModelName = Field(examples=["resnet18"])
-    batch_per_replica: Batch = Field(examples=["128"])
-    micro_batch: Batch | None = Field(default=None, examples=["32"])
-    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp32"
+    model: ModelName = Field(description="Name of the model.", examples=["resnet18"])
+    batch_per_replica: Batch = Field(
+        description="Samples per iteration on each device.", examples=["128"]
+    )
+    micro_batch: Batch | None = Field(
+        description="Samples in a micro-batch. Without it, the batch of a replica.",
+        default=None,
+        examples=["32"],
+    )
+    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = Field(
+        default="fp32", description="Type of weights, activations and gradients."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -346,25 +507,40 @@ class NamedModelForm(Section):
 class ModelForm(NamedModelForm):
     """A named model as a scenario's workload."""
 
-    backend: Literal["nccl", "gloo"] = "nccl"
+    backend: Literal["nccl", "gloo"] = Field(
+        default="nccl", description="Library that carries collectives and transfers."
+    )
 
 
 class OwnModelForm(Section):
     """A model given by its parameters; devices say how many samples per second they train."""
 
-    model: str = Field(pattern=NAME, examples=["my-model"])
-    parameters: Parameters = Field(gt=0, examples=["560M"])
-    tensors: Annotated[int, *_whole] = Field(default=300, gt=0, le=limits.MAX_PARAMETERS)
-    batch: Batch = Field(examples=["32768"])
-    micro_batch: Batch = Field(default=32, examples=["32"])
-    sample_bytes: Bytes = Field(default=0, alias="sample", examples=["125kB"])
-    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = "fp32"
+    model: str = Field(description="Name of the model.", pattern=NAME, examples=["my-model"])
+    parameters: Parameters = Field(description="Number of parameters.", gt=0, examples=["560M"])
+    tensors: Annotated[int, *_whole] = Field(
+        description="Number of tensors.", default=300, gt=0, le=limits.MAX_PARAMETERS
+    )
+    batch: Batch = Field(description="Samples between two averagings.", examples=["32768"])
+    micro_batch: Batch = Field(
+        description="Samples of a step of one peer.", default=32, examples=["32"]
+    )
+    sample_bytes: Bytes = Field(
+        description="Bytes of a sample that a peer loads.",
+        default=0,
+        alias="sample",
+        examples=["125kB"],
+    )
+    dtype: Literal["fp16", "bf16", "fp32", "fp64"] = Field(
+        default="fp32", description="Number type of the parameters."
+    )
 
 
 class OwnWorkloadForm(OwnModelForm):
     """A model given by its parameters, as a scenario's workload."""
 
-    backend: Literal["nccl", "gloo"] = "nccl"
+    backend: Literal["nccl", "gloo"] = Field(
+        default="nccl", description="Library that carries collectives and transfers."
+    )
 
 
 def _model_form(value: Any) -> str:
@@ -398,12 +574,24 @@ SweepModel = Annotated[
 class SliceForm(Section):
     """Values to sweep over; each key has a default."""
 
-    layers: list[Layers] | None = Field(default=None, min_length=1)
-    batch: list[Batch] | None = Field(default=None, min_length=1)
-    variants: list[str] | None = Field(default=None, min_length=1)
-    seeds: list[Seed] | None = Field(default=None, min_length=1)
-    micro_batch: list[Batch] | None = Field(default=None, min_length=1)
-    replicas: list[Devices] | None = Field(default=None, min_length=1)
+    layers: list[Layers] | None = Field(
+        description="Numbers of layers.", default=None, min_length=1
+    )
+    batch: list[Batch] | None = Field(
+        description="Global batch sizes, in sequences.", default=None, min_length=1
+    )
+    variants: list[str] | None = Field(
+        description="Names of training systems.", default=None, min_length=1
+    )
+    seeds: list[Seed] | None = Field(
+        description="Seeds of random placements.", default=None, min_length=1
+    )
+    micro_batch: list[Batch] | None = Field(
+        description="Micro-batch sizes, in sequences.", default=None, min_length=1
+    )
+    replicas: list[Devices] | None = Field(
+        description="Numbers of devices that train a named model.", default=None, min_length=1
+    )
 
     @model_validator(mode="after")
     def has_no_value_twice(self) -> Self:
@@ -417,25 +605,41 @@ class SliceForm(Section):
 class DefaultForm(SliceForm):
     """The default slice; networks, models and peers by name."""
 
-    networks: list[str] | None = Field(default=None, min_length=1)
-    models: list[str] | None = Field(default=None, min_length=1)
-    peers: list[str] | None = Field(default=None, min_length=1)
+    networks: list[str] | None = Field(
+        description="Names of networks of the sweep.", default=None, min_length=1
+    )
+    models: list[str] | None = Field(
+        description="Names of models of the sweep.", default=None, min_length=1
+    )
+    peers: list[str] | None = Field(
+        description="Names of sets of machines of the sweep.", default=None, min_length=1
+    )
 
 
 class SweepNetworkForm(LinkForm):
     """A network of the sweep: its link replaces every link between nodes."""
 
-    name: str = Field(pattern=NAME, examples=["10ms-1Gbit"])
+    name: str = Field(
+        description="Name of the network, for `--networks`.", pattern=NAME, examples=["10ms-1Gbit"]
+    )
 
 
 class PeersForm(Section):
     """Machines that train together: how many of each region."""
 
-    name: str = Field(pattern=NAME, examples=["B-4"])
-    nodes: dict[str, Devices] = Field(min_length=1, examples=["{Ohio: 2}"])
-    models: list[str] = Field(default_factory=list)
-    batch: list[Batch] = Field(default_factory=list)
-    variants: list[str] = Field(default_factory=list)
+    name: str = Field(description="Name of the set, for `--peers`.", pattern=NAME, examples=["B-4"])
+    nodes: dict[str, Devices] = Field(
+        description="Number of machines by region.", min_length=1, examples=["{Ohio: 2}"]
+    )
+    models: list[str] = Field(
+        description="Models that the set trains. Without it, all.", default_factory=list
+    )
+    batch: list[Batch] = Field(
+        description="Batches of the set. Without it, those of the sweep.", default_factory=list
+    )
+    variants: list[str] = Field(
+        description="Systems of the set. Without it, those of the sweep.", default_factory=list
+    )
 
 
 Usd = Annotated[float, Field(ge=0, le=1e6)]
@@ -444,17 +648,21 @@ Usd = Annotated[float, Field(ge=0, le=1e6)]
 class MachinePriceForm(Section):
     """A machine's price, $ per hour. Without an offer for spot machines, both are equal."""
 
-    spot: Usd | None = Field(default=None, examples=["0.18"])
-    on_demand: Usd = Field(examples=["0.57"])
+    spot: Usd | None = Field(
+        description="$ per hour on the spot market.", default=None, examples=["0.18"]
+    )
+    on_demand: Usd = Field(description="$ per hour on demand.", examples=["0.57"])
 
 
 class PlaceForm(Section):
     """Location of a region, and the price of a machine by the type of its devices."""
 
-    provider: str = Field(examples=["GC"])
-    continent: str = Field(examples=["NA"])
+    provider: str = Field(description="Provider, a key of `egress`.", examples=["GC"])
+    continent: str = Field(description="Continent, which selects egress prices.", examples=["NA"])
     machines: dict[str, MachinePriceForm] = Field(
-        min_length=1, examples=["{T4: {spot: 0.18, on_demand: 0.57}}"]
+        description="Prices of machines by the type of their devices.",
+        min_length=1,
+        examples=["{T4: {spot: 0.18, on_demand: 0.57}}"],
     )
 
 
@@ -462,20 +670,32 @@ class EgressForm(Section):
     """$ per GB sent inside a region, to another of the continent, to another continent, and to or
     from Oceania."""
 
-    zone: Usd = Field(default=0.0, examples=["0.01"])
-    region: Usd = Field(examples=["0.01"])
-    continent: Usd = Field(examples=["0.08"])
-    oceania: Usd | None = Field(default=None, examples=["0.15"])
+    zone: Usd = Field(description="$ per GB inside a region.", default=0.0, examples=["0.01"])
+    region: Usd = Field(
+        description="$ per GB to another region of the continent.", examples=["0.01"]
+    )
+    continent: Usd = Field(description="$ per GB to another continent.", examples=["0.08"])
+    oceania: Usd | None = Field(
+        description="$ per GB to or from Oceania. Without it, as `continent`.",
+        default=None,
+        examples=["0.15"],
+    )
 
 
 class PricesForm(Section):
     """Prices of machines by region, of egress by provider, and of loading data."""
 
-    regions: dict[str, PlaceForm] = Field(min_length=1, examples=["{Ohio: {provider: GC}}"])
-    egress: dict[str, EgressForm] = Field(
-        min_length=1, examples=["{GC: {region: 0.01, continent: 0.08}}"]
+    regions: dict[str, PlaceForm] = Field(
+        description="Location and prices by region.",
+        min_length=1,
+        examples=["{Ohio: {provider: GC}}"],
     )
-    data_loading: Usd = 0.0
+    egress: dict[str, EgressForm] = Field(
+        description="Prices of traffic by provider.",
+        min_length=1,
+        examples=["{GC: {region: 0.01, continent: 0.08}}"],
+    )
+    data_loading: Usd = Field(default=0.0, description="$ per GB of training data.")
 
 
 class PricesFile(Section):
@@ -487,38 +707,85 @@ class PricesFile(Section):
 class SweepForm(SliceForm):
     """All values of a scenario's sweep, and the default slice."""
 
-    pipeline: Devices | None = Field(default=None, examples=["8"])
-    pipeline_layers: list[Layers] | None = Field(
-        default=None, min_length=1, examples=["[4, 3, 3, 2]"]
+    pipeline: Devices | None = Field(
+        description="Stages of a pipeline. Default: the largest up to 8 that divides evenly.",
+        default=None,
+        examples=["8"],
     )
-    gpipe_round: Batch | None = Field(default=None, examples=["128"])
-    system_micro_batch: dict[str, Batch] = Field(default_factory=dict, examples=["{megatron: 4}"])
-    networks: list[SweepNetworkForm] | None = Field(default=None, min_length=1)
-    models: list[SweepModel] | None = Field(default=None, min_length=1)
-    peers: list[PeersForm] | None = Field(default=None, min_length=1)
-    default: DefaultForm = Field(default=DefaultForm())
+    pipeline_layers: list[Layers] | None = Field(
+        description="Layers of each stage. Without it, layers are split evenly.",
+        default=None,
+        min_length=1,
+        examples=["[4, 3, 3, 2]"],
+    )
+    networks: list[SweepNetworkForm] | None = Field(
+        description="Networks that replace every link between nodes, one at a time.",
+        default=None,
+        min_length=1,
+    )
+    models: list[SweepModel] | None = Field(
+        description="Models by name, or by their parameters.", default=None, min_length=1
+    )
+    peers: list[PeersForm] | None = Field(
+        description="Sets of machines that train together.", default=None, min_length=1
+    )
+    gpipe_round: Batch | None = Field(
+        description="Micro-batches of a GPipe round per pipeline. Default: 64.",
+        default=None,
+        examples=["128"],
+    )
+    system_micro_batch: dict[str, Batch] = Field(
+        description="Micro-batch by name of the systems that differ from the workload.",
+        default_factory=dict,
+        examples=["{megatron: 4}"],
+    )
+    default: DefaultForm = Field(
+        description="The slice that `netbench run` runs without `--all`.", default=DefaultForm()
+    )
 
 
 class ScenarioForm(Section):
     """A scenario file."""
 
-    name: str | None = Field(default=None, pattern=NAME)
-    title: str = ""
-    notes: str = ""
+    name: str | None = Field(
+        description="Name of the scenario. Without it, the name of the file.",
+        default=None,
+        pattern=NAME,
+    )
+    title: str = Field(default="", description="One line about the scenario.")
+    notes: str = Field(default="", description="Sources and remarks.")
     regions: list[str] = Field(
-        min_length=1, max_length=limits.MAX_REGIONS, examples=["[Ohio, Virginia]"]
+        description="Names of the regions.",
+        min_length=1,
+        max_length=limits.MAX_REGIONS,
+        examples=["[Ohio, Virginia]"],
     )
     nodes: list[NodesForm] = Field(
-        min_length=1, examples=["[{region: Ohio, count: 4, device: V100}]"]
+        description="Groups of equal nodes, in the order of their numbers.",
+        min_length=1,
+        examples=["[{region: Ohio, count: 4, device: V100}]"],
     )
-    network: NetworkForm = Field(examples=["{inside: {one_way_delay: 1ms, bandwidth: 5Gbit}}"])
-    tcp: TcpForm = Field(default=TcpForm())
-    devices: dict[str, DeviceChoice] = Field(default_factory=dict)
+    network: NetworkForm = Field(
+        description="Links, and the unit that has a rate.",
+        examples=["{inside: {one_way_delay: 1ms, bandwidth: 5Gbit}}"],
+    )
+    tcp: TcpForm = Field(
+        description="TCP of the machines, where an emulation keeps its dynamics.", default=TcpForm()
+    )
+    devices: dict[str, DeviceChoice] = Field(
+        description="Devices by name: a profile, the path of one, or `builtin`.",
+        default_factory=dict,
+    )
     workload: WorkloadChoice = Field(
-        examples=["{layers: 24, hidden: 2048, heads: 16, sequence: 2048, batch: 1024}"]
+        description="Trained model: a GPT by its sizes, or a model by name.",
+        examples=["{layers: 24, hidden: 2048, heads: 16, sequence: 2048, batch: 1024}"],
     )
-    sweep: SweepForm = Field(default=SweepForm())
-    prices: PricesForm | None = None
+    sweep: SweepForm = Field(
+        description="Settings to run, and the default slice.", default=SweepForm()
+    )
+    prices: PricesForm | None = Field(
+        description="Prices of machines, traffic and data loading.", default=None
+    )
 
 
 class _FileSchema(GenerateJsonSchema):

@@ -21,13 +21,19 @@ MAX_VALUES = 1_000_000
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
+NO_FILE = Path()
+"""Path of a scenario that was made in code."""
+
 KeyPath = Sequence[str | int]
 """Keys and indices from the top of the file to a value, e.g. ("network", "links", 2)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """A YAML or JSON file: its path, its data, and the position of each value in the text."""
+    """A YAML or JSON file: its path, its data, and the position of each value in the text.
+
+    path: `NO_FILE` for data that was made in code. Errors then name the key only.
+    """
 
     path: Path
     data: Any
@@ -35,7 +41,7 @@ class SourceFile:
 
     def error(self, keys: KeyPath, message: str) -> ScenarioError:
         """Return the error `file:line: key message` for the value at `keys`."""
-        where = f"{shown_path(self.path)}:{self.line(keys)}: "
+        where = f"{shown_path(self.path)}:{self.line(keys)}: " if self.path != NO_FILE else ""
         return ScenarioError(f"{where}{written_keys(keys)} {message}" if keys else where + message)
 
     def line(self, keys: KeyPath) -> int:

@@ -38,6 +38,21 @@ def recorded(results: Path, scenario: str = "collective-uniform") -> Run:
     return read_run(path)
 
 
+def test_operations_are_separated_by_blanks_or_commas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Systems are elsewhere too; a wrong name lists the others."""
+    network = ["--nodes", "2", "--bytes", "1MiB", "--delay", "1ms", "--rate", "1Gbit"]
+    options = [*network, "--testbed", "sim", "--results", str(tmp_path)]
+    assert run(["collective", "all-reduce,broadcast", "p2p", *options]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if "1MiB" in line] == [
+        *("all-reduce", "broadcast", "p2p")
+    ]
+    assert run(["collective", "all-reduce,banana", *options]) == 2
+    assert "'banana' is not one of" in capsys.readouterr().err
+
+
 def test_a_simulated_operation_is_recorded_and_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CaptureFixture
 ) -> None:

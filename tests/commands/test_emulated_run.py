@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from netbench.api import emulation
 from netbench.cli import run
-from netbench.commands.run import execution
 from netbench.plan.experiment import experiment_record
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_hash
@@ -66,9 +66,9 @@ class FakeTestbed:
 @pytest.fixture
 def testbed(monkeypatch: pytest.MonkeyPatch) -> FakeTestbed:
     made = FakeTestbed()
-    monkeypatch.setattr(execution, "run_plans", made.run_plans)
-    monkeypatch.setattr(execution, "ensure_kernel", lambda: None)
-    monkeypatch.setattr(execution, "ensure_shim", lambda: None)
+    monkeypatch.setattr(emulation, "run_plans", made.run_plans)
+    monkeypatch.setattr(emulation, "ensure_kernel", lambda: None)
+    monkeypatch.setattr(emulation, "ensure_shim", lambda: None)
     return made
 
 

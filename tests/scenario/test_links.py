@@ -43,6 +43,27 @@ def test_from_and_to_give_one_direction_each(bend: Bend) -> None:
     assert (links[1][0].one_way_delay_s, links[1][0].bandwidth_bps) == (0.012, 2e9)
 
 
+def test_a_round_trip_time_is_twice_the_delay(bend: Bend) -> None:
+    """Ping measures round trips; netem delays one direction."""
+    path = bend(PAIR, "    - {between: [A, B], rtt: 22ms, bandwidth: 1Gbit}\n")
+    assert load_scenario(path).network.links[0][1].one_way_delay_s == 0.011
+
+
+@pytest.mark.parametrize(
+    ("delays", "message"),
+    [
+        ("one_way_delay: 11ms, rtt: 22ms", "rtt is given beside one_way_delay; keep one"),
+        ("rtt: 22", 'rtt "22" has no unit; write e.g. "22ms"'),
+        ("rtt: -1ms", 'rtt "-1ms" is negative'),
+        ("bandwidth: 2Gbit", "one_way_delay is missing"),
+    ],
+)
+def test_a_delay_is_given_once(bend: Bend, delays: str, message: str) -> None:
+    """Either way, and the message names the key."""
+    path = bend(PAIR, PAIR.replace("one_way_delay: 11ms, bandwidth: 1Gbit", delays))
+    assert f":8: network.links[0].{message}" in problem(path)
+
+
 def test_inside_can_differ_per_region(bend: Bend) -> None:
     """A mapping region -> link."""
     new = "  inside: {A: {one_way_delay: 1ms}, B: {one_way_delay: 2ms, bandwidth: 1Gbit}}\n"

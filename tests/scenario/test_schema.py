@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from netbench.scenario.reference import reference_page
 from netbench.scenario.schema import scenario_json_schema
 from netbench.scenario.sharing import SHARING
 
@@ -19,6 +21,33 @@ def test_the_schema_is_json_and_names_its_dialect() -> None:
     schema = json.loads(json.dumps(scenario_json_schema(), allow_nan=False))
     assert schema["$schema"].startswith("https://json-schema.org/")
     assert set(schema["required"]) == {"regions", "nodes", "network", "workload"}
+
+
+def test_every_key_has_a_description() -> None:
+    """Editors show it, and so does the reference page."""
+    found = [
+        (form, key, value.get("description", ""))
+        for form, schema in definitions().items()
+        for key, value in schema["properties"].items()
+    ]
+    assert len(found) > 100
+    assert [(form, key) for form, key, text in found if len(text) < 10] == []
+
+
+def test_a_link_has_either_a_delay_or_a_round_trip_time() -> None:
+    """Editors accept one of the two."""
+    link = definitions()["LinkForm"]
+    assert link["oneOf"] == [{"required": ["one_way_delay"]}, {"required": ["rtt"]}]
+    assert "one_way_delay" not in link["required"]
+
+
+def test_the_reference_page_is_that_of_this_schema() -> None:
+    """`netbench scenario reference -o docs/scenario-reference.md` writes it again."""
+    page = Path(__file__).parents[2] / "docs" / "scenario-reference.md"
+    assert page.read_text(encoding="utf-8") == reference_page()
+    rows = [line for line in reference_page().splitlines() if line.startswith(("| `", "| **`"))]
+    links = len(definitions()["LinkForm"]["properties"])  # which two other forms repeat
+    assert len(rows) == sum(len(f["properties"]) for f in definitions().values()) - 2 * links
 
 
 def test_unknown_keys_are_marked_wrong_by_editors_too() -> None:

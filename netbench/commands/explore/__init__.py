@@ -1,4 +1,4 @@
 """Questions to the simulator: `netbench sweep`, `require` and `explain`.
 
-`base` selects the plans that `sweep` and `require` start from; `vary` parses the grid of a sweep.
+`options` are those that `sweep` and `require` share.
 """

@@ -6,10 +6,11 @@ import click
 from rich.console import Console
 
 from netbench.commands.options import FILE, NUMBERS, TIME, QuantityType, aliased_option, split_names
-from netbench.commands.output import heading, wide_console, write_file
+from netbench.commands.output import heading, wide_console
 from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill, per_million_usd
 from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
 from netbench.errors import UsageError
+from netbench.files import write_file
 from netbench.plan.build import Choices, build_plan, settings
 from netbench.plan.model import Plan
 from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import textwrap
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from netbench.api.explanation import Explanation, explain_plan
 from netbench.commands.options import (
     FILE,
     FIRST,
@@ -26,8 +26,14 @@ from netbench.commands.options import (
     picture_option,
     placement_seed_option,
 )
-from netbench.commands.output import check_writable, plain_console, print_warning, results_option
-from netbench.commands.run.simulation import plot_simulation, warn_of_impairments
+from netbench.commands.output import (
+    check_writable,
+    plain_console,
+    print_line,
+    print_warning,
+    results_option,
+)
+from netbench.commands.run.simulation import warn_of_impairments
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.files import read_text
 from netbench.plan.build import build_plan
@@ -35,19 +41,17 @@ from netbench.plan.checks import check_micro_batch
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
-from netbench.plan.serial import plan_from_json, plan_hash
+from netbench.plan.serial import plan_from_json
 from netbench.plan.timeline import name_of_rank
 from netbench.records import FILE_NAME, HASH_DIGITS, read_run
+from netbench.report.numbers import flops_text
 from netbench.scenario import list_scenarios, load_scenario
 from netbench.units import format_bandwidth, format_bytes
-from netbench.workload.costs import pflop_per_iteration
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
-    from netbench.explain.breakdown import Breakdown, PathStep
     from netbench.explain.usage import LinkUse
-    from netbench.simulator.iteration import Simulation
 
 NUM_LINKS = 5
 """Number of links in the table."""
@@ -100,8 +104,6 @@ def command(
     PLAN is a plan's JSON file, or the first digits of the hash of a recorded plan. SCENARIO is a
     name or a YAML file; the first setting of its default slice is taken.
     """
-    from netbench.simulator import simulate  # numba: not for --help
-
     check_writable(trace, pictures=[plot])
     plan = find_plan(what, results)
     if plan is None:
@@ -117,18 +119,16 @@ def command(
         )
     else:
         warnings = _memory_warnings(plan)
-    simulation = simulate(plan)
+    found = explain_plan(plan)
     if as_json:
-        click.echo(json.dumps(_json(simulation, warnings), indent=2))
+        click.echo(json.dumps({**found.as_dict(), "memory_warnings": list(warnings)}, indent=2))
     else:
-        _print(plain_console(), simulation, warnings)
+        _print(plain_console(), found, warnings)
     if trace is not None:
-        from netbench.explain.perfetto import write_trace
-
-        write_trace(simulation, trace)
+        found.write_trace(trace)
         click.echo(f"trace: {trace} (open it in ui.perfetto.dev)", err=True)
     if plot is not None:
-        plot_simulation(simulation, plot)
+        found.plot().save(plot)
         click.echo(f"picture: {plot}", err=True)
 
 
@@ -177,40 +177,34 @@ def _memory_warnings(plan: Plan) -> tuple[str, ...]:
         return ()
 
 
-def _print(console: Console, simulation: Simulation, warnings: tuple[str, ...]) -> None:
-    from netbench.explain.breakdown import bound_s, breakdown, critical_path
-    from netbench.explain.losses import losses
-    from netbench.explain.usage import links
-
-    plan, iteration_s = simulation.plan, simulation.iteration_s
-    least_s = bound_s(plan)
-    console.print(f"plan {describe_plan(plan)}", soft_wrap=True)
+def _print(console: Console, found: Explanation, warnings: tuple[str, ...]) -> None:
+    plan, iteration_s, least_s = found.plan, found.iteration_s, found.bound_s
+    print_line(console, f"plan {describe_plan(plan)}")
     for warning in warnings:
         print_warning(console, "memory", warning)
-    warn_of_impairments(console, [plan.network])
-    console.print(
+    warn_of_impairments(console, [plan])
+    print_line(
+        console,
         Text.assemble(
             (f"\n{iteration_s:.4g} s", "bold"),
             " per iteration, ",
-            (f"{pflop_per_iteration(plan.workload) / iteration_s:.3g} PFLOPS", "bold"),
+            (flops_text(found.pflops), "bold"),
             f"; compute alone would take {least_s:.4g} s ({least_s / iteration_s:.0%})\n",
         ),
-        soft_wrap=True,
     )
     console.print("Largest losses", style="bold")
-    for loss in losses(simulation):
+    for loss in found.losses:
         _print_hanging(console, loss.text)
-    found = breakdown(simulation)
     console.print("\nWhere a rank's time goes", style="bold")
-    console.print(_breakdown_table(simulation, found))
+    console.print(_breakdown_table(found))
     if not _are_alike(plan):
-        worst = name_of_rank(plan, found.worst_rank)
+        worst = name_of_rank(plan, found.breakdown.worst_rank)
         console.print(f"worst: the rank that waits longest, {worst}", style="dim")
     what = ": the steps that determine when the iteration ends"
     console.print(Text.assemble(("\nCritical path", "bold"), what))
-    console.print(_path_table(simulation, critical_path(simulation)))
+    console.print(_path_table(found))
     console.print("\nBusiest links", style="bold")
-    console.print(_link_table(links(simulation)))
+    console.print(_link_table(found.links))
 
 
 def _are_alike(plan: Plan) -> bool:
@@ -222,7 +216,7 @@ def _print_hanging(console: Console, text: str) -> None:
     """Print indented, wrapped with a hanging indent on a terminal."""
     if console.is_terminal:
         text = textwrap.fill(text, console.width - 2, subsequent_indent="  ")
-    console.print(textwrap.indent(text, "  "), soft_wrap=True)
+    print_line(console, textwrap.indent(text, "  "))
 
 
 def _table(*columns: tuple[str, JustifyMethod]) -> Table:
@@ -232,37 +226,38 @@ def _table(*columns: tuple[str, JustifyMethod]) -> Table:
     return table
 
 
-def _breakdown_table(simulation: Simulation, found: Breakdown) -> Table:
+def _breakdown_table(found: Explanation) -> Table:
     """Seconds and percentages: mean over the ranks, and the rank that waits longest."""
     from netbench.explain.causes import Cause
 
+    worst = found.breakdown.worst_rank
     ranks: list[tuple[str, slice]] = [("mean", slice(None))]
-    if _are_alike(simulation.plan):
+    if _are_alike(found.plan):
         ranks = [("every rank", slice(None))]
     else:
-        ranks.append(("worst", slice(found.worst_rank, found.worst_rank + 1)))
+        ranks.append(("worst", slice(worst, worst + 1)))
     heads: list[tuple[str, JustifyMethod]] = [("", "left")]
     for name, _ in ranks:
         heads += [(name, "right"), ("", "right")]
     table = _table(*heads)
     for name, causes in ROWS:
-        seconds = found.seconds[:, [Cause[cause.upper()] for cause in causes]].sum(axis=1)
+        seconds = found.breakdown.seconds[:, [Cause[cause.upper()] for cause in causes]].sum(axis=1)
         if name.startswith("  ") and not seconds.any():
             continue
         means_s = [float(seconds[which].mean()) for _, which in ranks]
-        cells = [(f"{x:.3f} s", f"{x / simulation.iteration_s:.1%}") for x in means_s]
+        cells = [(f"{x:.3f} s", f"{x / found.iteration_s:.1%}") for x in means_s]
         style = "dim" if name.startswith("  ") else None
         table.add_row(name, *(text for pair in cells for text in pair), style=style)
     return table
 
 
-def _path_table(simulation: Simulation, steps: tuple[PathStep, ...]) -> Table:
+def _path_table(found: Explanation) -> Table:
     """Seconds of the critical path by kind of step, and by link; largest first."""
     from netbench.explain.breakdown import seconds_by_kind, seconds_by_link
 
     table = _table(("", "left"), ("", "right"), ("on the network", "left"), ("", "right"))
-    kinds = list(seconds_by_kind(steps).items())
-    places = list(seconds_by_link(steps, simulation.plan).items())[: len(kinds)]
+    kinds = list(seconds_by_kind(found.critical_path).items())
+    places = list(seconds_by_link(found.critical_path, found.plan).items())[: len(kinds)]
     for (kind, seconds), place in itertools.zip_longest(kinds, places):
         link, link_s = place or ("", None)
         table.add_row(kind, f"{seconds:.3f} s", link, "" if link_s is None else f"{link_s:.3f} s")
@@ -285,37 +280,3 @@ def _link_table(uses: tuple[LinkUse, ...]) -> Table:
     if len(uses) > NUM_LINKS:
         table.add_row("", f"{len(uses) - NUM_LINKS} more, less busy", style="dim")
     return table
-
-
-def _json(simulation: Simulation, warnings: tuple[str, ...]) -> dict[str, Any]:
-    """Unrounded figures of `_print`, for all ranks and links."""
-    from netbench.explain import breakdown
-    from netbench.explain.causes import Cause
-    from netbench.explain.losses import losses
-    from netbench.explain.usage import links
-
-    plan, found = simulation.plan, breakdown.breakdown(simulation)
-    steps = breakdown.critical_path(simulation)
-    return {
-        "plan_hash": plan_hash(plan),
-        "scenario": plan.scenario,
-        "variant": plan.variant,
-        "iteration_s": simulation.iteration_s,
-        "pflops": pflop_per_iteration(plan.workload) / simulation.iteration_s,
-        "bound_s": breakdown.bound_s(plan),
-        "memory_warnings": list(warnings),
-        "phases": simulation.phases,
-        "breakdown": {
-            "mean_s": found.mean_s(),
-            "worst_rank": found.worst_rank,
-            "causes": [cause.name.lower() for cause in Cause],
-            "by_rank_s": found.seconds.tolist(),
-        },
-        "losses": [dataclasses.asdict(loss) for loss in losses(simulation)],
-        "critical_path": {
-            "by_kind_s": breakdown.seconds_by_kind(steps),
-            "by_link_s": breakdown.seconds_by_link(steps, plan),
-            "steps": [dataclasses.asdict(step) for step in steps],
-        },
-        "links": [dataclasses.asdict(use) for use in links(simulation)],
-    }

@@ -11,10 +11,11 @@ import click
 from rich.console import Console
 
 from netbench import units
-from netbench.commands.explore.base import WHERE, Base, base_options
-from netbench.commands.explore.vary import write_factor
+from netbench.api.sweeps import WHERE, Base
+from netbench.api.vary import write_factor
+from netbench.commands.explore.options import base_options
 from netbench.commands.options import QuantityType
-from netbench.commands.output import heading, print_warning, wide_console
+from netbench.commands.output import heading, print_line, print_warning, wide_console
 from netbench.commands.pool import dask_option, open_pool
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.plan.memory import memory_warnings
@@ -22,7 +23,7 @@ from netbench.plan.model import Plan
 from netbench.plan.what_if import Amount, ideal_network, with_bandwidth, with_delay
 from netbench.pool import Pool, in_order
 from netbench.progress import track
-from netbench.report.numbers import pflops_text, seconds_text
+from netbench.report.numbers import flops_unit, pflops_text, seconds_text
 from netbench.report.tables.grid import Grid, rich_table
 from netbench.report.tables.sweep import TOO_BIG
 from netbench.scenario.model import Network
@@ -152,9 +153,9 @@ def command(base: Base, efficiency: float, factor: bool, dask: str | None) -> No
     with open_pool(dask) as pool:
         requirements = _requirements(console, base, quantities, efficiency, pool)
     console.print(heading(base.scenario))
-    console.print(
+    print_line(
+        console,
         f"{base.describe()}; to keep: {efficiency:.4g} of the throughput on the ideal network",
-        soft_wrap=True,
     )
     console.print()
     console.print(rich_table(_grid(requirements, quantities)))
@@ -171,7 +172,7 @@ def command(base: Base, efficiency: float, factor: bool, dask: str | None) -> No
         if requirement.memory:
             print_warning(console, f"{TOO_BIG} memory", requirement.memory)
     for line in _remarks(requirements, quantities, efficiency):
-        console.print(line, soft_wrap=True)
+        print_line(console, line)
 
 
 def _quantities(factor: bool) -> tuple[SearchedQuantity, ...]:
@@ -226,7 +227,7 @@ def _requirements(
             ),
         )
     ]
-    warn_of_impairments(console, [plan.network for plan in plans])
+    warn_of_impairments(console, plans)
     describe = pool.describe if pool is not None else None
     times = track(console, time_plans(grid, pool), len(grid), "simulated networks", describe)
     times_s = iter([timing.iteration_s for timing in times])
@@ -263,11 +264,12 @@ def _requirements(
 
 
 def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, ...]) -> Grid:
+    unit, factor = flops_unit(found.pflop / found.ideal_s for found in requirements)
     rows = [
         (
             requirement.system + TOO_BIG * bool(requirement.memory),
             seconds_text(requirement.ideal_s),
-            pflops_text(requirement.pflop / requirement.ideal_s),
+            pflops_text(requirement.pflop / requirement.ideal_s * factor),
             seconds_text(requirement.now_s),
             f"{requirement.fraction:.1%}",
             *(
@@ -277,7 +279,14 @@ def _grid(requirements: list[Requirement], quantities: tuple[SearchedQuantity, .
         )
         for requirement in requirements
     ]
-    head = ("System", "ideal s", "ideal PFLOPS", "now s", "of ideal", *(q.head for q in quantities))
+    head = (
+        "System",
+        "ideal s",
+        f"ideal {unit}",
+        "now s",
+        "of ideal",
+        *(q.head for q in quantities),
+    )
     return Grid(head=head, rows=tuple(rows))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from netbench.commands.options import FILE
-from netbench.commands.output import write_file
+from netbench.files import write_file
 from netbench.network.nodes import ALONE
 from netbench.network.remote.deployer import agent_zip
 

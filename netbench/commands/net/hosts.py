@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netbench.commands.options import FILE
-from netbench.commands.output import wide_console
+from netbench.commands.output import print_line, wide_console
 from netbench.errors import NetworkError, UsageError
 from netbench.network.probing.measure import Endpoints
 from netbench.network.remote.fleet import ARM_LEASE_S, Cleared, Fleet
@@ -71,7 +71,7 @@ def print_deviations(
     """Print one line per deviation, with the hosts that share it; errors first. names: of nodes."""
     for (is_error, text), hosts in grouped(deviations, names).items():
         kind = ("error  ", "red") if is_error else ("warning", "yellow")
-        console.print(Text.assemble(kind, f" {shortened(hosts)}: {text}"), soft_wrap=True)
+        print_line(console, Text.assemble(kind, f" {shortened(hosts)}: {text}"))
 
 
 def check_deviations(
@@ -101,9 +101,9 @@ def clear_hosts(console: Console, fleet: Fleet) -> int:
     for node, error in failed.items():
         name = fleet.name(node)
         text = f"{name} was not cleared, and does it itself within {ARM_LEASE_S:g} s: {error}"
-        console.print(text, soft_wrap=True)
+        print_line(console, text)
     for node, notes in noted.items():
-        console.print(f"{fleet.name(node)}: {'; '.join(notes)}", soft_wrap=True)
+        print_line(console, f"{fleet.name(node)}: {'; '.join(notes)}")
     num_restored = len(results) - len(failed) - len(noted)
     console.print(f"{num_restored} of {len(results)} hosts are as they were")
     return len(failed)

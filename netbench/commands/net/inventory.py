@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from netbench.commands.options import FILE
-from netbench.commands.output import plain_table, wide_console
+from netbench.commands.output import plain_table, print_line, wide_console
 from netbench.errors import UsageError
 from netbench.testbed.ssh.host import Host
 from netbench.testbed.ssh.inventory import inventory_json_schema, load_inventory
@@ -42,8 +42,8 @@ def command(*, file: Path | None, schema: bool) -> None:
     if inventory.is_divided:
         joined = f"joined by {inventory.overlay}, " if len(inventory.hosts) > 1 else ""
         what = f"{joined}with addresses of {inventory.node_network}"
-        console.print(f"nodes: network namespaces of the hosts, {what}", soft_wrap=True)
-    console.print(f"host keys: {files}", soft_wrap=True)
+        print_line(console, f"nodes: network namespaces of the hosts, {what}")
+    print_line(console, f"host keys: {files}")
 
 
 def _numbers(first: int, count: int) -> str:

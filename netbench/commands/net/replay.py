@@ -15,7 +15,7 @@ from netbench.commands.net.hosts import (
     wait,
 )
 from netbench.commands.options import FILE
-from netbench.commands.output import plain_table
+from netbench.commands.output import plain_table, print_line
 from netbench.errors import EXIT_NOT_TRUSTWORTHY, UsageError
 from netbench.network.remote.facts import compile_replays_for, settings
 from netbench.network.remote.fleet import ARM_LEASE_S, Fleet
@@ -144,11 +144,11 @@ def _print_played(console: Console, played: Mapping[str, Played]) -> int:
         if name not in late and found.late_s and found.worst_s > PRECISION_S
     ]
     if late:
-        console.print(f"more than {limit} late: {', '.join(late)}", soft_wrap=True)
+        print_line(console, f"more than {limit} late: {', '.join(late)}")
     if doubtful:
         words = (
             f"on time by their own clocks, whose offsets are not known to within "
             f"{limit}: {', '.join(doubtful)}; run this nearer to them"
         )
-        console.print(words, soft_wrap=True)
+        print_line(console, words)
     return EXIT_NOT_TRUSTWORTHY if late or doubtful else 0

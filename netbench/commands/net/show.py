@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from netbench.commands.net.hosts import host_table, nodes_options, open_console, open_fleet
+from netbench.commands.output import print_line
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
 from netbench.network.remote.fleet import Shown
 from netbench.network.remote.preflight import Inspection, inspect
@@ -69,7 +70,7 @@ def _print_differences(
     for name, problems in differing.items():
         shown = problems if everything else problems[:SHOWN_DIFFERENCES]
         for problem in shown:
-            console.print(f"{name}: {problem}", soft_wrap=True)
+            print_line(console, f"{name}: {problem}")
         if len(shown) < len(problems):
             console.print(f"{name}: and {len(problems) - len(shown)} more (--all)")
 

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from netbench.commands.net.hosts import nodes_options, open_endpoints
 from netbench.commands.options import FILE, PERCENT
-from netbench.commands.output import check_writable, wide_console, write_file
+from netbench.commands.output import check_writable, print_line, wide_console
 from netbench.errors import EXIT_NOT_TRUSTWORTHY
+from netbench.files import write_file
 from netbench.network.probing.measure import Pace, measure
 from netbench.network.probing.measure import Progress as Observer
 from netbench.network.probing.samples import all_pairs, sample_links
@@ -85,10 +86,10 @@ def command(
     show(console, found, probe)
     if csv is not None:
         write_file(csv, matrix_frame(found).to_csv(index=False))
-        console.print(f"figures: {csv}", soft_wrap=True)
+        print_line(console, f"figures: {csv}")
     if plot is not None:
         save_picture(matrix_figure(found), plot)
-        console.print(f"picture: {plot}", soft_wrap=True)
+        print_line(console, f"picture: {plot}")
     return 0 if probe.trustworthy else EXIT_NOT_TRUSTWORTHY
 
 
@@ -105,7 +106,7 @@ def show(console: Console, found: Verification, probe: NetworkVerdict) -> None:
         console.print(rich_table(matrix_grid(found)), soft_wrap=True)
         console.print()
     for reason in probe.reasons[:REASONS_SHOWN]:
-        console.print(Text.assemble(("outside", "red"), f" {reason}"), soft_wrap=True)
+        print_line(console, Text.assemble(("outside", "red"), f" {reason}"))
     if len(probe.reasons) > REASONS_SHOWN:
         console.print(f"and {len(probe.reasons) - REASONS_SHOWN} more")
     num_bad = sum(not check.passed for check in found.checks)

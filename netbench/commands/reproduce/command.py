@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from netbench.commands.output import plain_console, results_option, write_file
+from netbench.commands.output import plain_console, results_option
 from netbench.errors import RecordError, UsageError
+from netbench.files import write_file
 from netbench.progress import track
 from netbench.report.page.simulated import (
     FOLDER,

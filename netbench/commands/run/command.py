@@ -9,21 +9,27 @@ from typing import Any
 
 import click
 
-from netbench.commands.options import FILE, NUMBERS, aliased_option
+from netbench.api.emulation import LOCAL, Target, run_recorded
+from netbench.api.placement import Limits
+from netbench.api.results import open_run
+from netbench.commands.options import FILE, NUMBERS, aliased_option, picture_option
 from netbench.commands.output import (
+    check_results,
     check_writable,
     exit_code,
+    heading,
+    print_line,
     print_warning,
     results_option,
     wide_console,
 )
 from netbench.commands.pool import dask_option
-from netbench.commands.run.execution import execute
+from netbench.commands.run.observer import TerminalDisplay
 from netbench.commands.run.placed import check_placements, is_file, place_plans
 from netbench.commands.run.selection import Selection, check_script
-from netbench.commands.run.simulation import write_pictures
-from netbench.commands.run.target import LOCAL, Target, inventory_options
-from netbench.commands.schedule.request import Limits, limit_options
+from netbench.commands.run.simulation import write_timelines
+from netbench.commands.run.target import inventory_options
+from netbench.commands.schedule.request import limit_options
 from netbench.errors import UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.build import at_scale, is_quick, keep_dynamics
@@ -35,6 +41,8 @@ from netbench.records import find_run, read_run
 from netbench.report.tables.comparison import find_others
 from netbench.report.tables.run import render_run
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.load import scenario_argument
+from netbench.systems import find_variant
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
 
@@ -151,8 +159,9 @@ IN_RUN = "in the run's folder"
     help="Write a Perfetto trace of every plan's last iteration to the run's folder; sim: write "
     "the first plan's to FILE.",
 )
+@picture_option
 @click.option(
-    "--plot",
+    "--timeline",
     type=FILE,
     help="Draw the first plan's timeline (sim only); with {plan} in the name, every plan's.",
 )
@@ -171,6 +180,7 @@ def command(
     dry_run: bool,
     trace: str | None,
     plot: Path | None,
+    timeline: Path | None,
     fast: bool | None,
     **selected: Any,
 ) -> int:
@@ -185,7 +195,8 @@ def command(
     target = Target(testbed=testbed, ssh=ssh, inventory=inventory, replace=replace, dask=dask)
     placements = check_placements(placement) if placement else ()
     selection, simulated = Selection(**selected), testbed == SIMULATOR
-    _check_options(simulated, ssh, selection, trace, plot)
+    _check_options(simulated, ssh, selection, trace, timeline)
+    check_writable(Path(trace) if simulated and trace else None, pictures=[plot, timeline])
     trace_file = Path(trace) if trace and trace != IN_RUN else None
     loaded = load_scenario(scenario)
     resumed = _run_to_resume(resume, results, loaded.name)
@@ -219,21 +230,46 @@ def command(
         return 0
     if resumed is not None and not foreign_command:
         _check_owner(resumed, plans)
-    path = execute(console, loaded, plans, target, results, resumed, trace is not None)
-    run = read_run(path)
-    console.print(render_run(run, find_others(results, run)))
-    console.print(f"records: {run.path}", soft_wrap=True)
-    command_line = shlex.join(["netbench", "report", str(run.path.parent)])
-    console.print(f"page to read and forward: {command_line}", soft_wrap=True)
-    if trace_file or plot:
-        write_pictures(console, plans, trace_file, plot)
+    if resumed is None:
+        check_results(results)
+    console.print(heading(loaded))
+    display = TerminalDisplay(console)
+    path = run_recorded(display, loaded, plans, target, results, resumed, trace is not None)
+    found = open_run(path)
+    console.print(render_run(found.run, find_others(results, found.run)))
+    print_line(console, f"records: {path}")
+    command_line = shlex.join(["netbench", "report", str(path.parent)])
+    print_line(console, f"page to read and forward: {command_line}")
+    if hint := schedule_hint(loaded, plans):
+        print_line(console, hint, style="dim")
+    if plot:
+        found.plot().save(plot)
+        print_line(console, f"picture: {plot}")
+    if trace_file or timeline:
+        write_timelines(console, plans, trace_file, timeline)
     elif trace:
         console.print("traces: beside the records; compare with netbench trace diff")
-    return exit_code(run)
+    return exit_code(found.run)
+
+
+def schedule_hint(scenario: Scenario, plans: Sequence[Plan]) -> str:
+    """Say which search may find a faster plan; "" where nothing can be searched."""
+    if scenario.workload.model or any(plan.script or plan.compute != VIRTUAL for plan in plans):
+        return ""
+    name = scenario_argument(scenario)
+    pipelines = [plan for plan in plans if plan.layout.pp > 1]
+    if any(plan.scheduler != find_variant(plan.variant).scheduler for plan in plans):
+        return ""  # a search has placed them
+    if not pipelines:
+        return f"search a faster system and layout with: netbench schedule {name} --layout auto"
+    return (
+        f"search a faster placement with: netbench schedule {name} --system "
+        f"{pipelines[0].variant}; a faster system and layout with --layout auto instead of --system"
+    )
 
 
 def _check_options(
-    simulated: bool, ssh: bool, selection: Selection, trace: str | None, plot: Path | None
+    simulated: bool, ssh: bool, selection: Selection, trace: str | None, timeline: Path | None
 ) -> None:
     """Raises UsageError for options that the testbed does not support."""
     if simulated and selection.compute != VIRTUAL:
@@ -249,10 +285,10 @@ def _check_options(
         scale=selection.scale,
         others=selection.compute != VIRTUAL or bool(selection.token_file) or selection.whole_sweep,
     )
-    if not simulated and plot:
+    if not simulated and timeline:
         raise UsageError(
-            "--plot draws a simulated iteration; add --testbed sim, or write a trace with --trace "
-            "and draw it with netbench trace diff --plot"
+            "--timeline draws a simulated iteration; add --testbed sim, or write a trace with "
+            "--trace and draw it with netbench trace diff --plot"
         )
     if not simulated and trace not in (None, IN_RUN):
         raise UsageError(
@@ -269,7 +305,6 @@ def _check_options(
         )
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
-    check_writable(Path(trace) if simulated and trace else None, pictures=[plot])
 
 
 def _with_dynamics(

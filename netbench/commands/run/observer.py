@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
+from netbench.api import simulation
+from netbench.commands.output import print_line, print_warning
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
-from netbench.progress import Progress, open_progress
+from netbench.pool import Pool
+from netbench.progress import Progress, open_progress, track
 from netbench.records import Record
 from netbench.systems import placed_name
 from netbench.testbed.cluster.certificate import NOTHING
@@ -88,11 +91,24 @@ def _setting(plan: Experiment) -> str:
     return format_bytes(plan.payload_bytes)
 
 
-@contextmanager
-def observe(
-    console: Console, plans: Sequence[Experiment], num_finished: int
-) -> Iterator[RunObserver]:
-    """Show the progress of the iterations of `plans` that are left."""
-    total = sum(plan.iterations for plan in plans) - num_finished
-    with open_progress(console, interval_s=0) as progress:
-        yield RunObserver(progress, total, console.is_terminal)
+class TerminalDisplay:
+    """Shows a run on a console, as `netbench.api.emulation.Display` says."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str) -> None:
+        print_line(self._console, text)
+
+    def warn(self, subject: str, text: str) -> None:
+        print_warning(self._console, subject, text)
+
+    def track(self, total: int, pool: Pool | None) -> simulation.Progress:
+        describe = pool.describe if pool is not None else None
+        return lambda found: track(self._console, found, total, "simulated plans", describe)
+
+    @contextmanager
+    def observe(self, plans: Sequence[Experiment], num_finished: int) -> Iterator[RunObserver]:
+        total = sum(plan.iterations for plan in plans) - num_finished
+        with open_progress(self._console, interval_s=0) as progress:
+            yield RunObserver(progress, total, self._console.is_terminal)

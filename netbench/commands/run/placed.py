@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from netbench.api.placement import Limits, search, simulated_s, warm_up
 from netbench.commands.options import split_names
-from netbench.commands.schedule.request import Limits
-from netbench.commands.schedule.search import search, simulated_s, warm_up, watching
+from netbench.commands.output import print_line
+from netbench.commands.schedule.search import watching
 from netbench.errors import UsageError, nearest
 from netbench.plan.build import at_scale, choose_scale
 from netbench.plan.model import VIRTUAL, Plan
@@ -171,7 +172,7 @@ def _searched(
             with watching(console, name, limits, system) as on_step:
                 placed, _ = search(request, name, seed, limits, on_step)
             found[key] = placed.plan()
-            console.print(_placed_text(placed, system), soft_wrap=True)
+            print_line(console, _placed_text(placed, system))
     return list(found.values())
 
 

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from netbench.api.emulation import ITERATIONS, WARMUP
 from netbench.commands.options import split_names
 from netbench.errors import UsageError
 from netbench.plan.build import Choices, build_command_plans, build_plans
@@ -17,8 +18,6 @@ from netbench.systems.script import SCRIPT
 from netbench.testbed.ranks.reports import GROUPS
 
 EVERY = "all"
-ITERATIONS, WARMUP = 2, 1
-"""Default number of iterations of a plan on a local testbed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,27 +12,28 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from netbench.api.emulation import Target, emulate
+from netbench.api.placement import Limits, find_scheduler
 from netbench.commands.options import FILE, aliased_option, split_names
 from netbench.commands.output import (
+    check_results,
     check_writable,
+    heading,
+    print_line,
     print_verdict,
     results_option,
     wide_console,
-    write_file,
 )
 from netbench.commands.pool import dask_option, open_pool
+from netbench.commands.run.observer import TerminalDisplay
 from netbench.commands.run.simulation import warn_of_impairments
-from netbench.commands.run.target import Target, inventory_options
+from netbench.commands.run.target import inventory_options
 from netbench.commands.schedule.contest import OnStep, Search, SearchResult, run_searches
 from netbench.commands.schedule.place import keep, print_heading, system_text
-from netbench.commands.schedule.request import (
-    SCHEDULER_NAMES,
-    Limits,
-    limit_options,
-    request_options,
-)
-from netbench.commands.schedule.search import find_scheduler, show_step, with_bounds
+from netbench.commands.schedule.request import SCHEDULER_NAMES, limit_options, request_options
+from netbench.commands.schedule.search import show_step, with_bounds
 from netbench.errors import PlanError, UsageError
+from netbench.files import write_file
 from netbench.limits import MAX_SEARCHES
 from netbench.plan.maps import NUM_SEEDS, UNSEEDED
 from netbench.pool import Pool
@@ -107,7 +108,7 @@ def command(
     check_writable(csv, output, pictures=[plot, map_path])
     console = wide_console()
     searches = _searches(request, schedulers, num_seeds)
-    warn_of_impairments(console, [request.listed().network])
+    warn_of_impairments(console, [request.listed()])
     print_heading(console, request)
     with open_pool(dask) as pool:
         ended = _run_searches(console, request, searches, limits, pool)
@@ -231,26 +232,21 @@ def _emulate(
     results: Path,
 ) -> tuple[Contest, int]:
     """Emulate the best two, as `netbench run` does; return their times and the exit code."""
-    from netbench.commands.run.execution import execute
-    from netbench.commands.run.selection import ITERATIONS, WARMUP
-    from netbench.plan.build import at_scale, choose_scale
-    from netbench.plan.serial import plan_hash
-    from netbench.records import read_run
     from netbench.report.tables.comparison import measured
 
     best = dict(winners(contest))
     plans = {name: placed[_key(one)].plan() for name, one in best.items()}
-    scale = max(choose_scale(plan) for plan in plans.values())
-    plans = {
-        name: dataclasses.replace(
-            at_scale(plan, scale), iterations=ITERATIONS + WARMUP, warmup_iterations=WARMUP
-        )
-        for name, plan in plans.items()
-    }
-    path = execute(console, request.scenario, tuple(plans.values()), target, results)
-    run = read_run(path)
-    times = [(name, measured(run, plan_hash(plan))) for name, plan in plans.items()]
-    console.print(f"records: {run.path}", soft_wrap=True)
+    check_results(results)
+    console.print(heading(request.scenario))
+    run = emulate(
+        request.scenario,
+        plans.values(),
+        target=target,
+        results=results,
+        display=TerminalDisplay(console),
+    ).run
+    times = [(name, measured(run, key)) for name, key in zip(plans, run.plans, strict=True)]
+    print_line(console, f"records: {run.path}")
     emulated = tuple((name, sample) for name, sample in times if sample)
     return dataclasses.replace(contest, emulated=emulated), print_verdict(console, run)
 
@@ -260,7 +256,7 @@ def _print(console: Console, contest: Contest, limits: Limits, num_seeds: int) -
     console.print(rich_table(contest_grid(contest)))
     console.print()
     for line in _remarks(contest, limits, num_seeds):
-        console.print(line, style="dim", soft_wrap=True)
+        print_line(console, line, style="dim")
 
 
 def _remarks(contest: Contest, limits: Limits, num_seeds: int) -> list[str]:
@@ -298,10 +294,10 @@ def _write(
     """Write the searches as CSV and draw their convergence, where asked for."""
     if csv is not None:
         write_file(csv, csv_text(contest_csv_grid(contest)) + "\n")
-        console.print(f"searches: {csv}", soft_wrap=True)
+        print_line(console, f"searches: {csv}")
     if plot is not None:
         from netbench.report.pictures.convergence import convergence_figure
 
         title = f"{request.scenario.name}, {system_text(request.listed())}"
         save_picture(convergence_figure(title, contest), plot)
-        console.print(f"picture: {plot}", soft_wrap=True)
+        print_line(console, f"picture: {plot}")

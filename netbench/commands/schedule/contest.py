@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from netbench.api.placement import Limits, search, warm_up
 from netbench.commands.schedule.interruption import interruptible
-from netbench.commands.schedule.request import Limits
-from netbench.commands.schedule.search import search, step_text, warm_up
+from netbench.commands.schedule.search import step_text
 from netbench.errors import PlanError, TestbedError
 from netbench.pool import Pool, Work, cell_memory_bytes
 from netbench.report.tables.schedule import FoundPlacement, SearchFailure

@@ -1,16 +1,11 @@
 """Make Ctrl-C end a search instead of the command, which then reports the best so far."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-Interrupted = Callable[[], bool]
-
-
-def never() -> bool:
-    """Interruption of a search that cannot be interrupted."""
-    return False
+from netbench.api.placement import Interrupted, never
 
 
 @contextmanager

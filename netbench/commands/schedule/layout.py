@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from netbench.commands.output import heading
+from netbench.api.placement import DEFAULT_SYSTEM, Limits, find_scheduler, warm_up
+from netbench.commands.output import heading, print_line
 from netbench.commands.run.simulation import warn_of_impairments
-from netbench.commands.schedule.request import DEFAULT_SYSTEM, Limits
-from netbench.commands.schedule.search import count_text, find_scheduler, warm_up
+from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
 from netbench.plan.memory import plan_memory
 from netbench.progress import open_progress
@@ -55,7 +55,7 @@ def find_layout(
     warm_up(scheduler)
     with _watching(console, limits) as on_best:
         candidates = find_candidates(request.scenario, request.setting, degrees)
-        warn_of_impairments(console, [candidates[0].plan.network])
+        warn_of_impairments(console, [candidates[0].plan])
         if not as_json:
             workload = candidates[0].plan.workload
             devices = counted(request.scenario.num_devices, "device")
@@ -77,10 +77,10 @@ def find_layout(
     console.print()
     console.print(rich_table(layouts_grid(found.best[:NUM_SHOWN], listed)))
     console.print()
-    console.print(
+    print_line(
+        console,
         f"searched for {found.elapsed_s:.1f} s: {_simulated_text(found)}; {scheduler} "
         f"placed the best, {count_text(found.num_evaluated)} in all (seed {seed}, budget {limits})",
-        soft_wrap=True,
     )
     return placed
 

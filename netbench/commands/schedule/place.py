@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from netbench.commands.options import FIRST
-from netbench.commands.output import heading, write_file
+from netbench.api.placement import (
+    DEFAULT_SCHEDULER,
+    Limits,
+    find_scheduler,
+    search,
+    simulated_s,
+    warm_up,
+)
+from netbench.commands.options import FIRST, aliased_option
+from netbench.commands.output import heading, print_line
 from netbench.commands.run.simulation import warn_of_impairments
 from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import (
     SCHEDULER_NAMES,
-    Limits,
     Output,
     limit_options,
     output_options,
     request_options,
 )
-from netbench.commands.schedule.search import (
-    count_text,
-    find_scheduler,
-    search,
-    simulated_s,
-    warm_up,
-    watching,
-    with_bounds,
-)
+from netbench.commands.schedule.search import count_text, watching, with_bounds
 from netbench.errors import EXIT_INTERRUPTED, RecordError
+from netbench.files import write_file
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from netbench.placement.problem import Improvement
     from netbench.scenario import Scenario
 
-DEFAULT_SCHEDULER = "netbench"
 DEFAULT_OUTPUT = "placement.json"
 
 
@@ -57,10 +56,15 @@ DEFAULT_OUTPUT = "placement.json"
 @click.option(
     "--layout", help="Layout to search as well: auto, or fixed degrees, e.g. p8 or p4t2d8."
 )
-@click.option(
-    "--scheduler", default=DEFAULT_SCHEDULER, help=f"Search algorithm: {SCHEDULER_NAMES}."
+@aliased_option(
+    "--scheduler",
+    "--schedulers",
+    default=DEFAULT_SCHEDULER,
+    help=f"Search algorithm: {SCHEDULER_NAMES}.",
 )
-@click.option("--seed", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}")
+@aliased_option(
+    "--seed", "--seeds", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}"
+)
 @limit_options
 @output_options
 def command(
@@ -90,7 +94,9 @@ def command(
     if not as_json:
         before = "" if output.file else f"save it with -o {DEFAULT_OUTPUT}; "
         file = output.file or Path(DEFAULT_OUTPUT)
-        console.print(before + run_hint(request.scenario, file), soft_wrap=True)
+        print_line(console, before + run_hint(request.scenario, file))
+        if layout is None:
+            print_line(console, "search other systems and layouts too with --layout auto")
     return EXIT_INTERRUPTED if interrupted() else 0
 
 
@@ -105,7 +111,7 @@ def _find(
     console: Console, request: Request, scheduler: str, seed: int, limits: Limits, as_json: bool
 ) -> Placed:
     """Search a placement of the request's plan, and print it."""
-    warn_of_impairments(console, [request.listed().network])
+    warn_of_impairments(console, [request.listed()])
     if not as_json:
         print_heading(console, request)
     with console.status("compiling the scheduler (once per installation)"):
@@ -125,7 +131,7 @@ def print_heading(console: Console, request: Request) -> None:
     """Print the scenario and the plan to place."""
     scenario, plan = request.scenario, request.listed()
     console.print(heading(scenario))
-    console.print(f"{system_text(plan)}; {counted(scenario.num_devices, 'device')}", soft_wrap=True)
+    print_line(console, f"{system_text(plan)}; {counted(scenario.num_devices, 'device')}")
 
 
 def system_text(plan: Plan) -> str:
@@ -150,13 +156,13 @@ def keep(console: Console, placed: Placed, output: Path | None, plot: Path | Non
         from netbench.placement.file import placed_text
 
         write_file(output, placed_text(placed), RecordError)
-        console.print(f"placement: {output}", soft_wrap=True)
+        print_line(console, f"placement: {output}")
     if plot is not None:
         from netbench.report.pictures.placement_map import placement_figure
 
         note = f"{placed.scheduler}, {seconds_text(placed.simulated_s)} s per iteration, simulated"
         save_picture(placement_figure(placed.plan(), placed.grid, note=note), plot)
-        console.print(f"picture: {plot}", soft_wrap=True)
+        print_line(console, f"picture: {plot}")
 
 
 def _print(console: Console, placed: Placed, steps: tuple[Improvement, ...]) -> None:
@@ -173,14 +179,14 @@ def _print(console: Console, placed: Placed, steps: tuple[Improvement, ...]) -> 
     console.print(rich_table(grid))
     console.print()
     for warning in memory_warnings(request.listed(), request.scenario):
-        console.print(f"{LISTED} does not fit: {warning}", soft_wrap=True)
+        print_line(console, f"{LISTED} does not fit: {warning}")
     if len(set(layers)) > 1:
-        console.print(f"layers per stage: {' '.join(map(str, layers))}", soft_wrap=True)
+        print_line(console, f"layers per stage: {' '.join(map(str, layers))}")
     last = f"; best found after {steps[-1].elapsed_s:.1f} s" if steps else ""
-    console.print(
+    print_line(
+        console,
         f"searched for {placed.search_s:.1f} s, {count_text(placed.num_evaluated)}{last} "
         f"({placed.scheduler}, seed {placed.seed}, budget {placed.budget})",
-        soft_wrap=True,
     )
 
 

@@ -11,16 +11,18 @@ import click
 from rich.console import Console
 
 from netbench import units
+from netbench.api.placement import DEFAULT_SYSTEM, make_request
 from netbench.commands.options import aliased_option, batch_option, layers_option
-from netbench.commands.output import heading
+from netbench.commands.output import heading, print_line
 from netbench.commands.schedule.place import keep, run_hint, system_text
-from netbench.commands.schedule.request import DEFAULT_SYSTEM, Output, make_request, output_options
+from netbench.commands.schedule.request import Output, output_options
 from netbench.commands.schedule.search import count_text
 from netbench.errors import UsageError
 from netbench.limits import MAX_DEVICES, MAX_EVALUATIONS
 from netbench.plan.maps import NUM_SEEDS
 from netbench.report.numbers import seconds_text
 from netbench.report.tables.grid import Grid, rich_table
+from netbench.scenario import load_scenario
 from netbench.units import counted
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def command(
         _print(console, before, found, lost, added, moves)
     keep(console, _after(before, found, moves, seed), output.file, output.picture)
     if output.file is not None and not output.as_json:
-        console.print(run_hint(before.request.scenario, output.file), soft_wrap=True)
+        print_line(console, run_hint(before.request.scenario, output.file))
 
 
 def _before(
@@ -142,7 +144,7 @@ def _listed(scenario: str, system: str, layers: int | None, batch: int | None) -
     from netbench.placement.file import Placed
     from netbench.placement.plan_problem import grid_of
 
-    request = make_request(scenario, system, layers=layers, batch=batch)
+    request = make_request(load_scenario(scenario), system, layers=layers, batch=batch)
     plan = request.listed()
     return Placed(
         request=request,
@@ -182,20 +184,20 @@ def _print(
     moves: int,
 ) -> None:
     console.print(heading(before.request.scenario))
-    console.print(system_text(before.plan()), soft_wrap=True)
+    print_line(console, system_text(before.plan()))
     changes = [f"lost: {', '.join(lost)}"] if lost else []
     changes += [f"added: {', '.join(added)}"] if added else []
-    console.print("; ".join(changes), soft_wrap=True)
+    print_line(console, "; ".join(changes))
     console.print()
     console.print(rich_table(repair_grid(before, found)))
     console.print()
     _print_loads(console, found)
     repaired = found.repaired
     how = "exact: all placements were tried" if repaired.exact else "a local search"
-    console.print(
+    print_line(
+        console,
         f"moves: {repaired.num_necessary} necessary, {moves} more allowed; {how}, "
         f"{count_text(repaired.num_evaluated)}",
-        soft_wrap=True,
     )
 
 
@@ -226,18 +228,18 @@ def _print_loads(console: Console, found: Repair) -> None:
         return
     names = device_names(found.request.scenario)
     who = "1 device loads" if len(found.loads) == 1 else f"{len(found.loads)} devices load"
-    console.print(
+    print_line(
+        console,
         f"{who} {units.format_bytes(found.load_bytes, DIGITS)} in {seconds_text(found.load_s)} s, "
         "simulated, all at once while training is paused:",
-        soft_wrap=True,
     )
     for load in found.loads:
         tensor, stage = load.slot
         part = f", tensor index {tensor}" if found.plan.layout.tp > 1 else ""
-        console.print(
+        print_line(
+            console,
             f"  {names[load.device]} from {names[load.source]}: stage {stage}{part}, "
             f"{units.format_bytes(load.size_bytes, DIGITS)}",
-            soft_wrap=True,
         )
 
 

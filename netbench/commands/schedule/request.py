@@ -10,69 +10,26 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from netbench import units
+from netbench.api.placement import (
+    DEFAULT_BUDGET,
+    DEFAULT_SYSTEM,
+    Limits,
+    make_request,
+    parse_budget,
+)
 from netbench.commands.options import FILE, SETTING_OPTIONS, QuantityType, aliased_option
 from netbench.commands.output import check_writable, plain_console, wide_console
-from netbench.commands.schedule.interruption import Interrupted, never
 from netbench.errors import UsageError
 from netbench.limits import MAX_EVALUATIONS
 from netbench.scenario import load_scenario
-from netbench.units import counted
 
 if TYPE_CHECKING:
-    from netbench.placement.plan_problem import Request
-    from netbench.placement.problem import Budget
+    pass
 
 Command = Callable[..., Any]
 
-DEFAULT_SYSTEM = "dtfm-scheduled"
-DEFAULT_BUDGET = "30s"
-
-
 SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, netbench"
 """Keys of `placement.schedulers.SCHEDULERS`, which `--help` does not import."""
-
-
-def parse_budget(text: str) -> float:
-    """Parse a time in seconds, at least a tenth."""
-    try:
-        seconds = units.parse_time(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds < 0.1:
-        raise ValueError(f'"{text}" is not a search time of 100ms or more; write e.g. 30s or 2min')
-    return seconds
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Limits of a search.
-
-    evaluations: number of candidates; None = limited by time. interrupted: returns true once the
-    search must end with its best result.
-    """
-
-    seconds: float
-    evaluations: int | None = None
-    interrupted: Interrupted = never
-
-    def budget(self) -> "Budget":
-        """Budget of a search that begins now, without progress.
-
-        A number of candidates replaces the time limit, so that every machine finds the same.
-        """
-        from netbench.placement.problem import Budget
-
-        self.interrupted()  # from here on Ctrl-C ends the search
-        if self.evaluations is None:
-            return Budget(seconds=self.seconds, interrupted=self.interrupted)
-        return Budget(evaluations=self.evaluations, interrupted=self.interrupted)
-
-    def __str__(self) -> str:
-        given = units.format_time(self.seconds)
-        if self.evaluations is not None:
-            given = counted(self.evaluations, "candidate")
-        return f"{given}, interrupted" if self.interrupted() else given
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,15 +45,6 @@ class Output:
         return plain_console(stderr=True) if self.as_json else wide_console()
 
 
-def make_request(scenario: str, system: str = DEFAULT_SYSTEM, **asked: Any) -> "Request":
-    """Request for a plan of a scenario. asked: values of a setting, None = the scenario's first."""
-    from netbench.placement.plan_problem import Request  # numba: not for --help
-
-    found = load_scenario(scenario)
-    setting = found.sweep.first_setting(**asked)
-    return Request(scenario=found, variant=system, setting=setting)
-
-
 def request_options(function: Command) -> Command:
     """Add the options of a command whose first argument is a `placement.plan_problem.Request`."""
     options = (
@@ -110,7 +58,7 @@ def request_options(function: Command) -> Command:
     @functools.wraps(function)
     def command(*, scenario: str, system: str, **others: Any) -> Any:
         asked = {name: others.pop(name) for name in ("layers", "batch", "micro_batch", "network")}
-        return function(make_request(scenario, system, **asked), **others)
+        return function(make_request(load_scenario(scenario), system, **asked), **others)
 
     for option in reversed(options):
         command = option(command)

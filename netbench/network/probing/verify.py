@@ -7,7 +7,7 @@ and their separate goodputs would add up to more than the rate.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from netbench.network.probing.packet_trains import (
@@ -21,7 +21,7 @@ from netbench.network.probing.samples import LinkSample, expected_rate_bps
 from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import flow_bps
-from netbench.units import format_bytes
+from netbench.units import format_bandwidth, format_bytes, format_time
 
 VIRTUAL_TIME_TOLERANCE = 0.02
 REAL_TIME_TOLERANCE = 0.05
@@ -255,23 +255,40 @@ def _where(sample: LinkSample | LinkCheck) -> str:
     return f"{sample.kind} sample, node{'s' * (len(sources) > 1)} {src} to {to}"
 
 
+WORDS: dict[str, tuple[str, Callable[[float, int], str]]] = {
+    "one_way_s": ("one-way delay", format_time),
+    "rtt_s": ("round-trip time", format_time),
+    "jitter_s": ("jitter", format_time),
+    "goodput_bps": ("goodput", format_bandwidth),
+    "loss": ("loss", lambda fraction, digits: f"{fraction:.{digits}g}"),
+    "duplication": ("duplication", lambda fraction, digits: f"{fraction:.{digits}g}"),
+    "reordering": ("reordering", lambda fraction, digits: f"{fraction:.{digits}g}"),
+}
+"""Quantity of a check -> its name in a message, and the format of its values."""
+
+DIGITS = 4
+"""Significant digits of a figure in a message."""
+
+
 def _reason(check: LinkCheck) -> str:
+    name, write = WORDS[check.quantity]
     by = f" by {check.streams} connections" if check.streams > 1 else ""
     where = f"{_where(check)}{by}"
     if check.num_bytes:
         where += f", message of {format_bytes(check.num_bytes)}"
     if check.measured is None:
-        return f"{where}: no {check.quantity} was measured, expected {check.expected:.6g}"
-    if check.quantity in ("loss", "duplication", "reordering"):
+        return f"{where}: no {name} was measured, expected {write(check.expected, DIGITS)}"
+    found = write(check.measured, DIGITS)
+    if check.num_packets:
         return (
-            f"{where}: {check.quantity} is {check.measured:.3g} of {check.num_packets} packets, "
-            f"expected {check.expected:.3g} ± {check.allowed:.2g}"
+            f"{where}: {name} is {write(check.measured, 3)} of {check.num_packets} packets, "
+            f"expected {write(check.expected, 3)} ± {write(check.allowed, 2)}"
         )
-    error = check.measured - check.expected
-    if check.expected:
-        off = f"{error / check.expected:+.1%}, allowed {check.allowed / check.expected:.1%}"
-    else:
-        off = f"{error:+.6g}, allowed {check.allowed:.6g}"
+    if not check.expected:
+        most = write(check.allowed, DIGITS)
+        return f"{where}: {name} is {found}, expected none (allowed {most})"
+    error, allowed = check.measured / check.expected - 1, check.allowed / check.expected
     return (
-        f"{where}: {check.quantity} is {check.measured:.6g}, expected {check.expected:.6g} ({off})"
+        f"{where}: {name} is {found}, expected {write(check.expected, DIGITS)} "
+        f"({error:+.1%}, allowed {allowed:.1%})"
     )

@@ -14,7 +14,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from netbench import __version__
 from netbench.records import Run
 from netbench.report.html.charts import vega_script
 from netbench.report.html.section import Section
@@ -33,6 +32,7 @@ from netbench.report.html.sections import (
 )
 from netbench.report.html.study import Study, study
 from netbench.report.html.summary import page_title, summary
+from netbench.version import __version__
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     times.build,

@@ -28,6 +28,7 @@ COLORS = {
     "optimizer": "#009e73",
     "collective": "#e69f00",
     "waiting for network": "#f3d9cf",
+    "delay": "#cdbfe3",
     "waiting for compute": "#e8ebee",
 }
 """Waiting is pale; the other colours are those of Okabe and Ito, for colour-blind people."""

@@ -69,6 +69,19 @@ class Comparison:
             return None
         return self.found.mean_s / self.published.mean_s - 1
 
+    @property
+    def difference(self) -> float | None:
+        """From the simulated time, relative: 0.05 = the run took 5% longer."""
+        if self.simulated_s is None or self.found is None:
+            return None
+        return self.found.mean_s / self.simulated_s - 1
+
+    @property
+    def pflops(self) -> float | None:
+        """Sustained PFLOPS of the run; None if its work or time is not known."""
+        known = self.pflop is not None and self.found is not None
+        return self.pflop / self.found.mean_s if known else None  # type: ignore[operator, union-attr]
+
 
 def compare(run: Run) -> tuple[Comparison, ...]:
     """Every setting and variant of a run, sorted by network (as planned), layers, batch and

@@ -1,7 +1,7 @@
 """The table of a run and its caption, as `netbench run` and `netbench table` print them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from netbench.plan.experiment import experiment_from_json
 from netbench.records import Environment, Run
 from netbench.report.numbers import (
     TimeSummary,
+    flops_unit,
     or_dash,
     percent_text,
     pflops_text,
@@ -47,6 +48,21 @@ TRUSTED = "trustworthy"
 
 ALARM = "NOT TRUSTWORTHY"
 """First words of the caption's warning, which is printed in bold."""
+
+
+NCCL = "nccl"
+
+AGREE = 0.1
+"""Relative difference of simulated and emulated times up to which neither is in doubt."""
+
+LONG_S = 1e-3
+"""One-way delay from which slow starts take time that counts, seconds."""
+
+ROWS_NAMED = 6
+"""Maximum number of rows that a sentence names."""
+
+REASONS_SHOWN = 5
+"""Maximum number of reasons in the caption; the records have all of them."""
 
 
 def render_run(run: Run, others: Sequence[Run] = ()) -> "Group":
@@ -116,8 +132,9 @@ def comparison_grid(run: Run, others: Sequence[Run] = ()) -> Grid:
         columns.append(("published s", lambda row: _mean(row.published)))
     if has_published and not is_wide:
         columns.append(("n", lambda row: _num(row.published)))
-    if any(row.simulated_s is not None for row in rows):
-        columns.append(("simulated s", lambda row: or_dash(seconds_text, row.simulated_s)))
+    has_simulated = any(row.simulated_s is not None for row in rows)
+    if has_simulated:
+        columns.append(("sim. s", lambda row: or_dash(seconds_text, row.simulated_s)))
     own: list[Column[Comparison]] = [
         (f"{source} s", lambda row: _mean(row.found)),
         ("n", lambda row: _num(row.found)),
@@ -125,9 +142,12 @@ def comparison_grid(run: Run, others: Sequence[Run] = ()) -> Grid:
     columns += [*emulated, *own, *measured]
     if has_published:
         columns.append(("error", lambda row: or_dash(percent_text, row.error)))
-    if has_published and not is_wide:
-        columns.append(("published PFLOPS", lambda row: _pflops(row, row.published)))
-    columns.append((f"{source} PFLOPS", lambda row: _pflops(row, row.found)))
+    if has_simulated and not is_wide:
+        columns.append(("vs sim.", lambda row: or_dash(percent_text, row.difference)))
+    unit, factor = flops_unit(row.pflops for row in rows)
+    if has_published and not has_simulated and not is_wide:  # all columns fit 80 characters
+        columns.append((f"published {unit}", lambda row: _flops(row, row.published, factor)))
+    columns.append((f"{source} {unit}", lambda row: _flops(row, row.found, factor)))
     return table_of(rows, columns, num_labels=2)
 
 
@@ -152,14 +172,82 @@ def caption(run: Run, others: Sequence[Run] = ()) -> list[str]:
         lines.append("published: no comparison; this workload is not the published one.")
     lines += run_caption(rows)
     if any(row.simulated_s is not None for row in rows):
-        lines.append("simulated: the same plans, before the run; mean over the same seeds.")
+        named = any(row.workload.model for row in rows)  # their table has other columns
+        heads = ("simulated", "") if named else ("sim.", f" vs sim.: {run_source(run)} against it.")
+        what = "the same plans, simulated before the run; mean over the same seeds."
+        lines.append(f"{heads[0]}: {what}{heads[1]}")
     lines += [
         f"{run_source(other)}: run {other.run_id}, the same settings"
         + (f"; {ALARM}, see netbench table --run." if other.reasons else ".")
         for other in others
         if _beside(rows, other)
     ]
-    return lines + provenance(run)
+    return [*lines, *_disagreement(run, rows), *provenance(run)]
+
+
+def _disagreement(run: Run, rows: Sequence[Comparison]) -> list[str]:
+    """Name the rows that differ from their simulation, and say which time to believe and why."""
+    apart = [row for row in rows if abs(row.difference or 0.0) > AGREE]
+    if not apart:
+        return []
+    several = len({row.setting for row in rows}) > 1
+    names = [
+        f"{row.name}{f' {row.setting}' if several else ''} ({percent_text(row.difference or 0.0)})"
+        for row in apart
+    ]
+    shown = names[:ROWS_NAMED] + [f"{len(names) - ROWS_NAMED} more"] * (len(names) > ROWS_NAMED)
+    return [
+        f"{run_source(run)} and simulated times differ by more than {AGREE:.0%}: "
+        f"{', '.join(shown)}. {_believe(run)}"
+    ]
+
+
+def _believe(run: Run) -> str:
+    """Say which of two times that differ to believe. Impairments are not simulated; scaled
+    messages fit TCP's first window."""
+    impaired = {name for plan in run.plans.values() for name in _impairments(plan)}
+    fast = [plan for plan in run.plans.values() if "tcp" not in plan.get("network", {})]
+    scale = max((float(plan.get("scale", 1.0)) for plan in fast), default=1.0)
+    if run.reasons:
+        return "Believe the simulated ones: this run is not trustworthy, see below."
+    if impaired:
+        return (
+            f"Believe the {run_source(run)} ones: the simulator ignores "
+            f"{', '.join(sorted(impaired))}."
+        )
+    if scale > 1 and max(map(_longest_delay_s, fast)) >= LONG_S:
+        return (
+            f"Believe the simulated ones: at scale {scale:g} a message fits TCP's first window, so "
+            "that slow starts over long delays take no time."
+        )
+    if any(plan.get("backend", NCCL) == NCCL for plan in run.plans.values()):
+        return (
+            "Believe the simulated ones: they are those of NCCL and its hosts, while an emulation "
+            "carries the bytes with gloo."
+        )
+    return f"Believe the {run_source(run)} ones: they come from TCP and gloo, at full size."
+
+
+def _longest_delay_s(plan: Mapping[str, Any]) -> float:
+    """Longest one-way delay on the links of a recorded plan, seconds."""
+    links = [link for row in plan.get("network", {}).get("links", ()) for link in row]
+    return max((float(link["one_way_delay_s"]) for link in links), default=0.0)
+
+
+def _impairments(plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the impairments on the links of a recorded plan."""
+    links = [link for row in plan.get("network", {}).get("links", ()) for link in row]
+    known = {
+        "jitter": ("jitter_s",),
+        "loss": ("loss", "bursts"),
+        "duplication": ("duplication",),
+        "corruption": ("corruption",),
+        "reordering": ("reordering",),
+        "queues": ("queue_packets",),
+    }
+    return tuple(
+        name for name, keys in known.items() if any(link.get(key) for link in links for key in keys)
+    )
 
 
 def provenance(run: Run) -> list[str]:
@@ -235,9 +323,9 @@ def _num(times: TimeSummary | None) -> str:
     return str(times.num if times else 0)
 
 
-def _pflops(row: Comparison, times: TimeSummary | None) -> str:
+def _flops(row: Comparison, times: TimeSummary | None, factor: float) -> str:
     known = row.pflop / times.mean_s if row.pflop is not None and times else None
-    return or_dash(pflops_text, known)
+    return or_dash(lambda pflops: pflops_text(pflops * factor), known)
 
 
 def _summary(times: TimeSummary | None) -> tuple[float | None, ...]:
@@ -260,7 +348,10 @@ def _is_alarm(line: str) -> bool:
 def _trust(run: Run) -> str:
     """The verdict in one line. Reasons count even without a verdict."""
     if run.reasons:
-        return f"{ALARM}: {'; '.join(run.reasons)}."
+        shown = [*run.reasons[:REASONS_SHOWN]]
+        if more := len(run.reasons) - REASONS_SHOWN:
+            shown += [f"and {more} more, in the records"] * (more > 0)
+        return f"{ALARM}: {'; '.join(shown)}."
     if not run.verdicts:
         return f"no verdict: the run has not finished; continue it with --resume. {_probed(run)}"
     if run_source(run) == "simulated":

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from netbench.errors import UsageError
-from netbench.report.numbers import pflops_text, seconds_text
+from netbench.report.numbers import flops_unit, pflops_text, seconds_text
 from netbench.report.pictures.style import MUTED, frame_lines, new_figure, write_beside
 from netbench.report.tables.grid import Grid
 
@@ -84,29 +84,31 @@ class SweepResult:
     points: tuple[SweepPoint, ...]
 
 
-METRICS: tuple[tuple[str, Callable[[SweepPoint], str]], ...] = (
-    ("seconds", lambda point: seconds_text(point.iteration_s)),
-    ("PFLOPS", lambda point: pflops_text(point.pflops)),
-    ("efficiency", lambda point: f"{point.efficiency:.1%}"),
-)
-"""Figures of a point, and their format."""
+def _metrics(sweep: SweepResult) -> tuple[tuple[str, Callable[[SweepPoint], str]], ...]:
+    """Figures of a point, and their format."""
+    unit, factor = flops_unit(point.pflops for point in sweep.points)
+    return (
+        ("seconds", lambda point: seconds_text(point.iteration_s)),
+        (unit, lambda point: pflops_text(point.pflops * factor)),
+        ("efficiency", lambda point: f"{point.efficiency:.1%}"),
+    )
 
 
 def sweep_grids(sweep: SweepResult) -> list[tuple[str, Grid]]:
     """Tables with their titles: one per figure if systems or the values of the last variable are
     columns, else one table with all figures."""
-    columns = _columns(sweep)
+    columns, metrics = _columns(sweep), _metrics(sweep)
     if len(columns) == 1:
         rows = [
-            (*_row_texts(point.at, sweep.axes), *(_cell(point, show) for _, show in METRICS))
+            (*_row_texts(point.at, sweep.axes), *(_cell(point, show) for _, show in metrics))
             for point in sweep.points
         ]
-        head = (*(axis.title for axis in sweep.axes), *(name for name, _ in METRICS))
+        head = (*(axis.title for axis in sweep.axes), *(name for name, _ in metrics))
         return [("", Grid(head=head, rows=tuple(rows), num_labels=len(sweep.axes)))]
     by_column = len(sweep.systems) > 1
     axes = sweep.axes if by_column else sweep.axes[:-1]
     grids = []
-    for name, show in METRICS:
+    for name, show in metrics:
         cells: dict[tuple[int, ...], list[str]] = {}
         for point in sweep.points:
             cells.setdefault(point.at[: len(axes)], []).append(_cell(point, show))

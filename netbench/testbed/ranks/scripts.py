@@ -21,7 +21,7 @@ from netbench.testbed.guest.boot import PASSED_VARIABLES
 from netbench.testbed.interface import NodeAddress, Testbed
 from netbench.testbed.ranks.failures import Failure, failure_of
 from netbench.testbed.ranks.pool import Message, Ranks
-from netbench.testbed.ranks.reports import Iteration, Iterations, read_line
+from netbench.testbed.ranks.reports import Iteration, Iterations, Report, read_line
 
 TAIL_LINES = 10
 """Number of lines of a script's output in an error message."""
@@ -100,6 +100,10 @@ class ScriptPool(Ranks):
         self._on_output = on_output
         self._tails: list[deque[str]] = [deque(maxlen=TAIL_LINES) for _ in plan.placement]
         self._found = Iterations(len(plan.placement))
+        self._steps = Iterations(len(plan.placement))
+        self._stepped: list[Iteration] = []
+        self._has_reports = bool(plan.iteration_regex)
+        self._by_steps = False
         self._reported_s = [time.monotonic()] * len(plan.placement)
         self._ended: set[int] = set()
         self._closed: set[int] = set()
@@ -127,10 +131,16 @@ class ScriptPool(Ranks):
                 rank, message = self._next(running, doing, self._watch(0.0))
                 finished = self._take(rank, message)
             except TestbedError:
-                yield from self._found.end()
+                yield from self._rest()
                 raise
             yield from finished
-        yield from self._found.end()
+        yield from self._rest()
+
+    def _rest(self) -> list[Iteration]:
+        """Return the iterations that are finished once no rank reports any more."""
+        if self._has_reports or self._by_steps:
+            return self._found.end()
+        return [*self._stepped, *self._steps.end()][: self._plan.iterations]
 
     def stop(self) -> None:
         """Order every script to end, wait until it has, and close the channels."""
@@ -149,7 +159,9 @@ class ScriptPool(Ranks):
         """Return the iterations that a message of a script finishes."""
         if message["event"] == "running":
             self._pids[rank] = self._process(rank, message)
-        if message["event"] != "output":
+        if message["event"] == "step":
+            return self._take_step(rank, message["iteration_s"])
+        if message["event"] != "output" or self._by_steps:
             return []
         now_s = time.monotonic()
         elapsed_s = now_s - self._reported_s[rank]
@@ -159,10 +171,22 @@ class ScriptPool(Ranks):
             )
             if not report:
                 return []
-            self._reported_s[rank] = now_s
+            self._reported_s[rank], self._has_reports = now_s, True
             return self._found.add(rank, report)
         except TestbedError as error:
             raise TestbedError(f"{self._name(rank)}: {error}") from None
+
+    def _take_step(self, rank: int, iteration_s: float) -> list[Iteration]:
+        """Return all planned iterations once that many steps of the optimizers are finished, unless
+        the script reports by itself."""
+        if self._has_reports or self._by_steps:
+            return []
+        report = Report(kind="optimizer step", iteration_s=iteration_s)
+        self._stepped += self._steps.add(rank, report)
+        if len(self._stepped) < self._plan.iterations:
+            return []
+        self._by_steps = True
+        return self._stepped[: self._plan.iterations]
 
     def _failure(self, rank: int, message: Message | None) -> Failure | None:
         """Return the failure that a message reports, if any.
@@ -180,7 +204,7 @@ class ScriptPool(Ranks):
         if message["event"] == "ended":
             self._ended.add(rank)
         failure = failure_of(rank, message)
-        done = self._found.has_all(rank, self._plan.iterations)
+        done = self._by_steps or self._found.has_all(rank, self._plan.iterations)
         if failure and message["event"] == "ended" and done:
             self._on_output(rank, f"netbench: {failure.what}, after its last iteration")
             return None

@@ -10,19 +10,24 @@ answers:
     {"event": "started", "rank": null, "pid": p}           once; p leads no session of its own
     {"event": "running", "pid": p}                         answers start; p leads the script's
     {"event": "output", "text": one line, without its end} stdout and stderr, in the order written
+    {"event": "step", "iteration_s": t}                    its optimizer has stepped (`step_timer`)
     {"event": "ended", "status": s}                        as `subprocess` has it: -9 = SIGKILL
     {"event": "error", "message": m}
 
 The script, and every process in its session, ends with the channel.
 """
 
+import inspect
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
+from netbench.trainers.systems import step_timer
 
 LINE_BYTES = 1 << 16
 """Longer lines are forwarded in pieces: a progress bar may never end its line."""
@@ -42,18 +47,28 @@ def serve(channel: MessageChannel) -> int:
         order = channel.receive()
         if order["op"] != "start":
             return 0
-        script = _start(order)
+        folder = tempfile.TemporaryDirectory(prefix="netbench-steps-")
+        script, steps = _start(order, Path(folder.name))
     except ChannelClosed:
         return 0
     except OSError as error:
         channel.send(event="error", message=str(error))
         return 1
+    with folder:
+        return _follow(channel, script, steps)
+
+
+def _follow(channel: MessageChannel, script: subprocess.Popen[bytes], steps: int) -> int:
+    """Report what a script prints and the steps of its optimizer until it ends."""
     with suppress(ChannelClosed):
         channel.send(event="running", pid=script.pid)
     threading.Thread(target=_end_with, args=(channel, script), daemon=True).start()
     printed = threading.Thread(target=_pass_on, args=(channel, script), daemon=True)
+    stepped = threading.Thread(target=_pass_on_steps, args=(channel, steps), daemon=True)
     printed.start()
+    stepped.start()
     status = script.wait()
+    stepped.join(LINGER_S)
     printed.join(LINGER_S)
     with suppress(ChannelClosed):
         channel.send(event="ended", status=status)
@@ -61,17 +76,38 @@ def serve(channel: MessageChannel) -> int:
     return 0
 
 
-def _start(order: Message) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        # The script dies with this process, however that ends.
-        ["setpriv", "--pdeathsig", "KILL", "--", *order["argv"]],
-        cwd=order["directory"],
-        env=order["environment"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+def _start(order: Message, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the script; return it and the pipe with the times of its steps."""
+    environment: dict[str, str] = dict(order["environment"])
+    (folder / "sitecustomize.py").write_text(inspect.getsource(step_timer), encoding="utf-8")
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{folder}{os.pathsep}{path}" if path else str(folder)
+    steps, pipe = os.pipe()
+    environment[step_timer.PIPE] = str(pipe)
+    try:
+        script = subprocess.Popen(
+            # The script dies with this process, however that ends.
+            ["setpriv", "--pdeathsig", "KILL", "--", *order["argv"]],
+            cwd=order["directory"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(pipe,),
+        )
+    except OSError:
+        os.close(steps)
+        raise
+    finally:
+        os.close(pipe)
+    return script, steps
+
+
+def _pass_on_steps(channel: MessageChannel, steps: int) -> None:
+    with suppress(ChannelClosed), os.fdopen(steps) as lines:
+        for line in lines:
+            channel.send(event="step", iteration_s=float(line))
 
 
 def _pass_on(channel: MessageChannel, script: subprocess.Popen[bytes]) -> None:

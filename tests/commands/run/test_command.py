@@ -218,7 +218,7 @@ def test_limits_of_netem_are_named_before_a_run(
     def stop() -> None:
         raise UsageError("no further")
 
-    monkeypatch.setattr("netbench.commands.run.execution.ensure_kernel", stop)
+    monkeypatch.setattr("netbench.api.emulation.ensure_kernel", stop)
     scenario = two_nodes.write(tmp_path, delay="2ms, jitter: {deviation: 1ms, correlation: 9%}")
     assert run(["run", scenario, "--results", str(tmp_path)]) == 2
     printed = capsys.readouterr().out
@@ -235,7 +235,7 @@ def test_a_folder_of_runs_that_cannot_be_one_is_refused_before_anything_is_built
     def stop() -> None:
         raise AssertionError("too late")
 
-    monkeypatch.setattr("netbench.commands.run.execution.ensure_kernel", stop)
+    monkeypatch.setattr("netbench.api.emulation.ensure_kernel", stop)
     file = tmp_path / "file"
     file.write_text("text")
     results = ["--results", str(file / place)]
@@ -295,9 +295,9 @@ def test_a_dry_run_refuses_tokens_outside_the_vocabulary(
     assert "token 0 is 263; the model knows 0 to 255" in capsys.readouterr().err
 
 
-def test_a_local_run_has_no_picture(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """--plot needs --testbed sim."""
-    assert run(["run", "case3", "--plot", str(tmp_path / "x.png")]) == 2
+def test_a_local_run_has_no_timeline(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """--timeline needs --testbed sim."""
+    assert run(["run", "case3", "--timeline", str(tmp_path / "x.png")]) == 2
     assert "add --testbed sim" in capsys.readouterr().err
 
 
@@ -318,7 +318,7 @@ def test_emulated_traces_go_to_the_folder_of_the_run(
 def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture) -> None:
     """They show the first plan, or every plan if the name has {plan}."""
     command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
-    options = ["--trace", str(tmp_path / "one.json"), "--plot", str(tmp_path / "{plan}.png")]
+    options = ["--trace", str(tmp_path / "one.json"), "--timeline", str(tmp_path / "{plan}.png")]
     assert run([*command, "--micro-batch", "2,4", *options]) == 0
     assert "traceEvents" in json.loads((tmp_path / "one.json").read_text())
     pictures = sorted(path.name for path in tmp_path.glob("*.png"))
@@ -327,6 +327,29 @@ def test_traces_and_pictures_are_written(tmp_path: Path, capsys: CaptureFixture)
         "dtfm-scheduled-L12-B64-m4-10ms-1Gbit-2022.png",
     ]
     assert (tmp_path / pictures[0]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_names_the_search_for_a_faster_plan(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """It searches the placement, where there are pipelines; `schedule` names the run in turn."""
+    command = ["run", "gpt3-small", "--testbed", "sim", "--results", str(tmp_path)]
+    assert run(command) == 0
+    hint = "netbench schedule gpt3-small --system dtfm-scheduled;"
+    assert hint in capsys.readouterr().out
+    assert run([*command, "--systems", "zero3"]) == 0
+    assert "netbench schedule gpt3-small --layout auto" in capsys.readouterr().out
+    assert run(["schedule", "gpt3-small", "--evaluations", "2"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "run it with: netbench run gpt3-small --placement placement.json" in out
+    assert "--layout auto" in out
+
+
+def test_the_picture_of_a_run_is_that_of_its_table(tmp_path: Path) -> None:
+    """`run --plot` draws what `table --plot` draws later, to the byte."""
+    results = ["--results", str(tmp_path / "results")]
+    command = ["gpt3-small", *results, "--plot"]
+    assert run(["run", *command, str(tmp_path / "a.svg"), "--testbed", "sim"]) == 0
+    assert run(["table", *command, str(tmp_path / "b.svg")]) == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_a_simulation_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_command_in_the_record_of_another_user_needs_a_confirmation(
     def refuse(*_: object) -> None:
         raise PlanError("it would start now")
 
-    monkeypatch.setattr(run_command, "execute", refuse)
+    monkeypatch.setattr(run_command, "run_recorded", refuse)
     run(resume)
     assert "it would start now" in capsys.readouterr().err
     owner = os.geteuid()

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from netbench.api import emulation
+from netbench.api.emulation import Display, Target
 from netbench.cli import run
-from netbench.commands.run import execution
-from netbench.commands.run.target import Target
 from netbench.placement.bounds import bound
 from netbench.placement.bounds.bound import Bound, lower_bounds
 from netbench.placement.file import read_placed
@@ -169,14 +168,14 @@ def test_the_best_two_are_emulated_as_a_run(
     ran: list[Plan] = []
 
     def on_simulator(
-        console: Console, scenario: Scenario, plans: Sequence[Plan], target: Target, results: Path
+        display: Display, scenario: Scenario, plans: Sequence[Plan], target: Target, results: Path
     ) -> Path:
         assert target == asked
         ran.extend(plans)
-        return execute(console, scenario, plans, Target(testbed="sim"), results)
+        return run_recorded(display, scenario, plans, Target(testbed="sim"), results)
 
-    execute = execution.execute
-    monkeypatch.setattr(execution, "execute", on_simulator)
+    run_recorded = emulation.run_recorded
+    monkeypatch.setattr(emulation, "run_recorded", on_simulator)
     scenario = four_nodes.write(tmp_path)
     options = ("--emulate", *where, "--results", str(tmp_path / "results"))
     assert run([*COMPARE, scenario, *SEARCHES, *options]) == 0

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from netbench.api.placement import Limits, make_request
 from netbench.commands.schedule.contest import Search, run_searches
 from netbench.commands.schedule.interruption import interruptible
-from netbench.commands.schedule.request import Limits, make_request
 from netbench.placement.file import read_placed
 from netbench.scenario import load_scenario
 from netbench.simulator import simulate
@@ -94,7 +94,7 @@ def test_an_interrupted_search_keeps_its_best(tmp_path: Path) -> None:
 
 def test_parallel_searches_end_soon_after_an_interrupt() -> None:
     """Two searches of five minutes are interrupted after the first improvement."""
-    request = make_request("uneven-regions")
+    request = make_request(load_scenario("uneven-regions"), "dtfm-scheduled")
     searches = [Search(scheduler="dtfm", seed=seed) for seed in (0, 1)]
     said: list[str] = []
 

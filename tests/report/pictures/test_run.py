@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from netbench.errors import UsageError
-from netbench.records import read_run
+from netbench.records import RunStore, read_run
 from netbench.report.pictures.run import run_figure
 from netbench.report.pictures.style import save_picture
 from tests import runs
@@ -68,16 +69,52 @@ def test_each_setting_has_a_panel(tmp_path: Path, figures: list[Figure]) -> None
     assert titles == ["L24 B1024", "L32 B1024", "L40 B1024", "L48 B1024"]
 
 
-def test_each_network_has_a_panel(tmp_path: Path, figures: list[Figure]) -> None:
-    """Two networks with equal layers and batch are not drawn in the same panel."""
+def test_networks_are_rows_of_one_panel(tmp_path: Path, figures: list[Figure]) -> None:
+    """A reader compares networks, so that they share a panel and an axis."""
     times: runs.Times = {("dtfm-random", 24, 1024, seed): [1.0, float(seed)] for seed in (1, 2)}
     path = runs.write_run(tmp_path, times, scenario="mine")
     plan = f'"plan_hash":"{[*read_run(path).plans][1]}","plan":{{'
     assert plan in path.read_text()
     path.write_text(path.read_text().replace(plan, plan + '"network_name":"slow",'))
     save_picture(run_figure(read_run(path)), tmp_path / "run.png")
-    titles = [axis.get_title() for axis in figures[0].axes if axis.get_title()]
-    assert titles == ["L24 B1024 own", "L24 B1024 slow"]
+    (axis,) = figures[0].axes
+    assert axis.get_title() == "dtfm-random, L24 B1024"
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["own", "slow"]
+
+
+def test_panels_share_an_axis(tmp_path: Path, figures: list[Figure]) -> None:
+    """Bars of two panels can be compared by their lengths."""
+    times: runs.Times = {("zero3", layers, 1024, 2022): [1.0, layers] for layers in (24, 48)}
+    run = read_run(runs.write_run(tmp_path, times, scenario="mine"))
+    save_picture(run_figure(run), tmp_path / "x.svg")
+    limits = {axis.get_xlim() for axis in figures[0].axes}
+    assert len(limits) == 1
+    assert limits.pop()[1] > 48
+
+
+def test_simulated_times_are_beside_the_others(tmp_path: Path, figures: list[Figure]) -> None:
+    """Published, simulated, emulated, from the top down."""
+    path = runs.write_run(tmp_path, {("zero3", 24, 1024, 2022): [170.0, 168.0]})
+    with RunStore.open(path) as store:
+        store.append_prediction(next(iter(read_run(path).plans)), 165.9)
+    save_picture(run_figure(read_run(path)), tmp_path / "x.svg")
+    assert bars(figures[0]) == [163.43, 165.9, 168.0]
+    names = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    assert names == ["published", "simulated", "emulated"]
+
+
+def test_equal_times_have_no_whisker(tmp_path: Path, figures: list[Figure]) -> None:
+    """A range of nothing would be drawn as a tick at the end of the bar."""
+    times: runs.Times = {
+        ("zero3", 24, 1024, 2022): [1.0, 5.0, 5.0],
+        ("ddp", 24, 1024, 2022): [1.0, 4.0, 5.0],
+    }
+    run = read_run(runs.write_run(tmp_path, times, scenario="mine"))
+    save_picture(run_figure(run), tmp_path / "x.svg")
+    (axis,) = figures[0].axes
+    (whiskers,) = [c for c in axis.containers if isinstance(c, ErrorbarContainer)]
+    segments = whiskers.lines[2][0].get_segments()
+    assert [[x for x, _ in segment] for segment in segments] == [[4.0, 5.0]]
 
 
 def test_a_scenario_of_ones_own_has_one_bar_per_variant(

@@ -17,9 +17,9 @@ from netbench import __version__
 from netbench.plan.build import build_plan, keep_dynamics
 from netbench.plan.model import Execution
 from netbench.plan.serial import plan_hash, plan_to_json
-from netbench.records import RunStore, read_run
+from netbench.records import Environment, Run, RunStore, read_run
 from netbench.report.tables.comparison import compare
-from netbench.report.tables.run import caption, render_run, run_csv, run_markdown
+from netbench.report.tables.run import caption, comparison_grid, render_run, run_csv, run_markdown
 from netbench.scenario import load_scenario
 from tests import runs
 from tests.report.tables.varied_runs import varied_run
@@ -53,8 +53,69 @@ def test_times_simulated_before_the_run_are_beside_it(tmp_path: Path) -> None:
     (row,) = compare(read_run(path))
     assert row.simulated_s == (24.0 + 30.0) / 2
     head, _, cells, *_ = run_markdown(read_run(path)).splitlines()
-    column = [word.strip() for word in head.split("|")].index("simulated s")
+    column = [word.strip() for word in head.split("|")].index("sim. s")
     assert cells.split("|")[column].strip() == "27.00"
+
+
+def apart(tmp_path: Path, environment: Environment = runs.ENVIRONMENT, **plan: object) -> Run:
+    """A run of which zero3 took 20% longer than simulated, and ddp 5%. plan: more of its plans."""
+    times: runs.Times = {
+        ("zero3", 24, 1024, 2022): [1.0, 12.0],
+        ("ddp", 24, 1024, 2022): [1.0, 10.5],
+    }
+    path = runs.write_run(tmp_path, times, scenario="mine", environment=environment)
+    with RunStore.open(path) as store:
+        for key in read_run(path).plans:
+            store.append_prediction(key, 10.0)
+    run = read_run(path)
+    return dataclasses.replace(run, plans={k: {**v, **plan} for k, v in run.plans.items()})
+
+
+FULL_SIZE = dataclasses.replace(runs.ENVIRONMENT, scale=1.0)
+FAR = {"links": [[{"one_way_delay_s": 0.1, "bandwidth_bps": 1e9}]]}
+LOSSY = {"links": [[{"one_way_delay_s": 0.1, "bandwidth_bps": 1e9, "loss": 0.01}]]}
+
+
+@pytest.mark.parametrize(
+    ("environment", "plan", "believe"),
+    [
+        (runs.ENVIRONMENT, {"network": FAR}, "the simulated ones: at scale 1000 a message fits"),
+        (runs.ENVIRONMENT, {}, "the simulated ones: they are those of NCCL"),
+        (FULL_SIZE, {"backend": "nccl"}, "the simulated ones: they are those of NCCL"),
+        (FULL_SIZE, {"backend": "gloo"}, "the emulated ones: they come from TCP and gloo"),
+        (runs.ENVIRONMENT, {"network": LOSSY}, "the emulated ones: the simulator ignores loss."),
+    ],
+)
+def test_times_that_differ_say_which_to_believe(
+    tmp_path: Path, environment: Environment, plan: dict[str, object], believe: str
+) -> None:
+    """Above 10%, in the caption; every row has its difference."""
+    run = apart(tmp_path, environment, **plan)
+    grid = comparison_grid(run)
+    column = grid.head.index("vs sim.")
+    assert {row[1]: row[column] for row in grid.rows} == {"zero3": "+20.0%", "ddp": "+5.0%"}
+    (line,) = [line for line in caption(run) if "differ by more than 10%" in line]
+    assert "zero3 (+20.0%). Believe" in line
+    assert f"Believe {believe}" in line
+
+
+def test_small_figures_are_teraflops(tmp_path: Path) -> None:
+    """A column of 0.003 PFLOPS would hide its digits."""
+    small = read_run(runs.write_run(tmp_path, {("zero3", 1, 8, 1): [1.0, 50.0]}, scenario="mine"))
+    (row,) = compare(small)
+    assert row.pflops is not None
+    grid = comparison_grid(small)
+    text = grid.rows[0][grid.head.index("emulated TFLOPS")]
+    assert float(text) == pytest.approx(row.pflops * 1e3, rel=0.01)
+
+
+def test_many_reasons_are_counted(tmp_path: Path) -> None:
+    """The caption has five of them, the records all."""
+    reasons = [f"link {number} is slow" for number in range(7)]
+    run = read_run(runs.write_run(tmp_path, runs.CASE3_TIMES, reasons=reasons))
+    assert caption(run)[-1] == (
+        f"NOT TRUSTWORTHY: {'; '.join(reasons[:5])}; and 2 more, in the records."
+    )
 
 
 def test_markdown_is_the_golden_file(tmp_path: Path) -> None:

@@ -142,6 +142,47 @@ def test_how_a_script_ends_after_its_last_iteration_changes_nothing(
     assert sorted(told) == [0, 1, 2, 3]
 
 
+STEPS = """
+import torch, sys
+model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+second = torch.optim.Adam(other.parameters())  # of a discriminator, say
+for step in range(int(sys.argv[1])):
+    for each in (optimizer, second):
+        each.zero_grad()
+    (model(torch.randn(4, 2)) + other(torch.randn(4, 2))).square().mean().backward()
+    optimizer.step()
+    second.step()
+    print(f"{{'loss': {step}}}")
+"""
+
+
+def test_a_script_that_reports_nothing_is_timed_by_its_optimizer(start: Callable[..., Run]) -> None:
+    """For example an unmodified Trainer of Hugging Face. Its first optimizer counts, once a step,
+    and the run is over after the planned iterations."""
+    run = start(*python(STEPS), "5")
+    found = list(run.pool.iterations())
+    assert len(found) == 3
+    assert all(iteration.iteration_s > 0 for iteration in found)
+    assert found[0].iteration_s > found[1].iteration_s  # it includes the import of torch
+    assert {iteration.loss for iteration in found} == {None}
+    assert not [text for _, text in run.output if "iteration_s" in text]
+
+
+def test_too_few_steps_are_too_few_iterations(start: Callable[..., Run]) -> None:
+    """They are reported, and the run misses the others."""
+    assert len(list(start(*python(STEPS), "2").pool.iterations())) == 2
+
+
+def test_a_script_that_reports_is_not_timed_by_its_optimizer(start: Callable[..., Run]) -> None:
+    """Its own line counts, even if steps came before it."""
+    reporting = STEPS.replace(
+        "print(f", 'print(\'{"netbench": "iteration", "iteration_s": 1.5}\'); print(f'
+    )
+    found = list(start(*python(reporting), "3").pool.iterations())
+    assert [iteration.iteration_s for iteration in found] == [1.5] * 3
+
+
 def test_the_docs_show_the_example_as_it_is() -> None:
     """From where it meets to its end."""
     text = EXAMPLE.read_text()

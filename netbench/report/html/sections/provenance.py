@@ -6,7 +6,6 @@ import hashlib
 import shlex
 from typing import Any
 
-from netbench import __version__
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Plan
 from netbench.records import FILE_NAME
@@ -14,6 +13,7 @@ from netbench.report.html.section import Section
 from netbench.report.html.study import Study
 from netbench.report.tables.grid import Grid
 from netbench.report.tables.run import MODE_WORDS, provenance
+from netbench.version import __version__
 
 
 def build(study: Study) -> Section:

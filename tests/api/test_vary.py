@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netbench.commands.explore.vary import parse_vary
+from netbench.api.vary import parse_vary
 
 
 def test_values_have_units() -> None:
