@@ -26,13 +26,21 @@ TITLES = {
     "MatrixForm": "`network.links`, as matrices",
     "JitterForm": "`jitter`, with its distribution",
     "BurstsForm": "`loss`, in bursts",
+    "TcpForm": "`tcp`",
     "DeviceForm": "`devices`, a profile",
     "WorkloadForm": "`workload`, a GPT",
     "ModelForm": "`workload`, a model by name",
+    "OwnWorkloadForm": "`workload`, a model by its parameters",
     "SweepForm": "`sweep`",
     "SweepNetworkForm": "`sweep.networks`",
-    "NamedModelForm": "`sweep.models`",
+    "NamedModelForm": "`sweep.models`, by name",
+    "OwnModelForm": "`sweep.models`, by their parameters",
+    "PeersForm": "`sweep.peers`",
     "DefaultForm": "`sweep.default`",
+    "PricesForm": "`prices`",
+    "PlaceForm": "`prices.regions`",
+    "MachinePriceForm": "`prices.regions`, `machines`",
+    "EgressForm": "`prices.egress`",
 }
 """Form -> heading of its section, in the order of the page."""
 
