@@ -443,7 +443,7 @@ HOST_FAULTS = (
 """Faults of `tests.testbed.cluster_chaos_in_guest`."""
 
 MAX_GUESTS_PER_FAULT = 4
-"""A campaign ends after as many guests for each fault that is wanted."""
+"""Limit on the guests of a campaign, per wanted fault."""
 
 FLEET = "tests.testbed.chaos_in_guest"
 

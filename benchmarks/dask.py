@@ -42,7 +42,7 @@ workload: {layers: 8, hidden: 512, heads: 8, sequence: 1024, batch: 16}
 """
 
 SYSTEMS = ("megatron", "ddp", "zero3", "dtfm-random")
-"""Of the emulated cells; with several seeds each, as many cells as are asked for."""
+"""Settings of the emulated cells. Several seeds of each give the cells that are asked for."""
 
 
 @contextmanager

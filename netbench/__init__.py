@@ -30,8 +30,6 @@ compares with other tools.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from netbench.version import __version__
-
 if TYPE_CHECKING:
     from netbench.api.emulation import Target, emulate
     from netbench.api.explanation import Explanation, explain_plan
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from netbench.plan.model import Plan
     from netbench.report.pictures.picture import Picture
     from netbench.scenario import Scenario, list_scenarios, load_scenario
+    from netbench.version import __version__
 
 __all__ = [
     "Explanation",
@@ -81,6 +80,7 @@ _MODULES = {
     "Scenario": "scenario",
     "Sweep": "api.sweeps",
     "Target": "api.emulation",
+    "__version__": "version",
     "emulate": "api.emulation",
     "explain_plan": "api.explanation",
     "list_scenarios": "scenario",

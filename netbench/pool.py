@@ -24,7 +24,7 @@ def ignore(index: int, message: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """Function of a module, applied to many items.
+    """Function of a module, applied to many items; not `netbench.plan.schedules.Work`.
 
     name: of its cells, one word. reports: the function takes a second argument, which sends a
     message to the caller. max_batch: maximum number of items per cell. memory_bytes: limit of a

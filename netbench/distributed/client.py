@@ -50,7 +50,7 @@ LOG_LINES = 12
 """Number of lines of a failed cell's output in an error message."""
 
 Reports = queue.SimpleQueue["tuple[int, CellEnd | TestbedError | None, Any]"]
-"""What other threads report to the caller's: index of an item, end of its cell or a message."""
+"""Reports of other threads to the caller's: index of an item, end of its cell or a message."""
 
 OnEnd = Callable[["CellEnd | TestbedError"], None]
 

@@ -63,7 +63,7 @@ class Heartbeat:
 
 
 class Watch:
-    """The worker's side, for one cell."""
+    """The worker's side, for one cell; not `netbench.testbed.ranks.hangs.Watch`."""
 
     def __init__(self, run: str, number: int) -> None:
         self._run = run

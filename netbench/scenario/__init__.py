@@ -5,8 +5,8 @@
 - `source` reads a file with line numbers, `schema` is its form, `validate` checks it, and
   `reference` describes it for people.
 - `describe` describes a link briefly.
-- `readings` parses the output of iperf3 and ping and tables in CSV into `matrices`; `export` writes
-  a scenario from a matrix.
+- `measured` makes scenarios from measurements.
+- `prices` builds prices of machines and traffic.
 - `geography` generates random scenarios.
 """
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netbench.errors import ScenarioError
-from netbench.scenario.export import yaml_text
+from netbench.scenario.measured.export import yaml_text
 from netbench.units import counted, format_bandwidth, format_time
 
 Floats = NDArray[np.float64]

@@ -54,7 +54,7 @@ def test_rank_0_stays_on_device_0(num_devices: int, seed: int) -> None:
 
 
 def test_shuffled_nodes_keep_their_ranks_together() -> None:
-    """The order of nodes is that in which `random` puts as many devices."""
+    """The order of nodes is the one that `random` gives to 16 devices."""
     placement = random_nodes([device // 2 for device in range(32)], 2022)
     pairs = [placement[first : first + 2] for first in range(0, 32, 2)]
     assert [pair[1] - pair[0] for pair in pairs] == [1] * 16

@@ -14,10 +14,10 @@ from netbench.commands.output import check_writable, results_option, write_text
 from netbench.errors import ScenarioError, UsageError
 from netbench.files import read_text
 from netbench.limits import MAX_DEVICES
-from netbench.scenario.export import Frame, matrix_csv, scenario_yaml
-from netbench.scenario.matrices import Matrix, completed, merge, renamed
+from netbench.scenario.measured.export import Frame, matrix_csv, scenario_yaml
+from netbench.scenario.measured.matrices import Matrix, completed, merge, renamed
+from netbench.scenario.measured.readings import Reader, read_matrix
 from netbench.scenario.model import Link
-from netbench.scenario.readings import Reader, read_matrix
 
 FOR_RUNS = ("run_path", "results", "output", "name", "title")
 """Parameters that apply to a run."""

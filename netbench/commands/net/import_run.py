@@ -11,8 +11,8 @@ from netbench.network.probing.measured import MeasuredNetwork, measured_network,
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_from_json
 from netbench.records import Run, find_run, read_run
+from netbench.scenario.measured.replay import Repetition, repetition_yaml
 from netbench.scenario.model import DeviceProfile
-from netbench.scenario.replay import Repetition, repetition_yaml
 from netbench.systems import system_of
 from netbench.units import counted
 from netbench.workload.costs import layer_forward_flops

@@ -13,8 +13,8 @@ from netbench.errors import UsageError
 from netbench.network.probing.measure import Endpoints, Pace, measure_as_is, readings_of
 from netbench.report.tables.grid import rich_table
 from netbench.report.tables.matrix import measured_csv, measured_grid
-from netbench.scenario.export import Frame, scenario_yaml
-from netbench.scenario.matrices import completed
+from netbench.scenario.measured.export import Frame, scenario_yaml
+from netbench.scenario.measured.matrices import completed
 from netbench.testbed.ssh.inventory import load_inventory
 from netbench.testbed.ssh.machines import Hosts
 from netbench.testbed.ssh.scenario_hosts import data_addresses

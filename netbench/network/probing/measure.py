@@ -32,7 +32,7 @@ from netbench.network.probing.samples import (
 )
 from netbench.network.probing.verify import Arrivals, Measurement, goodput_bps
 from netbench.network.shaping.segments import goodput_ratio
-from netbench.scenario.matrices import Matrix, Reading
+from netbench.scenario.measured.matrices import Matrix, Reading
 from netbench.scenario.model import Link, Network
 
 DEADLINE_S = 300.0

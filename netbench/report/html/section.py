@@ -11,7 +11,7 @@ from netbench.report.html.charts import Chart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A section.
+    """A section of the page, not `netbench.scenario.schema.Section`.
 
     key: its id on the page. template: file in `templates`. content: what the template reads.
     """

@@ -41,7 +41,7 @@ EQUAL = 1e-3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detail:
-    """What is shown of a few plans only.
+    """Details, which the page shows of a few plans only.
 
     activity: stretches by rank and kind, see `explain.activity`. parts: (name, length_s, repeat).
     trace: for Perfetto, compressed; empty if traces were not asked for.

@@ -13,7 +13,7 @@ from netbench.errors import UsageError
 from netbench.network.probing.verify import LinkCheck, Measurement
 from netbench.report.pictures.style import INK, MUTED, PAPER, new_figure, without_frame
 from netbench.report.tables.grid import Grid
-from netbench.scenario.matrices import Matrix, Reading
+from netbench.scenario.measured.matrices import Matrix, Reading
 
 if TYPE_CHECKING:
     import pandas as pd

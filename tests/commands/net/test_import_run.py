@@ -17,8 +17,8 @@ from netbench.plan.serial import plan_from_json
 from netbench.records import Run, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.scenario.load import scenarios_dir
+from netbench.scenario.measured.replay import link_text
 from netbench.scenario.model import BurstLoss, Link, Network
-from netbench.scenario.replay import link_text
 from tests.runs import ENVIRONMENT
 
 RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261123-115722-42c4"

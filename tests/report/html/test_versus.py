@@ -35,7 +35,7 @@ def test_nothing_is_tested_without_an_estimate_of_chance() -> None:
 
 
 def test_holm_multiplies_the_smallest_by_all_and_keeps_the_order() -> None:
-    """Of 0.01, 0.04 and 0.03: 3 x 0.01, 2 x 0.03, and at least as much for 0.04."""
+    """For 0.01, 0.04 and 0.03: 3 x 0.01, 2 x 0.03, and at least the latter for 0.04."""
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []

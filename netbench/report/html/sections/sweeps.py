@@ -21,7 +21,7 @@ VARIABLES: Mapping[str, str] = {
     "model": "model",
     "replicas": "replicas",
 }
-"""What a run can vary, with its name."""
+"""Column of a run that can vary -> its name on the page."""
 
 HEIGHT = 300
 """Height of the chart, pixels."""

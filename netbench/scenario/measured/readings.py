@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbench.errors import ScenarioError
-from netbench.scenario.matrices import Matrix, Pair, Reading
+from netbench.scenario.measured.matrices import Matrix, Pair, Reading
 from netbench.units import counted, parse_bandwidth, parse_bytes, parse_delay, parse_percent
 
 FRAME_OVERHEAD_BYTES = 66

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from netbench.scenario.export import yaml_text
+from netbench.scenario.measured.export import yaml_text
 from netbench.scenario.model import NO_BURSTS, DeviceProfile, Link, Network, Workload
 from netbench.units import format_bandwidth, format_bytes, format_flops, format_percent, format_time
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from netbench.errors import ScenarioError
-from netbench.scenario.matrices import FIGURES, Matrix, Reading
+from netbench.scenario.measured.matrices import FIGURES, Matrix, Reading
 from netbench.scenario.model import Link
 from netbench.units import format_bandwidth, format_percent, format_time
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import ScenarioError
-from netbench.scenario.export import matrix_csv
-from netbench.scenario.matrices import Matrix, Reading, completed, merge
-from netbench.scenario.readings import Reader, read_matrix
+from netbench.scenario.measured.export import matrix_csv
+from netbench.scenario.measured.matrices import Matrix, Reading, completed, merge
+from netbench.scenario.measured.readings import Reader, read_matrix
 from tests.readings import AWS, LINUX_PING, iperf3
 
 MAC_PING = """\

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from netbench.errors import ScenarioError
 from netbench.scenario import load_scenario
-from netbench.scenario.export import Frame, scenario_yaml
-from netbench.scenario.matrices import Matrix, Reading, completed, merge, renamed
+from netbench.scenario.measured.export import Frame, scenario_yaml
+from netbench.scenario.measured.matrices import Matrix, Reading, completed, merge, renamed
+from netbench.scenario.measured.readings import read_matrix
 from netbench.scenario.model import Link, Network
-from netbench.scenario.readings import read_matrix
 
-AWS = Path(__file__).parents[2] / "results" / "published" / "aws_region_links_directed.csv"
+AWS = Path(__file__).parents[3] / "results" / "published" / "aws_region_links_directed.csv"
 SHOWN = ("one_way_delay_s", "bandwidth_bps", "jitter_s", "loss")
 
 

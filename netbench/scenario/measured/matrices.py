@@ -1,7 +1,7 @@
 """Matrices of measured delays and bandwidths between places. Pure.
 
-A matrix consists of readings, which `scenario.readings` parses. Missing values are never invented:
-an error lists them.
+A matrix consists of readings, which `scenario.measured.readings` parses. Missing values are never
+invented: an error lists them.
 """
 
 import itertools
