@@ -24,8 +24,11 @@ FIRST_WORKER_S = 60.0
 CLOSE_S = 10.0
 """Deadline for a client, or a local cluster, to end, seconds."""
 
+LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
+"""Loggers to which Dask gives levels of their own; netbench says what is wrong."""
+
 OPTIONS = {
-    "logging": {"distributed": "critical"},  # netbench says what is wrong
+    "logging": {"distributed": "critical"},
     "distributed.comm.timeouts.connect": f"{CONNECT_S}s",
 }
 
@@ -51,7 +54,8 @@ def connect(where: str | int) -> Iterator[Client]:
 
     Raises TestbedError if nobody answers, or if the cluster's software differs.
     """
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(OPTIONS))
         target = stack.enter_context(_local_cluster(where)) if isinstance(where, int) else where

@@ -2,7 +2,8 @@
 
 `Future.cancel` of Dask does not stop a task that runs. So the client of a run sets a distributed
 variable every `BEAT_S`, and the worker of every cell reads it. A cell ends if its number is listed,
-or if the variable has not changed for `SILENT_S`: the client, or the scheduler, has gone.
+or if the variable has not changed for `SILENT_S`: the client, or the scheduler, has gone. If only a
+process was killed, its connections end at once, and a worker need not wait.
 """
 
 import threading

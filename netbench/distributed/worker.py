@@ -81,6 +81,7 @@ class _Follower:
         self._assignment = assignment
         self._cell = cell
         self._watch = Watch(assignment.run, assignment.number)
+        self._key = worker.get_current_task()
         self._attempt = f"{worker.id} {threading.get_ident()} {time.monotonic_ns()}"
         self._messages: list[str] = []
         self._streams = True
@@ -133,6 +134,9 @@ class _Follower:
     def _why_kill(self) -> str:
         if self._worker.status not in (Status.running, Status.paused):
             return "its worker was closed"
+        task = self._worker.state.tasks.get(self._key)
+        if task is None or task.state == "cancelled":
+            return "its client has gone"
         if time.monotonic() > self._measured_s + MEMORY_S:
             self._measured_s = time.monotonic()
             limit_bytes = self._assignment.work.memory_bytes

@@ -135,4 +135,4 @@ def test_table_imports_neither_torch_nor_paramiko_nor_matplotlib(tmp_path: Path)
     assert "16.05 ±0.05" in done.stdout
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "netbench.report.tables.run" in loaded
-    assert not loaded & {"torch", "paramiko", "matplotlib", "pydantic", "pyroute2"}
+    assert not loaded & {"torch", "paramiko", "matplotlib", "pyroute2"}

@@ -56,8 +56,6 @@ class HandMade:
         self._file = folder / "scheduler.json"
         options = ["--host", "127.0.0.1", "--no-dashboard"]
         self.scheduler = self._start("scheduler", "--port", "0", *options)
-        assert wait_until(self._file.exists)
-        self.address = str(json.loads(self._file.read_text())["address"])
         self.workers = [
             self._start("worker", "--no-nanny", "--nthreads", "1", *options)
             for _ in range(num_workers)
@@ -71,8 +69,14 @@ class HandMade:
             start_new_session=True,
         )
 
+    @property
+    def address(self) -> str:
+        """Return the address of the scheduler."""
+        return str(json.loads(self._file.read_text())["address"])
+
     def wait(self) -> None:
         """Wait until all workers are connected."""
+        assert wait_until(self._file.exists)
         with Client(self.address, timeout=START_S, set_as_default=False) as client:
             client.wait_for_workers(len(self.workers), timeout=START_S)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, netbench"
+SCHEDULER_NAMES = "identity, random, random-nodes, random-1000, region-aligned, dtfm, netbench"
 """Keys of `placement.schedulers.SCHEDULERS`, which `--help` does not import."""
 
 

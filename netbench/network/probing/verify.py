@@ -259,6 +259,8 @@ WORDS: dict[str, tuple[str, Callable[[float, int], str]]] = {
     "one_way_s": ("one-way delay", format_time),
     "rtt_s": ("round-trip time", format_time),
     "jitter_s": ("jitter", format_time),
+    "cold_message_s": ("time of a first message", format_time),
+    "idle_message_s": ("time of a message after idleness", format_time),
     "goodput_bps": ("goodput", format_bandwidth),
     "loss": ("loss", lambda fraction, digits: f"{fraction:.{digits}g}"),
     "duplication": ("duplication", lambda fraction, digits: f"{fraction:.{digits}g}"),

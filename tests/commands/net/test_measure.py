@@ -70,7 +70,7 @@ def test_a_network_that_is_not_there_is_found_out(
         files = ["--csv", str(figures), "--plot", str(picture)]
         assert run(["net", "verify", *words, *files]) == 3
     shown = capsys.readouterr().out
-    assert "link sample, node 0 to 1: rtt_s is" in shown
+    assert "link sample, node 0 to 1: round-trip time is" in shown
     assert "not as asked for" in shown
     rows = pd.read_csv(figures)
     bad = rows[~rows["passed"]]

@@ -36,7 +36,7 @@ def test_the_best_of_all_placements_is_found(tmp_path: Path, capsys: CaptureFixt
     (row,) = [line.split() for line in lines if line.startswith("random-1000 ")]
     assert float(row[1]) == pytest.approx(best_s, abs=1e-4)
     assert float(row[2].rstrip("%")) == pytest.approx(100 * (best_s / listed_s - 1), abs=0.06)
-    assert lines[-1] == f"run it with: netbench run {scenario} --placement {file}"
+    assert lines[-2] == f"run it with: netbench run {scenario} --placement {file}"
 
 
 @pytest.mark.parametrize("command", ["place", "compare"])
