@@ -20,7 +20,7 @@ import click
 
 from netbench.commands.lazy import Commands, LazyGroup
 from netbench.errors import EXIT_INTERRUPTED, NetbenchError
-from netbench.files import begin_command
+from netbench.files import files_of_command
 from netbench.version import __version__
 
 LAZY: Commands = {
@@ -54,10 +54,10 @@ class Netbench(LazyGroup):
     """Root of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        begin_command()
         # click would turn a closed pipe (`netbench table | head`) into exit code 1.
         try:
-            result = super().invoke(ctx)
+            with files_of_command():
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             _silence_stdout()

@@ -5,6 +5,8 @@ import gzip
 import io
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -23,9 +25,14 @@ _uses: ContextVar[dict[tuple[int, int], int] | None] = ContextVar("uses", defaul
 """Use of a file by the command in this process, by device and inode."""
 
 
-def begin_command() -> None:
-    """Forget the files of an earlier command of this process."""
-    _uses.set({})
+@contextmanager
+def files_of_command() -> Iterator[None]:
+    """Remember the files that one command reads and writes."""
+    token = _uses.set({})
+    try:
+        yield
+    finally:
+        _uses.reset(token)
 
 
 def read_input(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:

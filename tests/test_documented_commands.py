@@ -105,6 +105,7 @@ def arguments(one: Documented) -> list[str]:
         "star.yaml": "wan.yaml",
         "FOLDER": "results",
         "results/RUN": "results",
+        "$address": "tcp://10.0.0.1:8786",
         "...": "",
     }
     words = [names.get(word, word.replace(",...", "")) for word in one.words[1:]]

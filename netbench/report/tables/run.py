@@ -207,7 +207,7 @@ def _believe(run: Run) -> str:
     messages fit TCP's first window."""
     impaired = {name for plan in run.plans.values() for name in _impairments(plan)}
     fast = [plan for plan in run.plans.values() if "tcp" not in plan.get("network", {})]
-    scale = max((float(plan.get("scale", 1.0)) for plan in fast), default=1.0)
+    scale = max(session.environment.scale for session in run.sessions)
     if run.reasons:
         return "Believe the simulated ones: this run is not trustworthy, see below."
     if impaired:
@@ -215,7 +215,7 @@ def _believe(run: Run) -> str:
             f"Believe the {run_source(run)} ones: the simulator ignores "
             f"{', '.join(sorted(impaired))}."
         )
-    if scale > 1 and max(map(_longest_delay_s, fast)) >= LONG_S:
+    if scale > 1 and max(map(_longest_delay_s, fast), default=0.0) >= LONG_S:
         return (
             f"Believe the simulated ones: at scale {scale:g} a message fits TCP's first window, so "
             "that slow starts over long delays take no time."

@@ -28,7 +28,7 @@ from netbench.network.shaping.tc import Leaf, netem_options
 from netbench.scenario import load_scenario
 from netbench.scenario.load import list_scenarios
 from netbench.scenario.model import BurstLoss, Link, Network
-from netbench.scenario.sharing import num_routers
+from netbench.scenario.sharing import egress_cap_bps, forwarded_destinations, num_routers
 from tests.network.shaping_cases import CASES, kept_text
 from tests.network.strategies import SCALES, addresses, networks
 from tests.networks import ADDRESSES, FAR, NEAR, two_regions
@@ -54,13 +54,15 @@ def test_configurations_equal_their_golden_files(name: str) -> None:
 @given(networks(), SCALES)
 def test_every_destination_is_matched_exactly_once(network: Network, scale: float) -> None:
     """No packet to a node can miss its class, and none to the node itself is shaped. With trunks a
-    node matches its own region, and the region's router everything else."""
+    node matches its own region, and what its NIC caps; the region's router matches the rest."""
     book = addresses(network.num_nodes)
     regions = network.node_regions
     for program in compiled(network, scale):
         node = program.node
         if num_routers(network) and node < network.num_nodes:
-            there = [i for i, region in enumerate(regions) if region == regions[node] and i != node]
+            capped = math.isfinite(egress_cap_bps(network, node))
+            here = [capped or region == regions[node] for region in regions]
+            there = [i for i in range(network.num_nodes) if here[i] and i != node]
         elif num_routers(network):
             there = [i for i, region in enumerate(regions) if region != node - network.num_nodes]
         else:
@@ -85,11 +87,14 @@ def test_every_two_nodes_are_a_link_apart(network: Network, scale: float) -> Non
             route = {src, network.num_nodes + network.node_regions[src]} & programs.keys()
             queues = [
                 leaf
-                for node in route
+                for node in sorted(route)
                 for address, minor in programs[node].matches
                 for leaf in programs[node].leaves
                 if address == book[dst][0] and leaf.minor == minor
             ]
+            if dst in forwarded_destinations(network, src):
+                capped = queues.pop(sorted(route).index(src))
+                assert (capped.delay_us, capped.loss) == (0, 0.0)
             link = network.link(src, dst)
             assert len(queues) == 1
             assert queues[0].delay_us == round(link.one_way_delay_s * 1e6)
@@ -389,13 +394,17 @@ def test_every_scenario_compiles(name: str, scale: float) -> None:
     """Whatever is in scenarios/ can be shaped, at full size and at the scale of case 3."""
     network = load_scenario(name).network
     programs = compile_programs(network, addresses(network.num_nodes), "eth0", scale)
-    assert [len(program.matches) for program in programs] == [2 * (network.num_nodes - 1)] * len(
-        programs
-    )
+    others = [network.num_nodes - 1] * network.num_nodes
+    others += [
+        network.num_nodes - network.node_regions.count(region)
+        for region in range(num_routers(network))
+    ]
+    assert [len(program.matches) for program in programs] == [2 * count for count in others]
 
 
 def test_a_nic_caps_packets_that_a_router_delays() -> None:
-    """One leaf without delay for the other region, and its rate is the cap; routers as without."""
+    """One leaf without delay for the other region, and its rate is the cap. Routers as without, but
+    for acknowledgements, which the cap slows down."""
     plain = two_regions(sharing="trunk")
     capped = replace(plain, sharing="trunk-nic", nic_bps=(1e9,) * 4)
     sender, router = (compile_program(capped, node, ADDRESSES, "eth0") for node in (0, 4))
@@ -403,4 +412,6 @@ def test_a_nic_caps_packets_that_a_router_delays() -> None:
     assert (forwarding.delay_us, forwarding.rate_bps) == (0, 1_000_000_000)
     assert {minor for _, minor in sender.matches} == {2, 3}
     assert sender.classes[0].ceil_bps == 1_000_000_000
-    assert router.leaves == compile_program(plain, 4, ADDRESSES, "eth0").leaves
+    (uncapped,) = compile_program(plain, 4, ADDRESSES, "eth0").leaves
+    assert router.leaves == (replace(uncapped, limit_packets=router.leaves[0].limit_packets),)
+    assert router.leaves[0].limit_packets < uncapped.limit_packets

@@ -41,7 +41,7 @@ def plans() -> tuple[Plan, ...]:
             batch=sweep.default_batch,
             seeds=(1,),
         ),
-        Execution(iterations=2, warmup_iterations=1),
+        Execution(iterations=2, warmup_iterations=1, scale=1.0),
     )
 
 

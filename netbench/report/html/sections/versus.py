@@ -16,7 +16,7 @@ from typing import Any
 
 import altair as alt
 
-from netbench.report.html.charts import BLUE, GREY, RED, Chart, compiled, rounded
+from netbench.report.html.charts import BLUE, GREY, NARROW, RED, Chart, compiled, rounded
 from netbench.report.html.section import Section
 from netbench.report.html.study import Study
 from netbench.report.numbers import or_dash, percent_text, seconds_text
@@ -196,12 +196,16 @@ def _chart(key: str, found: Sequence[RunRatio]) -> Chart:
     margin = max(0.01, 0.06 * (high - low))
     base = alt.Chart(alt.InlineData(values=values)).encode(
         y=alt.Y(
-            "row:N", sort=[each.name for each in found], title=None, axis=alt.Axis(labelLimit=260)
+            "row:N",
+            sort=[each.name for each in found],
+            title=None,
+            axis=alt.Axis(labelLimit=alt.ExprRef(f"width < {NARROW} ? 150 : 260")),
         ),
         color=alt.Color(
             "result:N",
             sort=results,
             scale=alt.Scale(domain=results, range=[RESULTS[name] for name in results]),
+            legend=alt.Legend(columns=alt.ExprRef(f"width < {NARROW} ? 1 : {len(results)}")),
         ),
     )
     scale = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)
