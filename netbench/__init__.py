@@ -31,6 +31,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from netbench.api.costs import Costs, cost_plans
     from netbench.api.emulation import Target, emulate
     from netbench.api.explanation import Explanation, explain_plan
     from netbench.api.placement import Placement, place
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from netbench.version import __version__
 
 __all__ = [
+    "Costs",
     "Explanation",
     "NetbenchError",
     "Picture",
@@ -57,6 +59,7 @@ __all__ = [
     "Sweep",
     "Target",
     "__version__",
+    "cost_plans",
     "emulate",
     "explain_plan",
     "list_scenarios",
@@ -71,6 +74,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Costs": "api.costs",
     "Explanation": "api.explanation",
     "NetbenchError": "errors",
     "Picture": "report.pictures.picture",
@@ -81,6 +85,7 @@ _MODULES = {
     "Sweep": "api.sweeps",
     "Target": "api.emulation",
     "__version__": "version",
+    "cost_plans": "api.costs",
     "emulate": "api.emulation",
     "explain_plan": "api.explanation",
     "list_scenarios": "scenario",

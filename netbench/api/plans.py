@@ -16,6 +16,7 @@ class PlanChoices(TypedDict, total=False):
     systems: names, e.g. `dtfm-scheduled` or `zero3`. layers: of the model. batch, micro_batch: in
     sequences. networks: names in the scenario's sweep. seeds: of random placements. models,
     replicas: names of models and numbers of devices, where the scenario trains models by name.
+    peers: names of sets of machines in the scenario's sweep.
     """
 
     systems: str | Sequence[str]
@@ -26,6 +27,7 @@ class PlanChoices(TypedDict, total=False):
     seeds: int | Sequence[int]
     models: str | Sequence[str]
     replicas: int | Sequence[int]
+    peers: str | Sequence[str]
 
 
 class SettingChoices(TypedDict, total=False):
