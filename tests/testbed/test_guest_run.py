@@ -58,12 +58,18 @@ def measured_s(run: Run) -> dict[tuple[str, int], float]:
     return {(r.variant, r.iteration): r.iteration_s for r in run.records if not r.warmup}
 
 
+UNSTEADY = {"megatron": 0.02}
+"""Relative tolerance of systems whose iterations, too, depend on where cubic leaves slow start:
+those of `megatron` take 2.449 or 2.486 s (docs/local-testbed.md)."""
+
+
 def assert_same_times(found: Run, expected: Run) -> None:
     """Check that plans take the same time to 0.05%, whatever else ran. `found` may have fewer."""
     times_s, found_s = measured_s(expected), measured_s(found)
     assert found_s
     for key, iteration_s in found_s.items():
-        assert iteration_s == pytest.approx(times_s[key], rel=5e-4), key
+        tolerance = UNSTEADY.get(key[0], 5e-4)
+        assert iteration_s == pytest.approx(times_s[key], rel=tolerance), key
 
 
 @pytest.fixture(scope="module")
