@@ -8,11 +8,13 @@ that of the host's file system, which has FOLDER. Expects /run private.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from netbench.commands.run.observer import STEPS
 from netbench.records import read_run
@@ -28,6 +30,7 @@ BUSY_S = 2.0
 def occupy(address: str) -> None:
     """Begin logins until sshd drops one; give up after a while."""
     made: list[socket.socket] = []
+    os.register_at_fork(after_in_child=partial(close_all, made))  # the controller is no stranger
     while not made or made[-1].recv(4) == b"SSH-":
         made.append(socket.create_connection((address, 22)))
     threading.Timer(BUSY_S, close_all, [made]).start()
