@@ -39,6 +39,10 @@ to the end of the 3rd, is repeated. A unit is the least multiple of the stages o
 STEP_BYTES = 4000
 """Memory of a micro-batch on a stage of a schedule, in both directions (measured)."""
 
+SHARDED = {"sharded-ps": collectives.all_to_all, "zero1": collectives.ring_reduce_scatter}
+"""`Plan.data_parallel` -> collective that sums a shard of the gradients on each member, which then
+updates its shard of the parameters and sends it to the others."""
+
 MAX_KEPT_RANKS = 512
 """Largest plan, in ranks, whose parts are kept for the next batch; larger ones take gigabytes."""
 
@@ -406,8 +410,8 @@ def _synchronise_groups(
     at_once = np.ones(members.shape, np.int64)
     if system_of(plan).updates_on_host:
         at_once = graph.fabric.num_beside(members.ravel()).reshape(members.shape)
-    if plan.data_parallel == "sharded-ps":
-        summed = collectives.all_to_all(graph, members, gradients, gate)
+    if plan.data_parallel in SHARDED:
+        summed = SHARDED[plan.data_parallel](graph, members, gradients, gate)
         share_s = update_s * at_once / plan.layout.dp
         update = graph.work(TaskKind.OPTIMIZER, members, share_s)
         graph.edge(summed, update)

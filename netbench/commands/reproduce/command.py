@@ -80,13 +80,19 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
 
 def _register(results: Path) -> None:
     """Add missing predictions to the ledger. Raises RecordError if the code is not committed."""
-    from netbench.report.page.ledger import new_rows, register
+    from netbench.commands.reproduce.blind import predicted
+    from netbench.report.page.blind import predictions
+    from netbench.report.page.ledger import blind_rows, new_rows, register, unregistered
     from netbench.report.page.multicloud_data import experiments
 
     commit = _committed(results, "rev-parse", "--short=12", "HEAD")
     if changed := _committed(results, "status", "--porcelain", "--", ":/netbench", ":/scenarios"):
         raise RecordError(f"a prediction names the commit of its code; commit first:\n{changed}")
-    rows = new_rows(results, experiments(), f"{datetime.now(UTC):%Y-%m-%d}", commit)
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    rows = new_rows(results, experiments(), date, commit)
+    blind = unregistered(results, predictions())
+    timed = track(plain_console(stderr=True), predicted(blind), len(blind), "predictions")
+    rows += blind_rows(timed, date, commit)
     path = register(results, rows)
     click.echo(f"{counted(len(rows), 'prediction')} added to {path}")
 

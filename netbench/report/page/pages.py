@@ -20,6 +20,7 @@ from netbench.report.page.accuracy import (
     of_cases,
 )
 from netbench.report.page.anomalies import anomalies_page
+from netbench.report.page.blind import predictions
 from netbench.report.page.case import case_page
 from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.ledger import check_registered, ledger_page
@@ -88,7 +89,7 @@ def results_pages(results: Path) -> dict[str, str]:
             "a file in results/published was changed: restore it"
         )
     clouds = experiments()
-    check_registered(results, clouds)
+    check_registered(results, clouds, predictions())
     runs = recorded_runs(results / RECORDED)
     others = {name: found for name, found in runs.items() if name not in CASES}
     pages = {
