@@ -297,6 +297,7 @@ def pipeline_lanes(plan: Plan, ranks: Ids) -> Lanes:
         num_micro_batches=plan.num_micro_batches,
         message_bytes=message_bytes(plan),
         blocking=system_of(plan).blocking,
+        awaits_arrival=system_of(plan).awaits_arrival,
     )
 
 

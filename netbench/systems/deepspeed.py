@@ -31,7 +31,7 @@ class DeepspeedPipeline(System):
     examples = ("deepspeed-pp", "deepspeed-pp-random-nodes")
     trainer = "netbench.trainers.systems.deepspeed:DeepspeedPipelineRank"
     costs_as = "megatron"  # the kernels are the same
-    blocking = True
+    blocking = True  # the stream: it goes on when NCCL's buffers hold the rest of a send
 
     def variant(self, found: re.Match[str]) -> Variant:
         return Variant(

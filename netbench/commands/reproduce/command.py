@@ -80,7 +80,7 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
 
 def _register(results: Path) -> None:
     """Add missing predictions to the ledger. Raises RecordError if the code is not committed."""
-    from netbench.commands.reproduce.blind import predicted
+    from netbench.commands.reproduce.simulated import predicted
     from netbench.report.page.blind import predictions
     from netbench.report.page.ledger import blind_rows, new_rows, register, unregistered
     from netbench.report.page.multicloud_data import experiments

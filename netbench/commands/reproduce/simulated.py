@@ -18,6 +18,7 @@ from netbench.plan.maps import SEEDED
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import Plan
 from netbench.report.numbers import exact_text
+from netbench.report.page.blind import MILLISECONDS, BlindPrediction, predictions
 from netbench.report.page.predictions import PIPELINE_SYSTEMS, PRINTED_MICRO_BATCH, PRINTED_NETWORK
 from netbench.report.page.published import (
     CASES,
@@ -28,6 +29,7 @@ from netbench.report.page.published import (
     published_settings,
 )
 from netbench.report.page.simulated import (
+    BLIND,
     COLLECTIVES,
     COLUMNS,
     PIPELINES,
@@ -54,6 +56,8 @@ from netbench.workload.models import MODELS
 BASE_DELAY_S, NIC_BPS, AWS_MTU = 50e-6, 10e9, 9001
 """The machines of the published transfers: one-way delay, rate of each NIC, MTU in bytes.
 Sources: results/published/README.md; AWS EC2 User Guide, network MTU."""
+
+MS_PER_S = 1e3
 
 COLLECTIVE_NODES = (4, 8)
 COLLECTIVE_BYTES = 64 << 20
@@ -89,6 +93,7 @@ def plan_tables() -> dict[str, list[TableRow]]:
         TIMES: _published(),
         PLACED: _placed(),
         **{name: _sweep(name) for name in SWEEPS},
+        BLIND: _blind(),
         PIPELINES: _pipelines(),
         SCALING: _scaling(),
         TRANSFERS: _transfers(),
@@ -118,6 +123,15 @@ def simulate_tasks(tasks: Sequence[Task]) -> Iterator[tuple[Task, float]]:
             yield task, _transfer_s(task.plan)
         elif isinstance(task, CollectivePlan):
             yield task, simulate_collective(task)
+
+
+def predicted(blind: Iterable[BlindPrediction]) -> Iterator[tuple[BlindPrediction, float]]:
+    """Yield every prediction with its value, in its unit and in order; equal plans are simulated
+    once."""
+    plans = {each: each.plan() for each in blind}
+    seconds = dict(simulate_tasks(tuple(dict.fromkeys(plans.values()))))
+    for each, plan in plans.items():
+        yield each, seconds[plan] * (MS_PER_S if each.quantity == MILLISECONDS else 1.0)
 
 
 def _transfer_s(plan: CollectivePlan) -> float:
@@ -194,6 +208,15 @@ def _sweep(name: str) -> Iterator[TableRow]:
         plan = _plan(_scenario(name), time.system, time.layers, time.batch, seed)
         key = (time.system, str(time.layers), str(time.batch), time.seed)
         yield TableRow(tasks=(plan,), row=_beside(key, time.iteration_s))
+
+
+def _blind() -> Iterator[TableRow]:
+    """The predictions of the ledger as the simulator makes them now."""
+    for each in predictions():
+        if not each.superseded:
+            factor = MS_PER_S if each.quantity == MILLISECONDS else 1.0
+            key = (each.scenario, each.experiment, each.model, each.batch, each.quantity[1])
+            yield TableRow(tasks=(each.plan(),), row=_after(key, factor))
 
 
 def _pipelines() -> Iterator[TableRow]:

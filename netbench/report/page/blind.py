@@ -5,7 +5,7 @@ times netbench is compared with. `predictions` lists them; `ledger` registers th
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
@@ -13,7 +13,7 @@ from netbench.plan.build import build_plan
 from netbench.plan.experiment import Experiment
 from netbench.plan.maps import SEEDED
 from netbench.plan.model import Plan
-from netbench.report.page.published import SEED
+from netbench.report.page.published import DEEPSPEED, SEED
 from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.model import Setting
 from netbench.systems import find_variant
@@ -21,7 +21,6 @@ from netbench.systems import find_variant
 SEEDS = (2022, 2023, 2024)
 """Seeds of the published runs."""
 
-DEEPSPEED = "deepspeed-pp-random-nodes"
 DEEPSPEED_CASES = ("case4", "case5")
 
 LAYERS, BATCHES = (24, 32, 40), (1024, 2048, 4096)
@@ -34,7 +33,8 @@ ITERATION, MILLISECONDS = ("iteration_s", "s"), ("time_ms", "ms")
 class BlindPrediction:
     """A time to predict. scenario, experiment, model, batch: its place in the ledger.
 
-    quantity: `ITERATION` or `MILLISECONDS`. plan: builds what is timed.
+    quantity: `ITERATION` or `MILLISECONDS`. plan: builds what is timed. superseded: another
+    prediction of the same run was registered later.
     """
 
     scenario: str
@@ -43,6 +43,7 @@ class BlindPrediction:
     batch: str
     plan: Callable[[], Experiment]
     quantity: tuple[str, str] = ITERATION
+    superseded: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -52,8 +53,10 @@ class BlindPrediction:
 
 def predictions() -> Iterator[BlindPrediction]:
     """Yield every run, in the order of the ledger."""
-    for case in DEEPSPEED_CASES:
-        yield from sweep(case, (DEEPSPEED,), LAYERS, BATCHES)
+    for again, case in product((False, True), DEEPSPEED_CASES):
+        for each in sweep(case, (DEEPSPEED,), LAYERS, BATCHES):
+            name = f"{each.experiment} (2)" if again else each.experiment
+            yield replace(each, experiment=name, superseded=not again)
 
 
 def sweep(

@@ -55,6 +55,9 @@ Granularity is that of the wall clock. *As published* is that of timers which mi
 computation. Communication and egress are per round. Egress is the mean over peers as their NICs
 count it. Prices are those of spot machines where there are any. Machines on premises cost nothing.
 All other predictions are seconds per iteration (`s`) or milliseconds per operation (`ms`).
+
+DeepSpeed's pipeline engine was predicted twice. (2) was registered after the comparison with cases
+1 to 3: a send ends when NCCL's buffers hold the rest of its message, not when all has arrived.
 """
 
 

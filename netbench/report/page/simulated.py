@@ -31,6 +31,7 @@ COLLECTIVES = "collectives"
 SWEEPS = ("fluidstack2", "fluidstack3")
 """Scenarios with published times of their own, beside cases 1-5."""
 
+BLIND = "blind"
 SCALING = "dp-scaling"
 LAYOUTS = "layouts"
 COLUMNS = {
@@ -44,6 +45,7 @@ COLUMNS = {
         SWEEPS, ("system", "layers", "batch", "seed", "published_s", "simulated_s", "error")
     ),
     PIPELINES: ("network", "system", "micro_batch", "backend", "dtype", "simulated_s"),
+    BLIND: ("scenario", "experiment", "model", "batch", "unit", "simulated_value"),
     SCALING: (
         "scenario", "model", "system", "replicas", "published_throughput", "simulated_throughput",
         "error", "simulated_scaling",
