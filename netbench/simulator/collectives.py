@@ -109,6 +109,32 @@ def simulate_collective(plan: CollectivePlan, transport: TransportProfile | None
     return alone_s(fabric, members, size_bytes, COLLECTIVES[plan.backend][plan.op])
 
 
+def simulate_parts(plan: CollectivePlan) -> float:
+    """Return the seconds of a collective of n members as n collectives of an n-th each, one after
+    another on one communicator, over warm connections.
+
+    central-ps: all parts are reduced to member 0, then broadcast from it. sharded-ps: part i is
+    reduced to member i, then broadcast from it. Source: DT-FM's release.
+    """
+    fabric = Fabric(plan.network, np.arange(plan.num_nodes), load_transport(plan.backend))
+    members, library = np.arange(plan.num_nodes)[None, :], COLLECTIVES[plan.backend]
+    size = plan.payload_bytes / plan.num_nodes
+    shift = {"sharded-ps": 1}.get(plan.op, 0)
+    calls = ("reduce", "broadcast") if plan.op in ("central-ps", "sharded-ps") else (plan.op,)
+
+    def in_parts(graph: Graph, ranks: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
+        for call in calls:
+            for part in range(plan.num_nodes):
+                first = -part * shift
+                done = library[call](
+                    graph, np.roll(ranks, first, axis=1), size_bytes, np.roll(gate, first, axis=1)
+                )
+                gate = np.roll(done, -first, axis=1)
+        return gate
+
+    return alone_s(fabric, members, size, in_parts)
+
+
 def alone_s(fabric: Fabric, groups: Ids, size_bytes: float, collective: AddCollective) -> float:
     """Return the seconds of a collective in all `groups` at once, when all members start together
     over warm connections."""

@@ -47,6 +47,7 @@ from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import load_transport, simulate_collective
 from netbench.simulator.collectives import COLLECTIVES as ALGORITHMS
+from netbench.simulator.collectives import simulate_parts
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, TaskKind
 from netbench.simulator.parallel import time_plans
@@ -72,7 +73,14 @@ class Transfer:
     plan: CollectivePlan
 
 
-Task = Plan | CollectivePlan | Transfer
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class InParts:
+    """A collective as many operations as there are machines, one after another."""
+
+    plan: CollectivePlan
+
+
+Task = Plan | CollectivePlan | Transfer | InParts
 Times = Mapping[Task, float]
 """Seconds of each task."""
 
@@ -121,6 +129,8 @@ def simulate_tasks(tasks: Sequence[Task]) -> Iterator[tuple[Task, float]]:
     for task in tasks:
         if isinstance(task, Transfer):
             yield task, _transfer_s(task.plan)
+        elif isinstance(task, InParts):
+            yield task, simulate_parts(task.plan)
         elif isinstance(task, CollectivePlan):
             yield task, simulate_collective(task)
 
@@ -128,10 +138,15 @@ def simulate_tasks(tasks: Sequence[Task]) -> Iterator[tuple[Task, float]]:
 def predicted(blind: Iterable[BlindPrediction]) -> Iterator[tuple[BlindPrediction, float]]:
     """Yield every prediction with its value, in its unit and in order; equal plans are simulated
     once."""
-    plans = {each: each.plan() for each in blind}
-    seconds = dict(simulate_tasks(tuple(dict.fromkeys(plans.values()))))
-    for each, plan in plans.items():
-        yield each, seconds[plan] * (MS_PER_S if each.quantity == MILLISECONDS else 1.0)
+    tasks = {each: _task_of(each) for each in blind}
+    seconds = dict(simulate_tasks(tuple(dict.fromkeys(tasks.values()))))
+    for each, task in tasks.items():
+        yield each, seconds[task] * (MS_PER_S if each.quantity == MILLISECONDS else 1.0)
+
+
+def _task_of(each: BlindPrediction) -> Task:
+    plan = each.plan()
+    return InParts(plan=plan) if each.in_parts and isinstance(plan, CollectivePlan) else plan
 
 
 def _transfer_s(plan: CollectivePlan) -> float:
@@ -216,7 +231,7 @@ def _blind() -> Iterator[TableRow]:
         if not each.superseded:
             factor = MS_PER_S if each.quantity == MILLISECONDS else 1.0
             key = (each.scenario, each.experiment, each.model, each.batch, each.quantity[1])
-            yield TableRow(tasks=(each.plan(),), row=_after(key, factor))
+            yield TableRow(tasks=(_task_of(each),), row=_after(key, factor))
 
 
 def _pipelines() -> Iterator[TableRow]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from netbench.report.numbers import percent_text
-from netbench.report.page.published import CASES, case_name, setting_name
+from netbench.report.page.published import CASES, DEEPSPEED, case_name, setting_name
 from netbench.report.page.simulated import FOLDER
 from netbench.report.tables.grid import Grid, bullet
 from netbench.scenario.schema import Section
@@ -20,7 +20,7 @@ from netbench.scenario.validate import validate
 FITTED, PREDICTED = ("case1", "case2"), ("case3", "case4", "case5")
 """Cases with rows that constants are fitted on (docs/calibration.md lists them), and without."""
 
-NOT_FITTED = ("megatron-p8", "dtfm-random")
+NOT_FITTED = ("megatron-p8", "dtfm-random", DEEPSPEED)
 """Systems of `FITTED` on which no constant is fitted. Source: docs/calibration.md."""
 
 FAR = 0.15

@@ -139,15 +139,16 @@ def _glance(
             times = _means(simulated.rename(columns={"simulated_s": "seconds"}), case)
             times |= {name: placed.get((case, layers, batch)) for name in last}
             rows.append(("", "simulated", *_texts(times, (*GLANCE_VARIANTS, *last))))
-        newest = {run_source(run): run for run in runs.get(case, ())}
-        for run in newest.values():
-            found = {
-                row.name: row.found.mean_s
+        newest: dict[str, dict[str, float]] = {}  # runs of one source may have different systems
+        for run in runs.get(case, ()):
+            newest.setdefault(run_source(run), {}).update(
+                (row.name, row.found.mean_s)
                 for row in compare(run)
                 if row.found and (row.workload.layers, row.workload.batch) == GLANCE
-            }
+            )
+        for source, found in newest.items():
             names = (*GLANCE_VARIANTS, *(PLACED_ROW for _ in last))
-            rows.append(("", run_source(run), *_texts(found, names)))
+            rows.append(("", source, *_texts(found, names)))
     grid = Grid(head=("Case", "Source", *GLANCE_VARIANTS, *last), rows=tuple(rows), num_labels=2)
     return f"""\
 ## At a glance
@@ -213,8 +214,8 @@ Constants of the simulator are fitted on cases 1 and 2, none on cases 3 to 5
 former and {mean_absolute_error(predicted):.1%} in the latter, for two reasons:
 
 - The fit does not use every system. Compute constants come from dtfm-scheduled, from Megatron's
-  tensor-parallel layouts and from zero3. The two others, {" and ".join(NOT_FITTED)}, have
-  the largest errors. Without them, the error of cases 1 and 2 is {others:.1%}.
+  tensor-parallel layouts and from zero3. Without the others ({", ".join(NOT_FITTED)}),
+  the error of cases 1 and 2 is {others:.1%}.
 - In cases 1 and 2 up to eight GPUs share the NIC of a node, on a network that was not shaped. In
   cases 3 to 5 every node has one GPU, and `tc` sets the rate and delay of every link. Why GPUs that
   share a NIC are slow is not understood. None of the
