@@ -19,6 +19,7 @@ from netbench.report.page.simulated import (
     SCALING,
     SCALING_PICTURE,
     TIMES,
+    all_settings,
     differences,
     read_table,
     simulated_settings,
@@ -56,6 +57,7 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
     With --simulate --check, simulated times may differ by 0.1%, because processors round
     differently.
     """
+    from netbench.report.page.accuracy import order_text, orders
     from netbench.report.page.pages import results_pages
 
     if not results.is_dir():
@@ -75,6 +77,8 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
         write_file(path, text, RecordError)
         click.echo(f"{path} {'is up to date' if found[path] == text else 'written'}")
     _draw(results)
+    if (settings := all_settings(results)) is not None:
+        click.echo(f"in the right order: {order_text(orders(settings))} of published systems")
     return 0
 
 

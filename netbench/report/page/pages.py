@@ -9,15 +9,20 @@ from netbench.errors import RecordError
 from netbench.records import FILE_NAME, Run, read_run
 from netbench.report.numbers import seconds_text
 from netbench.report.page.accuracy import (
+    CLOSE,
     FAR,
     FITTED,
     NOT_FITTED,
     PREDICTED,
+    RIGHT_ORDER_GOAL,
     accuracy,
     far_columns,
     far_markdown,
     mean_absolute_error,
     of_cases,
+    order_grid,
+    order_text,
+    orders,
 )
 from netbench.report.page.anomalies import anomalies_page
 from netbench.report.page.blind import predictions
@@ -40,6 +45,7 @@ from netbench.report.page.simulated import (
     NOT_SIMULATED,
     PICTURE,
     PLACED_NAME,
+    all_settings,
     placed_seconds,
     simulated_settings,
 )
@@ -121,7 +127,12 @@ def front_page(results: Path, runs: Mapping[str, Sequence[Run]]) -> str:
     if simulated is None:
         parts.append(NOT_SIMULATED)
     else:
-        parts += [_accuracy(simulated), _known_wrong(results, simulated), _why_fitted(simulated)]
+        parts += [
+            _accuracy(simulated),
+            _who_wins(results),
+            _known_wrong(results, simulated),
+            _why_fitted(simulated),
+        ]
     return "\n".join([*parts, _pages()])
 
 
@@ -185,6 +196,20 @@ All {simulated["num"].sum()} published times are simulated, and some are emulate
 the simulated times over these settings:
 
 {markdown(accuracy(simulated))}
+"""
+
+
+def _who_wins(results: Path) -> str:
+    settings = all_settings(results)
+    assert settings is not None
+    found = orders(settings)
+    return f"""\
+## Who wins
+
+Of two systems in one setting whose published times differ by more than {CLOSE:.0%}, the simulator
+names the faster one for **{order_text(found)}**. The goal is {RIGHT_ORDER_GOAL:.0%}.
+
+{markdown(order_grid(found))}
 """
 
 

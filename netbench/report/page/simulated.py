@@ -177,6 +177,26 @@ def simulated_settings(results: Path) -> "pd.DataFrame | None":
     return rows
 
 
+def all_settings(results: Path) -> "pd.DataFrame | None":
+    """`simulated_settings`, and those of `SWEEPS` with their scenario as the case; case, system,
+    layers, batch, published_s and simulated_s. None if nothing has been simulated."""
+    import pandas as pd
+
+    cases = simulated_settings(results)
+    if cases is None:
+        return None
+    tables = {name: read_table(results, name) for name in SWEEPS}
+    means = [
+        table.groupby(KEY[1:], sort=False)[["published_s", "simulated_s"]]
+        .mean()
+        .reset_index()
+        .assign(case=name)
+        for name, table in tables.items()
+        if table is not None
+    ]
+    return pd.concat([cases, *means], ignore_index=True)[[*KEY, "published_s", "simulated_s"]]
+
+
 def placed_seconds(results: Path) -> dict[tuple[str, int, int], float]:
     """Simulated seconds per iteration of `PLACED_NAME`, by (case, layers, batch)."""
     table = read_table(results, PLACED)
