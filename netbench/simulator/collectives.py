@@ -17,7 +17,7 @@ broadcast,reduce}.cc`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -83,6 +83,23 @@ chain_reduce = COLLECTIVES["nccl"]["reduce"]
 chain_broadcast = COLLECTIVES["nccl"]["broadcast"]
 all_to_all = COLLECTIVES["nccl"]["all-to-all"]
 butterfly = COLLECTIVES["nccl"]["butterfly"]
+
+
+def all_reduce_each(graph: Graph, members: Ids, sizes: Sequence[float], gate: Ids) -> Ids:
+    """Add all-reduces of several tensors, bytes, one after another: rings, or trees for short ones.
+
+    The rings are merged into one that goes round for each tensor, as for a large one.
+    """
+    long = [size for size in sizes if size > specifications.SHORT_TENSOR_BYTES]
+    if long:
+        n = members.shape[1]
+        passes = sum(max(1.0, math.ceil(size / n / NCCL.ring_chunk_bytes)) for size in long)
+        total, ring = np.full(len(members), sum(long)), Ring(reduces=True, gathers=True)
+        gate = _nccl_ring(graph, members, total, gate, ring, np.full(len(members), passes))
+    for size in sizes:
+        if size <= specifications.SHORT_TENSOR_BYTES:
+            gate = COLLECTIVES["nccl"]["tree-all-reduce"](graph, members, size, gate)
+    return gate
 
 
 def data_parallel(kind: str, backend: str) -> AddCollective:
@@ -203,20 +220,23 @@ def _slices(size: Floats) -> tuple[Floats, Ids]:
     return sizes[..., None], np.arange(0, count, 2)
 
 
-def _nccl_ring(graph: Graph, members: Ids, size: Floats, gate: Ids, ring: Ring) -> Ids:
+def _nccl_ring(
+    graph: Graph, members: Ids, size: Floats, gate: Ids, ring: Ring, passes: Floats | None = None
+) -> Ids:
     """Add a ring in whose steps every member passes on an n-th, slice by slice.
 
     Large messages go round in several passes, one after the other. Here all passes are merged into
     one, with all their bytes and delays. That takes the same time, since all passes do. Several
     steps of a long ring are merged likewise. What is merged crosses many hops, so all delays but
-    one are the mean of the ring.
+    one are the mean of the ring. passes: None = those of one message.
     """
     n = members.shape[1]
     if n < 2:
         return _done(graph, members, gate)
     target = np.roll(members, -1, axis=1)
     num_steps = (ring.reduces + ring.gathers) * (n - 1)
-    passes = np.maximum(1.0, np.ceil(size / n / NCCL.ring_chunk_bytes))
+    if passes is None:
+        passes = np.maximum(1.0, np.ceil(size / n / NCCL.ring_chunk_bytes))
     steps = num_steps if n <= MAX_RING else min(MERGED_STEPS, num_steps)
     merged, slices = num_steps / steps, NCCL.ring_slices
     delay_s = graph.delay_s(members, target)

@@ -29,6 +29,7 @@ from netbench.simulator.segments import groups_of, time_segment
 from netbench.systems import rank_lanes, system_of
 from netbench.systems.iteration import Call
 from netbench.transport.profile import TransportProfile, load_transport
+from netbench.workload.costs import stage_tensors
 
 Result = TypeVar("Result")
 
@@ -417,11 +418,25 @@ def _synchronise_groups(
         update = graph.work(TaskKind.OPTIMIZER, members, share_s)
         graph.edge(summed, update)
         return collectives.ring_all_gather(graph, members, gradients, update)
-    algorithm = collectives.data_parallel(plan.data_parallel, backend="nccl")
-    done = algorithm(graph, members, gradients, gate)
+    if plan.data_parallel == "by-tensor":
+        done = _reduce_by_tensor(graph, plan, members, gate)
+    else:
+        algorithm = collectives.data_parallel(plan.data_parallel, backend="nccl")
+        done = algorithm(graph, members, gradients, gate)
     update = graph.work(TaskKind.OPTIMIZER, members, update_s * at_once)
     graph.edge(done, update)
     return update
+
+
+def _reduce_by_tensor(graph: Graph, plan: Plan, members: Ids, gate: Ids) -> Ids:
+    """Add all-reduces of all tensors of every stage, one after another."""
+    done = np.empty_like(gate)
+    for index, stage in enumerate(plan.stages):
+        each_bytes = stage.gradient_bytes / stage.parameters
+        sizes = [each_bytes * count for count in stage_tensors(plan.workload, stage)]
+        rows = slice(index * plan.layout.tp, (index + 1) * plan.layout.tp)
+        done[rows] = collectives.all_reduce_each(graph, members[rows], sizes, gate[rows])
+    return done
 
 
 def _sync_phases(timeline: TaskTimeline, total_s: float) -> dict[str, float]:

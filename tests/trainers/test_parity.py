@@ -40,6 +40,8 @@ CASES: dict[str, dict[str, Any]] = {
     "megatron, micro-batches of 2": {"system": "megatron", "micro_batch": 2},
     "dtfm, all-reduced": {"system": "dtfm", "data_parallel": "ring", "layers": (1, 2), "dp": 3,
                           "batch": 12},
+    "dtfm, all-reduced tensor by tensor": {"system": "dtfm", "data_parallel": "by-tensor", "dp": 3,
+                                           "batch": 12},
     "dtfm, sharded parameter server, anywhere": {"system": "dtfm", "data_parallel": "sharded-ps",
                                                  "placement": (3, 0, 1, 2)},
     "dtfm, 1f1b, uneven": {"system": "dtfm", "schedule": "1f1b", "layers": (3, 1)},

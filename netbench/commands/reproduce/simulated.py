@@ -35,12 +35,16 @@ from netbench.report.page.simulated import (
     PIPELINES,
     PLACED,
     SCALING,
+    SMALL,
     SWEEPS,
     TIMES,
     TRANSFERS,
+    UNDER_TC,
     layout_path,
     placement_path,
 )
+from netbench.report.page.under_tc.machines import IN_PARTS, collective
+from netbench.report.page.under_tc.small import cells
 from netbench.report.tables.collective import closed_form_s
 from netbench.report.tables.throughput import TESTBEDS, published_throughput
 from netbench.scenario import Scenario, load_scenario
@@ -101,6 +105,8 @@ def plan_tables() -> dict[str, list[TableRow]]:
         TIMES: _published(),
         PLACED: _placed(),
         **{name: _sweep(name) for name in SWEEPS},
+        SMALL: _small(),
+        UNDER_TC: _under_tc(),
         BLIND: _blind(),
         PIPELINES: _pipelines(),
         SCALING: _scaling(),
@@ -223,6 +229,21 @@ def _sweep(name: str) -> Iterator[TableRow]:
         plan = _plan(_scenario(name), time.system, time.layers, time.batch, seed)
         key = (time.system, str(time.layers), str(time.batch), time.seed)
         yield TableRow(tasks=(plan,), row=_beside(key, time.iteration_s))
+
+
+def _small() -> Iterator[TableRow]:
+    for cell in cells():
+        yield TableRow(tasks=(cell.plan(),), row=_beside(cell.key, cell.published_s))
+
+
+def _under_tc() -> Iterator[TableRow]:
+    for row in load(UNDER_TC).itertuples():
+        link = (float(row.delay_one_way_ms), float(row.bandwidth_gbps))
+        plan = collective(row.op, row.nodes, link, row.backend, int(row.message_mb))
+        task = InParts(plan=plan) if row.op.startswith(IN_PARTS) else plan
+        numbers = (f"{value:g}" for value in link)
+        key = (row.op, str(row.nodes), *numbers, row.backend, str(row.message_mb))
+        yield TableRow(tasks=(task,), row=_beside(key, row.time_ms, MS_PER_S))
 
 
 def _blind() -> Iterator[TableRow]:

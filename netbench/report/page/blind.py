@@ -37,7 +37,7 @@ MODELS = {"GPT3-6.7B": (32, 4096, 32), "GPT3-13B": (40, 5120, 40)}
 """Layers, hidden size and heads. Their embeddings grow with the hidden size."""
 
 FLUIDSTACK_SYSTEMS = ("dtfm-scheduled", "dtfm-random-nodes", "megatron-p8-random-nodes")
-"""As published: scheduled, fair, and Megatron on shuffled nodes."""
+"""The published scheduled and fair systems, and Megatron on shuffled nodes."""
 
 COLLECTIVE_MACHINES = (8, 32)
 
@@ -68,7 +68,7 @@ class BlindPrediction:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What identifies the prediction among all of the ledger."""
+        """Unique among all predictions of the ledger."""
         return self.experiment, self.model, self.batch, self.quantity[0]
 
 

@@ -49,6 +49,7 @@ from netbench.report.page.simulated import (
     placed_seconds,
     simulated_settings,
 )
+from netbench.report.page.under_tc.page import under_tc_page
 from netbench.report.tables.comparison import compare, run_source
 from netbench.report.tables.grid import Grid, markdown
 
@@ -102,6 +103,7 @@ def results_pages(results: Path) -> dict[str, str]:
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
         "fluidstack.md": fluidstack_page(results),
+        "under_tc.md": under_tc_page(results),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
         "multicloud.md": multicloud_page(clouds),
@@ -258,6 +260,7 @@ def _pages() -> str:
 
 - Case {cases}: all times, placements, layouts
 - [FluidStack](fluidstack.md): rented machines in two and three regions
+- [Under tc](under_tc.md): GPT-3 small and collectives on equal machines
 - [Predictions](predictions.md): other networks and models, layouts, transfers, collectives
 - [Clouds and continents](multicloud.md): Hivemind on rented machines, throughput and cost
 - [Ledger](ledger.md): predictions registered before they were compared

@@ -32,6 +32,9 @@ SWEEPS = ("fluidstack2", "fluidstack3")
 """Scenarios with published times of their own, beside cases 1-5."""
 
 BLIND = "blind"
+SMALL, UNDER_TC = "gpt3_small_iteration_times", "collectives_under_tc"
+"""Published runs under tc."""
+
 SCALING = "dp-scaling"
 LAYOUTS = "layouts"
 COLUMNS = {
@@ -45,6 +48,14 @@ COLUMNS = {
         SWEEPS, ("system", "layers", "batch", "seed", "published_s", "simulated_s", "error")
     ),
     PIPELINES: ("network", "system", "micro_batch", "backend", "dtype", "simulated_s"),
+    SMALL: (
+        "schedule", "dtype", "dp_mode", "delay_one_way_ms", "bandwidth_gbps", "micro_batch", "dp",
+        "published_s", "simulated_s", "error",
+    ),
+    UNDER_TC: (
+        "op", "nodes", "delay_one_way_ms", "bandwidth_gbps", "backend", "message_mb",
+        "published_ms", "simulated_ms", "error",
+    ),
     BLIND: ("scenario", "experiment", "model", "batch", "unit", "simulated_value"),
     SCALING: (
         "scenario", "model", "system", "replicas", "published_throughput", "simulated_throughput",
