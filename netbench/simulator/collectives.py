@@ -9,7 +9,8 @@ others need.
 Libraries differ in how they execute a stage. NCCL's receivers have their buffers ready, so bytes
 leave as soon as they are there; its rings move `ring_chunk_bytes` per rank round the ring before
 the next chunk. gloo's sender waits until the receiver announces that it is ready, and its rings
-keep two messages under way. Message sizes come from the libraries' transport profiles.
+keep two messages under way, which the receiving host copies after the wire has carried them.
+Message sizes come from the libraries' transport profiles.
 
 Sources: NCCL, `src/device/{all_reduce,all_gather,reduce_scatter,broadcast,reduce}.h`,
 `src/include/collectives.h`, `src/graph/trees.cc`; gloo, `gloo/{allreduce,allgather,alltoall,
@@ -310,9 +311,12 @@ def _gloo_pass(graph: Graph, members: Ids, message: Floats, gate: Ids, num_messa
         graph.edge(gate, first)
         graph.edge(np.roll(gate, -1, axis=1), first, back_s)
     before, after = sent[:-2], sent[2:]
-    received, came_s = np.roll(before, 1, axis=2), np.roll(there_s, 1, axis=1)
+    # The receiving host copies a message after the wire has carried it.
+    copy_s = 8 * message[:, None] / graph.fabric.transport.host_bps
+    arrives_s = there_s + copy_s
+    received, came_s = np.roll(before, 1, axis=2), np.roll(arrives_s, 1, axis=1)
     graph.edge(received, after, came_s * merged)  # the sender has received
-    graph.edge(before, after, (there_s + back_s) * merged)  # the receiver has, and announces it
+    graph.edge(before, after, (arrives_s + back_s) * merged)  # the receiver has, and announces it
     graph.edge(np.roll(before, -1, axis=2), after, back_s * merged)  # it has sent, and announces it
     everyone = np.arange(n)
     last = sent[-2:]

@@ -41,6 +41,9 @@ FLUIDSTACK_SYSTEMS = ("dtfm-scheduled", "dtfm-random-nodes", "megatron-p8-random
 
 COLLECTIVE_MACHINES = (8, 32)
 
+COLLECTIVES_AGAIN = (("allreduce", "gloo"), ("reduce", "gloo"))
+"""Operations and libraries that were predicted a second time."""
+
 PIPELINE, PIPELINE_BATCHES = 8, (32, 64, 96, 108)
 """Machines of a pipeline, and its sequences per iteration."""
 
@@ -149,7 +152,7 @@ def _collectives() -> Iterator[BlindPrediction]:
     ):
         link = (float(delay_ms), float(rate_gbps))
         for num_nodes in COLLECTIVE_MACHINES:
-            yield BlindPrediction(
+            first = BlindPrediction(
                 scenario="collectives under tc",
                 experiment=f"{op} {backend} {network_name(link)}",
                 model=f"{size_mib} MiB",
@@ -158,6 +161,10 @@ def _collectives() -> Iterator[BlindPrediction]:
                 quantity=MILLISECONDS,
                 in_parts=op.startswith(IN_PARTS),
             )
+            again = (op, backend) in COLLECTIVES_AGAIN
+            yield replace(first, superseded=again)
+            if again:
+                yield replace(first, experiment=f"{first.experiment} (2)")
 
 
 def _pipelines() -> Iterator[BlindPrediction]:
