@@ -9,7 +9,7 @@ from netbench.report.numbers import percent_text, seconds_text
 from netbench.report.page.simulated import FOLDER, NOT_SIMULATED, SMALL, UNDER_TC, read_table
 from netbench.report.page.under_tc.machines import IN_PARTS, network_name
 from netbench.report.page.under_tc.small import SERIES, TERAFLOPS, cells
-from netbench.report.tables.grid import Grid, markdown
+from netbench.report.tables.grid import Grid, bullet, markdown
 
 IMPOSSIBLE = {
     "op": "dp-central-ps", "nodes": 4, "delay_one_way_ms": 10, "message_mb": 1024
@@ -37,9 +37,10 @@ has 10 Gbit/s. [All results](README.md)
 ## GPT-3 small
 
 Pipelines of 3 machines, 4 layers of hidden size 768 per stage, 64 sequences per pipeline. Seconds
-per iteration, published → simulated (error) ([{SMALL}.csv]({FOLDER}/{SMALL}.csv)). Cells marked
-with = fix the compute, because a device profile that is fitted on hidden size 2048 does not know
-these layers. TFLOPS: {speeds}. All other cells are predictions.
+per iteration, published → simulated (error)
+([{SMALL}.csv]({FOLDER}/{SMALL}.csv)). Cells marked with =
+fix the compute, because a device profile that is fitted on hidden size 2048 does not know these
+layers. All other cells are predictions.
 
 {markdown(small_grid(small))}
 
@@ -47,6 +48,7 @@ Mean absolute error of the predictions, and mean error:
 
 {markdown(errors_grid(_predicted(small), list(SERIES)))}
 
+{bullet(f"TFLOPS with which those cells come out: {speeds}.")}
 - `allreduce` calls a collective for each tensor of the gradients: a ring for each matrix, two trees
   for each vector.
 - `zero3-fsdp` is `fsdp` on 12 machines, with one micro-step per iteration. How many units the
@@ -57,9 +59,10 @@ Mean absolute error of the predictions, and mean error:
 
 ## Collectives
 
-Milliseconds, published → simulated (error) ([{UNDER_TC}.csv]({FOLDER}/{UNDER_TC}.csv)). Operations
-that begin with `{IN_PARTS}` are n operations of an n-th of the bytes on n machines. No constant is
-fitted on these rows.
+Milliseconds, published → simulated (error)
+([{UNDER_TC}.csv]({FOLDER}/{UNDER_TC}.csv)). Operations that begin
+with `{IN_PARTS}` are n operations of an n-th of the bytes on n machines. No constant is fitted on
+these rows.
 
 {markdown(collectives_grid(collectives))}
 
