@@ -30,6 +30,7 @@ UNDERSTOOD = {
     r" doctor| kernel": "examines, or changes, this machine",
     r" reproduce": "simulates every published time",
     r" --resume": "needs a run that was stopped",
+    r" --dask": "runs thousands of cells",
     r" collective(?!.* --testbed sim)": "boots a guest",
     r" trace diff": "needs a run with traces",
     r" schedule compare| --budget | --layout auto": "searches for a minute or more",

@@ -68,6 +68,7 @@ MEGATRON = ("megatron", "1f1b", "ring")
         ),
         ("dtfm-scheduled-1f1b", variant("dtfm", "1f1b", "reduce-broadcast")),
         ("dtfm-random-allreduce", variant("dtfm", "gpipe", "ring", scheduler="random")),
+        ("dtfm-scheduled-allreduce-by-tensor", variant("dtfm", "gpipe", "by-tensor")),
         ("dtfm-random-1f1b-sharded-ps", variant("dtfm", "1f1b", "sharded-ps", scheduler="random")),
         ("dtfm-scheduled-p4", variant("dtfm", "gpipe", "reduce-broadcast", pipeline=4)),
         (

@@ -146,7 +146,7 @@ def _sharded(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
     gathered_s = gathered_s + floors.update_s[stage] / n
     bits = 1 << np.arange(floors.num_sites)
     sets = [np.flatnonzero(number & bits) for number in range(1 << floors.num_sites)]
-    off = piece_s - np.diag(np.diag(piece_s))  # one member may be alone there
+    off = np.where(np.eye(len(piece_s), dtype=np.bool_), 0.0, piece_s)  # a member may be alone
     reach_s = np.array([off[np.ix_(sites, sites)].max(initial=0.0) for sites in sets])
     first_s = np.array([off[:, sites].max(axis=1, initial=0.0).min() for sites in sets])
     return first_s + gathered_s, reach_s + gathered_s

@@ -3,6 +3,7 @@
 An error is relative: simulated over published, both means over the seeds, minus 1.
 """
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pandas as pd
 from netbench.report.numbers import percent_text
 from netbench.report.page.published import CASES, DEEPSPEED, case_name, setting_name
 from netbench.report.page.simulated import FOLDER
-from netbench.report.tables.grid import Grid, bullet
+from netbench.report.tables.grid import WIDTH, Grid, bullet
 from netbench.scenario.schema import Section
 from netbench.scenario.source import read_source
 from netbench.scenario.validate import validate
@@ -113,14 +114,13 @@ def order_text(found: Sequence[Order]) -> str:
     return f"{right} of {num} pairs ({right / num:.1%})"
 
 
-def order_grid(found: Sequence[Order]) -> Grid:
-    """Right and all pairs by case, and the systems that the wrong ones have most often."""
-    rows = []
-    for each in found:
-        names = Counter(name for pair in each.wrong for name in pair).most_common(2)
-        listed = ", ".join(f"{name} ({num})" for name, num in names) or "-"
-        rows.append((each.case, f"{each.num_right} of {each.num}", listed))
-    return Grid(head=("Case", "Right", "Most often in a wrong pair"), rows=tuple(rows))
+def order_list(found: Sequence[Order]) -> str:
+    """Right and all pairs by case, and the systems that wrong pairs have most often, wrapped."""
+    names = Counter(name for each in found for pair in each.wrong for name in pair)
+    cases = ", ".join(f"{each.num_right} of {each.num} in {each.case}" for each in found)
+    worst = ", ".join(f"{name} ({num})" for name, num in names.most_common(3))
+    wrong = f" Most often in a wrong pair: {worst}." if worst else ""
+    return textwrap.fill(f"These are {cases}.{wrong}", WIDTH, break_on_hyphens=False)
 
 
 class Reason(Section):

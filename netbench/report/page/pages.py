@@ -20,7 +20,7 @@ from netbench.report.page.accuracy import (
     far_markdown,
     mean_absolute_error,
     of_cases,
-    order_grid,
+    order_list,
     order_text,
     orders,
 )
@@ -210,8 +210,7 @@ def _who_wins(results: Path) -> str:
 
 Of two systems in one setting whose published times differ by more than {CLOSE:.0%}, the simulator
 names the faster one for **{order_text(found)}**. The goal is {RIGHT_ORDER_GOAL:.0%}.
-
-{markdown(order_grid(found))}
+{order_list(found)}
 """
 
 
