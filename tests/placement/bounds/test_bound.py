@@ -51,9 +51,7 @@ def test_no_placement_is_faster_than_its_floor_or_the_bound(problem: Problem, se
     assert 0 < lower_bound(problem, Budget(seconds=1.0)).seconds <= times_s.min()
 
 
-@pytest.mark.parametrize(
-    "variant", ["dtfm-random-p4", "dtfm-random-p4-allreduce", "megatron-p4", "deepspeed-pp-p4"]
-)
+@pytest.mark.parametrize("variant", ["dtfm-random-p4", "dtfm-random-p4-allreduce", "megatron-p4"])
 @pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (6, 2)])
 def test_the_optimum_of_few_devices_is_above_the_bound(
     variant: str, sizes: tuple[int, ...]
