@@ -407,7 +407,7 @@ def _type_stages(
         or stage_costs(
             workload,
             profile,
-            system=system.name,
+            system=system.costs_as or system.name,
             num_stages=layout.pp,
             gradient_dtype=system.gradient_dtype(workload.dtype),
             tensor_parallel=layout.tp,
@@ -520,9 +520,14 @@ def _layout(scenario: Scenario, variant: str, layers: int, devices: int) -> Layo
 def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, ...]:
     """Layers of each stage: the scenario's if the variant leaves the depth to it; () = evenly.
 
-    If a variant's own depth does not divide the layers, its first stages have one more.
+    Else those of the system. If a variant's own depth does not divide the layers, its first stages
+    have one more.
     """
     stages, chosen = scenario.sweep.pipeline_layers, find_variant(variant)
+    if chosen.pipeline or not stages:
+        depth = chosen.pipeline or pipeline_depth(scenario, layers)
+        if own := SYSTEMS[chosen.system].stage_layers(layers, depth):
+            return own
     if chosen.pipeline and chosen.num_chunks == 1:
         each, more = divmod(layers, chosen.pipeline)
         return tuple(each + (stage < more) for stage in range(chosen.pipeline)) if more else ()

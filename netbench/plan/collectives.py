@@ -323,3 +323,8 @@ DATA_PARALLEL = {
     "butterfly": "butterfly",
 }
 """`Plan.data_parallel` -> collective, for the kinds that are one collective."""
+
+SHORT_TENSOR_BYTES = 64 << 10
+"""Tensors up to this size are all-reduced in two trees, longer ones in a ring, where each is a call
+of its own. NCCL's tuning is somewhere between 6 kB and 1 MB on several nodes: biases and matrices
+of a GPT are on either side."""

@@ -35,6 +35,7 @@ def plan_memory(plan: Plan) -> tuple[MemoryEstimate, ...]:
             shards=system.num_shards(plan.layout, plan.shard_ranks),
             keeps_gradients=plan.accumulation == "keep",
             gathered_parameters=gathered,
+            optimizer_shards=system.optimizer_shards(plan.layout),
         )
 
     return tuple(

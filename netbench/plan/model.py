@@ -81,7 +81,8 @@ class Plan:
 
     system: a key of `systems.SYSTEMS`, which has the order of ranks (`System.rank_order`).
     schedule: a key of `schedules.SCHEDULES`, or none.
-    data_parallel: reduce-broadcast, ring, shard, tree, central-ps, sharded-ps, butterfly.
+    data_parallel: reduce-broadcast, ring, shard, tree, central-ps, sharded-ps, butterfly,
+    zero1, by-tensor.
     num_rounds: GPipe rounds of `num_micro_batches` each (per pipeline); 1 for other schedules.
     stages: cost of each stage of a pipeline, for one of its tensor-parallel ranks.
     activation_bytes: boundary tensor of one micro-batch. scale: divides bytes and bandwidths.

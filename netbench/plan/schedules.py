@@ -111,6 +111,26 @@ def one_forward_one_backward(num_stages: int, num_micro_batches: int) -> list[Pr
     return [_one_f_one_b(stage, num_stages, num_micro_batches, ()) for stage in range(num_stages)]
 
 
+def one_message_at_a_time(num_stages: int, num_micro_batches: int) -> list[Program]:
+    """1F1B in which activations and gradients between two stages follow one another.
+
+    Two neighbours exchange activations first, then gradients. Source: DeepSpeed's `TrainSchedule`
+    (`deepspeed/runtime/pipe/schedule.py`), whose sends and receives block.
+    """
+
+    def apart(step: Work | Exchange) -> Program:
+        if isinstance(step, Work):
+            return [step]
+        parts = [Exchange((message,), ()) for message in step.sends]
+        parts += [Exchange((), (message,)) for message in step.receives]
+        return [*sorted(parts, key=lambda part: (part.sends + part.receives)[0].kind != FORWARD)]
+
+    return [
+        [part for step in program for part in apart(step)]
+        for program in one_forward_one_backward(num_stages, num_micro_batches)
+    ]
+
+
 def zero_bubble(num_stages: int, num_micro_batches: int) -> list[Program]:
     """1F1B with gradients of weights computed apart, as in ZB-H1: stage s defers up to s of them.
 
@@ -241,6 +261,10 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "1f1b": Schedule(
         build=lambda stages, count, *_: (one_forward_one_backward(stages, count),),
+        live_passes=lambda stage, stages, _: stages - stage,
+    ),
+    "1f1b-serial": Schedule(
+        build=lambda stages, count, *_: (one_message_at_a_time(stages, count),),
         live_passes=lambda stage, stages, _: stages - stage,
     ),
     "zero-bubble": Schedule(

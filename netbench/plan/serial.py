@@ -55,7 +55,7 @@ def _check_parts(plan: Plan) -> None:
         and max(plan.device_types, default=-1) < len(plan.type_names),
         "num_micro_batches": min(plan.num_micro_batches, plan.num_rounds, plan.num_chunks) > 0,
         "data_parallel": not plan.has_pipelines
-        or plan.data_parallel in (*DATA_PARALLEL, "reduce-broadcast"),
+        or plan.data_parallel in (*DATA_PARALLEL, "reduce-broadcast", "zero1", "by-tensor"),
         "schedule": plan.schedule in (*SCHEDULES, "none"),
     }
     if wrong := [name for name, fit in fits.items() if not fit]:

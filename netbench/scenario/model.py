@@ -195,7 +195,7 @@ class Network:
 class DeviceProfile:
     """Sustained speeds of a device. `workload/profiles/` has sources and residuals.
 
-    flops: achieved FLOP/s per system (`dtfm`, `megatron`, `zero3`), else per dtype, or `default`.
+    flops: achieved FLOP/s per dtype, else per system (`dtfm`, `megatron`, `zero3`), or `default`.
     optimizer_s_per_parameter: seconds per parameter the device updates, per system or `default`.
     collective_s: host overhead of a zero3 or ddp collective (launch, the framework's hooks),
     seconds, per system or `default`.

@@ -9,7 +9,8 @@ others need.
 Libraries differ in how they execute a stage. NCCL's receivers have their buffers ready, so bytes
 leave as soon as they are there; its rings move `ring_chunk_bytes` per rank round the ring before
 the next chunk. gloo's sender waits until the receiver announces that it is ready, and its rings
-keep two messages under way. Message sizes come from the libraries' transport profiles.
+keep two messages under way, which the receiving host copies after the wire has carried them.
+Message sizes come from the libraries' transport profiles.
 
 Sources: NCCL, `src/device/{all_reduce,all_gather,reduce_scatter,broadcast,reduce}.h`,
 `src/include/collectives.h`, `src/graph/trees.cc`; gloo, `gloo/{allreduce,allgather,alltoall,
@@ -17,7 +18,7 @@ broadcast,reduce}.cc`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -85,6 +86,23 @@ all_to_all = COLLECTIVES["nccl"]["all-to-all"]
 butterfly = COLLECTIVES["nccl"]["butterfly"]
 
 
+def all_reduce_each(graph: Graph, members: Ids, sizes: Sequence[float], gate: Ids) -> Ids:
+    """Add all-reduces of several tensors, bytes, one after another: rings, or trees for short ones.
+
+    The rings are merged into one that goes round for each tensor, as for a large one.
+    """
+    long = [size for size in sizes if size > specifications.SHORT_TENSOR_BYTES]
+    if long:
+        n = members.shape[1]
+        passes = sum(max(1.0, math.ceil(size / n / NCCL.ring_chunk_bytes)) for size in long)
+        total, ring = np.full(len(members), sum(long)), Ring(reduces=True, gathers=True)
+        gate = _nccl_ring(graph, members, total, gate, ring, np.full(len(members), passes))
+    for size in sizes:
+        if size <= specifications.SHORT_TENSOR_BYTES:
+            gate = COLLECTIVES["nccl"]["tree-all-reduce"](graph, members, size, gate)
+    return gate
+
+
 def data_parallel(kind: str, backend: str) -> AddCollective:
     """Return the function for a `Plan.data_parallel` that is one collective.
 
@@ -107,6 +125,32 @@ def simulate_collective(plan: CollectivePlan, transport: TransportProfile | None
     shard_elements = -(-plan.payload_bytes // (ELEMENT_BYTES * plan.num_nodes))
     size_bytes = shard_elements * ELEMENT_BYTES * plan.num_nodes
     return alone_s(fabric, members, size_bytes, COLLECTIVES[plan.backend][plan.op])
+
+
+def simulate_parts(plan: CollectivePlan) -> float:
+    """Return the seconds of a collective of n members as n collectives of an n-th each, one after
+    another on one communicator, over warm connections.
+
+    central-ps: all parts are reduced to member 0, then broadcast from it. sharded-ps: part i is
+    reduced to member i, then broadcast from it. Source: DT-FM's release.
+    """
+    fabric = Fabric(plan.network, np.arange(plan.num_nodes), load_transport(plan.backend))
+    members, library = np.arange(plan.num_nodes)[None, :], COLLECTIVES[plan.backend]
+    size = plan.payload_bytes / plan.num_nodes
+    shift = {"sharded-ps": 1}.get(plan.op, 0)
+    calls = ("reduce", "broadcast") if plan.op in ("central-ps", "sharded-ps") else (plan.op,)
+
+    def in_parts(graph: Graph, ranks: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
+        for call in calls:
+            for part in range(plan.num_nodes):
+                first = -part * shift
+                done = library[call](
+                    graph, np.roll(ranks, first, axis=1), size_bytes, np.roll(gate, first, axis=1)
+                )
+                gate = np.roll(done, -first, axis=1)
+        return gate
+
+    return alone_s(fabric, members, size, in_parts)
 
 
 def alone_s(fabric: Fabric, groups: Ids, size_bytes: float, collective: AddCollective) -> float:
@@ -177,20 +221,23 @@ def _slices(size: Floats) -> tuple[Floats, Ids]:
     return sizes[..., None], np.arange(0, count, 2)
 
 
-def _nccl_ring(graph: Graph, members: Ids, size: Floats, gate: Ids, ring: Ring) -> Ids:
+def _nccl_ring(
+    graph: Graph, members: Ids, size: Floats, gate: Ids, ring: Ring, passes: Floats | None = None
+) -> Ids:
     """Add a ring in whose steps every member passes on an n-th, slice by slice.
 
     Large messages go round in several passes, one after the other. Here all passes are merged into
     one, with all their bytes and delays. That takes the same time, since all passes do. Several
     steps of a long ring are merged likewise. What is merged crosses many hops, so all delays but
-    one are the mean of the ring.
+    one are the mean of the ring. passes: None = those of one message.
     """
     n = members.shape[1]
     if n < 2:
         return _done(graph, members, gate)
     target = np.roll(members, -1, axis=1)
     num_steps = (ring.reduces + ring.gathers) * (n - 1)
-    passes = np.maximum(1.0, np.ceil(size / n / NCCL.ring_chunk_bytes))
+    if passes is None:
+        passes = np.maximum(1.0, np.ceil(size / n / NCCL.ring_chunk_bytes))
     steps = num_steps if n <= MAX_RING else min(MERGED_STEPS, num_steps)
     merged, slices = num_steps / steps, NCCL.ring_slices
     delay_s = graph.delay_s(members, target)
@@ -264,9 +311,12 @@ def _gloo_pass(graph: Graph, members: Ids, message: Floats, gate: Ids, num_messa
         graph.edge(gate, first)
         graph.edge(np.roll(gate, -1, axis=1), first, back_s)
     before, after = sent[:-2], sent[2:]
-    received, came_s = np.roll(before, 1, axis=2), np.roll(there_s, 1, axis=1)
+    # The receiving host copies a message after the wire has carried it.
+    copy_s = 8 * message[:, None] / graph.fabric.transport.host_bps
+    arrives_s = there_s + copy_s
+    received, came_s = np.roll(before, 1, axis=2), np.roll(arrives_s, 1, axis=1)
     graph.edge(received, after, came_s * merged)  # the sender has received
-    graph.edge(before, after, (there_s + back_s) * merged)  # the receiver has, and announces it
+    graph.edge(before, after, (arrives_s + back_s) * merged)  # the receiver has, and announces it
     graph.edge(np.roll(before, -1, axis=2), after, back_s * merged)  # it has sent, and announces it
     everyone = np.arange(n)
     last = sent[-2:]

@@ -29,6 +29,7 @@ from netbench.simulator.segments import groups_of, time_segment
 from netbench.systems import rank_lanes, system_of
 from netbench.systems.iteration import Call
 from netbench.transport.profile import TransportProfile, load_transport
+from netbench.workload.costs import stage_tensors
 
 Result = TypeVar("Result")
 
@@ -38,6 +39,10 @@ to the end of the 3rd, is repeated. A unit is the least multiple of the stages o
 
 STEP_BYTES = 4000
 """Memory of a micro-batch on a stage of a schedule, in both directions (measured)."""
+
+SHARDED = {"sharded-ps": collectives.all_to_all, "zero1": collectives.ring_reduce_scatter}
+"""`Plan.data_parallel` -> collective that sums a shard of the gradients on each member, which then
+updates its shard of the parameters and sends it to the others."""
 
 MAX_KEPT_RANKS = 512
 """Largest plan, in ranks, whose parts are kept for the next batch; larger ones take gigabytes."""
@@ -293,6 +298,7 @@ def pipeline_lanes(plan: Plan, ranks: Ids) -> Lanes:
         num_micro_batches=plan.num_micro_batches,
         message_bytes=message_bytes(plan),
         blocking=system_of(plan).blocking,
+        awaits_arrival=system_of(plan).awaits_arrival,
     )
 
 
@@ -406,17 +412,31 @@ def _synchronise_groups(
     at_once = np.ones(members.shape, np.int64)
     if system_of(plan).updates_on_host:
         at_once = graph.fabric.num_beside(members.ravel()).reshape(members.shape)
-    if plan.data_parallel == "sharded-ps":
-        summed = collectives.all_to_all(graph, members, gradients, gate)
+    if plan.data_parallel in SHARDED:
+        summed = SHARDED[plan.data_parallel](graph, members, gradients, gate)
         share_s = update_s * at_once / plan.layout.dp
         update = graph.work(TaskKind.OPTIMIZER, members, share_s)
         graph.edge(summed, update)
         return collectives.ring_all_gather(graph, members, gradients, update)
-    algorithm = collectives.data_parallel(plan.data_parallel, backend="nccl")
-    done = algorithm(graph, members, gradients, gate)
+    if plan.data_parallel == "by-tensor":
+        done = _reduce_by_tensor(graph, plan, members, gate)
+    else:
+        algorithm = collectives.data_parallel(plan.data_parallel, backend="nccl")
+        done = algorithm(graph, members, gradients, gate)
     update = graph.work(TaskKind.OPTIMIZER, members, update_s * at_once)
     graph.edge(done, update)
     return update
+
+
+def _reduce_by_tensor(graph: Graph, plan: Plan, members: Ids, gate: Ids) -> Ids:
+    """Add all-reduces of all tensors of every stage, one after another."""
+    done = np.empty_like(gate)
+    for index, stage in enumerate(plan.stages):
+        each_bytes = stage.gradient_bytes / stage.parameters
+        sizes = [each_bytes * count for count in stage_tensors(plan.workload, stage)]
+        rows = slice(index * plan.layout.tp, (index + 1) * plan.layout.tp)
+        done[rows] = collectives.all_reduce_each(graph, members[rows], sizes, gate[rows])
+    return done
 
 
 def _sync_phases(timeline: TaskTimeline, total_s: float) -> dict[str, float]:

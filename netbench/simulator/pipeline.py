@@ -42,6 +42,7 @@ class Lanes:
     num_micro_batches: int
     message_bytes: float
     blocking: bool  # a rank waits for every exchange; otherwise compute overlaps
+    awaits_arrival: bool  # a send ends when its message has arrived, not when buffers hold the rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,5 +248,5 @@ def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> Non
     follows = np.flatnonzero(wiring.place > 0)
     graph.edge(last[follows - 1], first[follows])
     graph.edge(last, received, delay_s)
-    if lanes.blocking:
+    if lanes.awaits_arrival:
         graph.edge(last, sent, delay_s)

@@ -18,6 +18,7 @@ from netbench.errors import PlanError, nearest
 from netbench.plan.model import Plan
 from netbench.systems.base import Position, System, Variant
 from netbench.systems.ddp import Ddp
+from netbench.systems.deepspeed import DeepspeedPipeline
 from netbench.systems.diloco import Diloco
 from netbench.systems.dtfm import Dtfm
 from netbench.systems.fsdp import Fsdp
@@ -30,6 +31,7 @@ from netbench.systems.zero3 import Zero3
 SYSTEMS: dict[str, System] = {
     "dtfm": Dtfm(),
     "megatron": Megatron(),
+    "deepspeed-pp": DeepspeedPipeline(),
     "zero3": Zero3(),
     "fsdp": Fsdp(),
     "ddp": Ddp(),

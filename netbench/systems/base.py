@@ -80,7 +80,9 @@ class System:
     real_trainer: the same for layers that compute; "" = `trainer`.
     rank_order: axes, slowest first. optimizer: a key of the trainers' `OPTIMIZERS`: sgd, adam,
     adamw. updates_on_host: parameters are updated on the CPU that ranks of a node share.
-    blocking: a rank waits for every exchange before it computes again. overlaps_gradients: they are
+    costs_as: the system whose FLOP/s and update times of device profiles apply, "" = its own.
+    blocking: a rank waits for every exchange before it computes again. awaits_arrival: until what
+    it sends has arrived, and not only until buffers hold the rest. overlaps_gradients: they are
     synchronised beside the backward pass. counts_calls: collectives are called so often that their
     cost for the host counts (`DeviceProfile.collective_s`). trains_named_models: not only GPTs.
     repairable: ranks with the same part of the model hold the same state, so that a lost one can be
@@ -97,9 +99,11 @@ class System:
     trainer: ClassVar[str] = ""
     real_trainer: ClassVar[str] = ""
     rank_order: ClassVar[tuple[str, ...]] = STAGES_FIRST
+    costs_as: ClassVar[str] = ""
     optimizer: ClassVar[str] = "adam"
     updates_on_host: ClassVar[bool] = False
     blocking: ClassVar[bool] = False
+    awaits_arrival: ClassVar[bool] = False
     overlaps_gradients: ClassVar[bool] = False
     counts_calls: ClassVar[bool] = False
     trains_named_models: ClassVar[bool] = False
@@ -140,6 +144,10 @@ class System:
         """`workload` with the micro-batch that this system chooses."""
         return workload
 
+    def stage_layers(self, layers: int, num_stages: int) -> tuple[int, ...]:
+        """Layers of each stage where the scenario leaves them open; () = evenly."""
+        return ()
+
     def num_rounds(self, variant: Variant, num_micro_batches: int, round_size: int = 0) -> int:
         """Rounds into which the micro-batches of an iteration are divided.
 
@@ -167,6 +175,10 @@ class System:
 
     def num_shards(self, layout: Layout, shard_ranks: int) -> int:
         """Ranks that divide the parameters and optimizer state of a stage among themselves."""
+        return 1
+
+    def optimizer_shards(self, layout: Layout) -> int:
+        """Ranks that divide the optimizer state of a stage alone, and not its parameters."""
         return 1
 
     def complete(self, plan: Plan, variant: Variant) -> Plan:

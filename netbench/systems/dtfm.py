@@ -15,7 +15,11 @@ GPIPE_ROUND = 64
 """Micro-batches of one GPipe round per pipeline. Source: DT-FM's release, B = 512 x rounds."""
 
 DATA_PARALLEL = {"": "reduce-broadcast", "-allreduce": "ring", "-sharded-ps": "sharded-ps"}
-"""Option of a name -> `Plan.data_parallel`."""
+"""Option of a name -> `Plan.data_parallel`, for searches."""
+
+BY_TENSOR = {"-allreduce-by-tensor": "by-tensor"}
+"""The all-reduce of gradients that are not flattened, as in some published runs. It is never
+faster."""
 
 
 class Dtfm(System):
@@ -26,10 +30,10 @@ class Dtfm(System):
     """
 
     name = "dtfm"
-    grammar = "dtfm-(scheduled|random[-nodes])[-p<P>][-1f1b][-allreduce|-sharded-ps]"
+    grammar = "dtfm-(scheduled|random[-nodes])[-p<P>][-1f1b][-allreduce[-by-tensor]|-sharded-ps]"
     pattern = re.compile(
         r"dtfm-(?P<placement>scheduled|random|random-nodes)(-p(?P<pipeline>[1-9]\d*))?(?P<schedule>-1f1b)?"
-        r"(?P<data_parallel>-allreduce|-sharded-ps)?",
+        r"(?P<data_parallel>-allreduce(-by-tensor)?|-sharded-ps)?",
         re.ASCII,
     )
     examples = ("dtfm-scheduled", "dtfm-random", "dtfm-scheduled-1f1b")
@@ -44,7 +48,7 @@ class Dtfm(System):
             system=self.name,
             scheduler="identity" if found["placement"] == "scheduled" else found["placement"],
             schedule="1f1b" if found["schedule"] else "gpipe",
-            data_parallel=DATA_PARALLEL[found["data_parallel"] or ""],
+            data_parallel=(DATA_PARALLEL | BY_TENSOR)[found["data_parallel"] or ""],
             pipeline=int(found["pipeline"]) if found["pipeline"] else None,
         )
 

@@ -39,6 +39,7 @@ class Megatron(System):
     )
     trainer = "netbench.trainers.systems.megatron:MegatronRank"
     blocking = True
+    awaits_arrival = True  # it synchronises the device after every exchange
     repairable = True
 
     def variant(self, found: re.Match[str]) -> Variant:

@@ -83,6 +83,16 @@ def layer_matrices(workload: Workload) -> tuple[int, ...]:
     return (3 * square, square, 4 * square, 4 * square)
 
 
+def stage_tensors(workload: Workload, stage: Stage) -> tuple[int, ...]:
+    """Return the parameters of every tensor of a stage's gradients: per layer the matrices of
+    queries, keys, values and projection (h^2 each) and of feed-forward (4 h^2 twice), their biases,
+    and two layer norms; then the embeddings, if the stage has them."""
+    h = workload.hidden
+    layer = (h * h,) * 4 + (4 * h * h,) * 2 + (h,) * 5 + (4 * h,) + (h,) * 4
+    rest = stage.parameters - stage.num_layers * sum(layer)
+    return layer * stage.num_layers + ((rest,) if rest > 0 else ())
+
+
 def live_layers(workload: Workload, live_parameters: int) -> int:
     """Return the layers that may stay gathered within `live_parameters`, after the embeddings."""
     room = live_parameters - workload.embedding_parameters
@@ -155,8 +165,9 @@ def stage_costs(
 
 
 def _flops(profile: DeviceProfile, system: str, dtype: str) -> float:
-    """Return the achieved FLOP/s of the device under `system`, else in `dtype`."""
-    found = (profile.flops.get(key) for key in (system, dtype, "default"))
+    """Return the achieved FLOP/s of the device in `dtype`, else under `system`. Those of systems
+    are of 16 bits, so a dtype that has its own comes first."""
+    found = (profile.flops.get(key) for key in (dtype, system, "default"))
     flops = next((value for value in found if value is not None), None)
     if flops is None:
         raise PlanError(

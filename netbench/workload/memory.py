@@ -57,7 +57,8 @@ class RankModel:
     parameters: count, before `shards` ranks divide their state (ZeRO). live_layers: layers times
     micro-batches whose activations it keeps at the peak. tensor_parallel: ranks that share every
     layer; sequence_parallel: they split what each would else keep whole. keeps_gradients: whole,
-    not divided. gathered_parameters: count of other ranks' parameters.
+    not divided. gathered_parameters: count of other ranks' parameters. optimizer_shards: ranks that
+    divide the optimizer state alone (ZeRO stage 1).
     """
 
     state: StateBytes
@@ -68,6 +69,7 @@ class RankModel:
     shards: int = 1
     keeps_gradients: bool = False
     gathered_parameters: int = 0
+    optimizer_shards: int = 1
 
 
 def estimate_memory(workload: Workload, rank: RankModel) -> MemoryEstimate:
@@ -83,7 +85,7 @@ def estimate_memory(workload: Workload, rank: RankModel) -> MemoryEstimate:
     return MemoryEstimate(
         parameters_bytes=state.weight * rank.parameters / rank.shards,
         gradients_bytes=state.gradient * rank.parameters / shards,
-        optimizer_bytes=state.optimizer * rank.parameters / rank.shards,
+        optimizer_bytes=state.optimizer * rank.parameters / rank.shards / rank.optimizer_shards,
         gathered_bytes=float(state.weight * rank.gathered_parameters),
         activations_bytes=rank.live_layers * kept,
         working_bytes=working,

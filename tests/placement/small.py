@@ -48,7 +48,7 @@ def small_scenario(
         mtu_bytes=9001,
     )
     scenario = load_scenario("case3")
-    sweep = dataclasses.replace(scenario.sweep, pipeline=0)
+    sweep = dataclasses.replace(scenario.sweep, pipeline=0, system_micro_batch={})
     return dataclasses.replace(scenario, nodes=nodes, network=network, sweep=sweep)
 
 
@@ -80,6 +80,7 @@ VARIANTS = {
     "dtfm-random-p{}-allreduce": 1,
     "dtfm-random-p{}-sharded-ps": 1,
     "dtfm-random-p{}-1f1b-sharded-ps": 1,
+    "deepspeed-pp-p{}": 1,
     "megatron-p{}": 1,
     "megatron-p{}-zero-bubble": 1,
     "megatron-p{}-interleaved2": 1,

@@ -27,6 +27,7 @@ VARIANTS = (
     "dtfm-random-1f1b",
     "dtfm-random-allreduce",
     "dtfm-random-sharded-ps",
+    "deepspeed-pp-p4",
     "megatron-p4",
     "megatron-p4-zero-bubble",
     "megatron-p4-interleaved2",

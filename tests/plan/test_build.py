@@ -146,6 +146,25 @@ def test_stages_have_the_layers_the_scenario_says() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("layers", "stages"),
+    [
+        (24, (3, 4, 3, 3, 3, 3, 3, 2)),  # published: results/published/README.md
+        (30, (3, 4, 4, 4, 4, 4, 4, 3)),
+        (8, (1,) * 8),  # 1 2 1 1 1 1 1 0 leaves a stage empty
+    ],
+)
+def test_deepspeed_counts_embeddings_and_head_as_layers(
+    layers: int, stages: tuple[int, ...]
+) -> None:
+    """In the partition of equal numbers; micro-batches are of 4."""
+    plan = build_plan(
+        CASE3, "deepspeed-pp-p8", Setting(layers=layers, batch=1024, seed=0), Execution()
+    )
+    assert tuple(stage.num_layers for stage in plan.stages) == stages
+    assert plan.num_micro_batches == 1024 // 8 // 4
+
+
 def test_half_precision_that_computes_has_master_weights() -> None:
     """Case 3 is in fp16. dtfm has them on the CPU, others where they compute, but for hivemind,
     which keeps its own; what is virtual has none."""

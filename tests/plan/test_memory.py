@@ -70,6 +70,15 @@ def test_published_settings_come_this_near(variant: str, layers: int, share: flo
     assert needs[0] / V100_BYTES == pytest.approx(share, abs=0.006)
 
 
+def test_replicas_of_zero_stage_1_divide_the_optimizer_alone() -> None:
+    """deepspeed-pp, L24: the second stage has 4 layers; 8 replicas divide 12 bytes per parameter,
+    and keep weights and gradients of fp16."""
+    parameters = 4 * (12 * 2048**2 + 13 * 2048)
+    part = plan_memory(case1("deepspeed-pp", 24))[1]
+    assert part.parameters_bytes == part.gradients_bytes == 2 * parameters
+    assert part.optimizer_bytes == 12 * parameters / 8
+
+
 def test_a_first_stage_is_what_its_parts_add_up_to() -> None:
     """megatron-p8, L40: 5 layers and 64 M embeddings at 18 bytes, 8 x 5 boundaries, one layer."""
     parameters = 5 * (12 * 2048**2 + 13 * 2048) + 64_000_000

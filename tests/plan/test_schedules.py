@@ -24,13 +24,14 @@ from netbench.plan.schedules import (
     interleaved,
     needed,
     one_forward_one_backward,
+    one_message_at_a_time,
     user,
     zero_bubble,
 )
 
 shapes = st.one_of(
     st.tuples(
-        st.sampled_from(["gpipe", "gpipe in one thread", "1f1b", "zero-bubble"]),
+        st.sampled_from(["gpipe", "gpipe in one thread", "1f1b", "1f1b-serial", "zero-bubble"]),
         st.integers(1, 9),
         st.integers(1, 20),
         st.just(1),
@@ -206,6 +207,35 @@ def test_one_forward_one_backward_of_two_stages() -> None:
     assert names(last) == ["F0", "B0", "F1", "B1", "F2", "B2"]
 
 
+def deepspeed_steps(stage: int, depth: int, count: int) -> list[str]:
+    """A stage's program by DeepSpeed's rule, as `shown`: of the 2 (m + p - 1) steps of all stages,
+    every other one is a forward pass, with the micro-batch that the stage has reached by then."""
+    shown_steps: list[str] = []
+    previous = -1
+    for step in range(2 * (count + depth - 1)):
+        forward = step % 2 == stage % 2
+        index = (step - stage) // 2 if forward else (step - 2 * depth + 1 + stage) // 2
+        has_index, has_previous = 0 <= index < count, 0 <= previous < count
+        before, behind = stage > 0, stage < depth - 1
+        if forward:
+            shown_steps += [f"<F{index}"] if has_index and before else []
+            shown_steps += [f">B{previous}"] if has_previous and before else []
+        else:
+            shown_steps += [f">F{previous}"] if has_previous and behind else []
+            shown_steps += [f"<B{index}"] if has_index and behind else []
+        shown_steps += [f"{'F' if forward else 'B'}{index}"] if has_index else []
+        previous = index
+    return shown_steps
+
+
+@settings(deadline=None)
+@given(depth=st.integers(1, 9), micro_batches=st.integers(1, 20))
+def test_one_message_at_a_time_is_deepspeeds_order(depth: int, micro_batches: int) -> None:
+    """Found from the number of a step alone, as `TrainSchedule` does, and not from 1F1B."""
+    for stage, program in enumerate(one_message_at_a_time(depth, micro_batches)):
+        assert shown(program) == deepspeed_steps(stage, depth, micro_batches)
+
+
 @settings(deadline=None)
 @given(depth=st.integers(1, 9), micro_batches=st.integers(1, 20))
 def test_1f1b_holds_no_more_micro_batches_than_stages_behind_it(
@@ -250,6 +280,7 @@ def test_zero_bubble_owes_as_many_weight_gradients_as_its_stage_index() -> None:
         ("gpipe", 7, 64),
         ("1f1b", 0, 8),
         ("1f1b", 7, 1),
+        ("1f1b-serial", 0, 8),
         ("zero-bubble", 7, 8),
         ("none", 0, 1),
     ],

@@ -42,16 +42,18 @@ def test_every_case_has_64_v100_training_gpt_xl(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_sweep_covers_what_was_published_for_the_systems_that_run(name: str) -> None:
-    """Layers, batches and systems of the published CSV."""
+    """Layers, batches and systems of the published CSV; DeepSpeed's engine has another file, and is
+    predicted in cases 4 and 5."""
     sweep = load_scenario(name).sweep
     with (PUBLISHED / "published_iteration_times.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["case"] == name]
     assert set(sweep.layers) == {int(row["layers"]) for row in rows}
     assert set(sweep.batch) == {int(row["batch"]) for row in rows}
     assert set(sweep.seeds) == {int(float(row["seed"])) for row in rows if row["seed"]}
-    assert set(sweep.variants) == {row["system"] for row in rows}
+    published = {row["system"] for row in rows}
+    assert set(sweep.variants) == {*published, "deepspeed-pp-random-nodes"}
     if name == "case1":  # where tensor-parallel ranks share a node
-        assert set(sweep.default_variants) == set(sweep.variants)
+        assert set(sweep.default_variants) == published
 
 
 @pytest.mark.parametrize(

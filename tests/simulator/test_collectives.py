@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from netbench.plan.benchmark import uniform_network
+from netbench.plan.benchmark import CollectivePlan, uniform_network
 from netbench.scenario.model import Link, Network
 from netbench.simulator import collectives
-from netbench.simulator.collectives import COLLECTIVES
+from netbench.simulator.collectives import COLLECTIVES, simulate_parts
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, TaskKind, TaskTimeline
 from netbench.transport.profile import TransportProfile, load_transport
@@ -196,6 +196,50 @@ def test_gloo_rings(n: int, d: float, rate: float, size: int) -> None:
     gathered_s = 2 * d + wire_s(size / n, rate)
     ring_s = gloo_ring_s(d, rate, parts * n - 2, message)
     assert done[0, 0] == pytest.approx(ring_s + gathered_s, rel=0.02)
+
+
+def test_the_receivers_of_a_gloo_ring_copy_every_message_after_the_wire() -> None:
+    """A host half as fast as in `host`: two messages are under way, and the sender may post the
+    third when the first is copied."""
+    n, d, rate, size = 4, 5e-3, 1e9, 64 * MIB
+    per_member = gloo_parts(n, size)
+    messages, message = per_member * (n - 1), size / n / per_member
+    tau, copy_s = wire_s(message, rate), 8 * message / 2e9
+    period_s = max(2 * tau, 2 * d + tau + copy_s)
+    ring_s = (messages / 2 - 1) * period_s + 2 * d + 2 * tau + copy_s
+    host = FREE.model_copy(update={"host_bps": 2e9})
+    done, _ = run(uniform(n, d, rate), "all-reduce", size, backend="gloo", transport=host)
+    assert done.max() == pytest.approx(2 * ring_s, rel=0.01)
+
+
+def test_tensors_one_after_another_take_the_sum_of_their_all_reduces() -> None:
+    """Two long ones in rings, two short ones in trees."""
+    n, network = 4, uniform(4, 5e-3, 1e9)
+    sizes = [3e6, 1e6, 4e3, 4e3]
+    alone = [
+        run(network, "all-reduce" if size > 1e5 else "tree-all-reduce", size)[0].max()
+        for size in sizes
+    ]
+    graph = Graph(Fabric(network, np.arange(n), FREE))
+    members = np.arange(n)[None, :]
+    gate = graph.work(TaskKind.MARK, members)
+    done = collectives.all_reduce_each(graph, members, sizes, gate)
+    assert graph.run().end_s[done].max() == pytest.approx(sum(alone), rel=0.01)
+
+
+@pytest.mark.parametrize(("op", "calls"), [("all-reduce", 1), ("central-ps", 2), ("sharded-ps", 2)])
+def test_a_collective_in_parts_is_a_call_per_member(op: str, calls: int) -> None:
+    """Without delay, the parts take as long as the whole: 2 (n - 1) / n of it for all-reduce, once
+    there and once back for servers."""
+    n, size = 4, 64 * MIB
+    network = uniform(n, 0.0, 1e9)
+    plan = CollectivePlan(
+        op=op, num_nodes=n, payload_bytes=size, backend="nccl", network=network, iterations=1,
+        warmup_iterations=0,
+    )  # fmt: skip
+    whole_s = wire_s(size, 1e9)
+    expected_s = 2 * (n - 1) / n * whole_s if calls == 1 else calls * whole_s
+    assert simulate_parts(plan) == pytest.approx(expected_s, rel=0.12)
 
 
 @pytest.mark.parametrize(("n", "levels"), [(2, 1), (4, 2), (8, 3), (16, 4)])

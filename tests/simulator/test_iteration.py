@@ -151,6 +151,30 @@ def test_a_blocking_exchange_takes_its_transfer_and_its_delay() -> None:
     assert per_micro_batch_s(plan) == pytest.approx(F + B + 2 * (t + delay_s), rel=1e-3)
 
 
+def test_deepspeeds_transfers_follow_one_another() -> None:
+    """Without buffers, a stage inside has four per micro-batch of four sequences, where Megatron's
+    has two exchanges."""
+    bandwidth_bps = 4e9
+    plan = uniform_plan("deepspeed-pp", bandwidth_bps=bandwidth_bps)
+    t = message_s(plan, bandwidth_bps)
+    assert plan.activation_bytes == 4 * 2048 * 2048 * 2
+    none = NO_COSTS.model_copy(update={"fifo_bytes": 0, "window_bytes": 0, "window_factor": 0.0})
+    assert per_micro_batch_s(plan, none) == pytest.approx(F + B + 4 * t)
+
+
+def test_replicas_of_zero_stage_1_scatter_and_gather_and_update_a_shard_each() -> None:
+    """Two pipelines of eight: half of the gradients leaves every rank, and half of the
+    parameters."""
+    bandwidth_bps = 1e9
+    plan = uniform_plan(
+        "deepspeed-pp", num_nodes=16, layers=16, bandwidth_bps=bandwidth_bps, optimizer_s=0.7
+    )
+    phases = simulate(plan, NO_COSTS).phases
+    assert phases["optimizer_s"] == pytest.approx(0.7 / 2)
+    gradients_s = max(stage.gradient_bytes for stage in plan.stages) * 8 / bandwidth_bps
+    assert phases["sync_s"] == pytest.approx(gradients_s, rel=1e-3)
+
+
 def test_micro_batches_beyond_a_full_pipeline_are_extrapolated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

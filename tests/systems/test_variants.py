@@ -61,8 +61,14 @@ MEGATRON = ("megatron", "1f1b", "ring")
             variant(*MEGATRON, pipeline=2, tensor=4, sequence_parallel=True, scheduler="random"),
         ),
         ("megatron-zero-bubble", variant("megatron", "zero-bubble", "ring")),
+        ("deepspeed-pp", variant("deepspeed-pp", "1f1b-serial", "zero1")),
+        (
+            "deepspeed-pp-p4-random-nodes",
+            variant("deepspeed-pp", "1f1b-serial", "zero1", pipeline=4, scheduler="random-nodes"),
+        ),
         ("dtfm-scheduled-1f1b", variant("dtfm", "1f1b", "reduce-broadcast")),
         ("dtfm-random-allreduce", variant("dtfm", "gpipe", "ring", scheduler="random")),
+        ("dtfm-scheduled-allreduce-by-tensor", variant("dtfm", "gpipe", "by-tensor")),
         ("dtfm-random-1f1b-sharded-ps", variant("dtfm", "1f1b", "sharded-ps", scheduler="random")),
         ("dtfm-scheduled-p4", variant("dtfm", "gpipe", "reduce-broadcast", pipeline=4)),
         (

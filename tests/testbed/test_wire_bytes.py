@@ -51,6 +51,7 @@ def ddp(plan: Plan) -> float:
 CLOSED_FORMS: Mapping[str, Callable[[Plan], float]] = {
     "dtfm-scheduled": dtfm,
     "megatron": megatron,
+    "deepspeed-pp": megatron,
     "zero3": zero3,
     "hivemind-sync": ddp,
     "diloco-h1": ddp,

@@ -14,6 +14,9 @@ from tests.trainers.rank_processes import RankProcesses
 
 Lend = Callable[[int], AbstractContextManager[RankProcesses]]
 
+DEEPSPEED: dict[str, Any] = {
+    "system": "deepspeed-pp", "schedule": "1f1b-serial", "data_parallel": "zero1"
+}  # fmt: skip
 SHARED: dict[str, Any] = {"system": "megatron", "dp": 1, "batch": 4}
 """Ranks that share layers run as few micro-batches as the test needs."""
 
@@ -37,6 +40,8 @@ CASES: dict[str, dict[str, Any]] = {
     "megatron, micro-batches of 2": {"system": "megatron", "micro_batch": 2},
     "dtfm, all-reduced": {"system": "dtfm", "data_parallel": "ring", "layers": (1, 2), "dp": 3,
                           "batch": 12},
+    "dtfm, all-reduced tensor by tensor": {"system": "dtfm", "data_parallel": "by-tensor", "dp": 3,
+                                           "batch": 12},
     "dtfm, sharded parameter server, anywhere": {"system": "dtfm", "data_parallel": "sharded-ps",
                                                  "placement": (3, 0, 1, 2)},
     "dtfm, 1f1b, uneven": {"system": "dtfm", "schedule": "1f1b", "layers": (3, 1)},
@@ -56,6 +61,10 @@ CASES: dict[str, dict[str, Any]] = {
     "megatron, zero-bubble, recomputed, uneven, anywhere": {
         "system": "megatron", "schedule": "zero-bubble", "layers": (1, 2, 1), "dp": 1,
         "recomputation": True, "placement": (2, 0, 1)},
+    "deepspeed-pp": {**DEEPSPEED},
+    "deepspeed-pp, uneven, three replicas, recomputed, anywhere": {
+        **DEEPSPEED, "layers": (1, 2), "dp": 3, "batch": 12, "recomputation": True,
+        "placement": (2, 0, 5, 3, 1, 4)},
     "ddp": {"system": "ddp", "layers": (4,), "bucket_bytes": 8192},
     "ddp with gloo's all-reduce": {"system": "ddp", "layers": (4,), "dp": 4, "backend": "gloo"},
     "ddp, recomputed, micro-batches of 2": {"system": "ddp", "layers": (3,), "recomputation": True,
@@ -114,6 +123,7 @@ def test_losses_are_those_of_one_process(lend_ranks: Lend, case: str) -> None:
 IN_16_BITS: dict[str, dict[str, Any]] = {
     "dtfm": {"system": "dtfm", "dtype": "fp16"},
     "megatron": {"system": "megatron", "dtype": "fp16"},
+    "deepspeed-pp": {**DEEPSPEED, "dtype": "fp16"},
     "megatron, tensor 2": {**SHARED, "tp": 2, "layers": (1, 1), "dtype": "bf16"},
     "ddp": {"system": "ddp", "layers": (4,), "dtype": "fp16", "bucket_bytes": 8192},
     "zero3, kept": {**ZERO3, "units": (1, 3), "accumulation": "keep", "dtype": "fp16"},

@@ -20,6 +20,7 @@ from netbench.workload.costs import (
     model_parameters,
     pflop_per_iteration,
     stage_costs,
+    stage_tensors,
 )
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
@@ -162,3 +163,25 @@ def test_a_device_without_a_speed_for_the_system_is_refused() -> None:
     device = DeviceProfile(name="X", flops={"zero3": 1e12})
     with pytest.raises(PlanError, match="device X has no FLOP/s for dtfm"):
         stage_costs(GPT_XL, device, system="dtfm", num_stages=1)
+
+
+def test_flops_of_a_dtype_come_before_those_of_a_system() -> None:
+    """The systems' are of 16 bits: fp32 is slower where the profile says so."""
+    device = DeviceProfile(name="X", flops={"dtfm": 50e12, "fp32": 10e12, "default": 100e12})
+    fp16, fp32 = (
+        stage_costs(dataclasses.replace(GPT_XL, dtype=dtype), device, system="dtfm", num_stages=8)[
+            1
+        ]
+        for dtype in ("fp16", "fp32")
+    )
+    assert fp32.forward_s == pytest.approx(5 * fp16.forward_s)
+
+
+def test_the_tensors_of_a_stage_are_all_its_parameters() -> None:
+    """16 per layer: 6 matrices and 10 vectors; the first stage has the embeddings too."""
+    first, second = stage_costs(GPT_XL, DEVICE, system="dtfm", num_stages=8)[:2]
+    tensors = stage_tensors(GPT_XL, second)
+    assert len(tensors) == 16 * second.num_layers
+    assert sum(size >= GPT_XL.hidden**2 for size in tensors) == 6 * second.num_layers
+    assert sum(tensors) == second.parameters
+    assert sum(stage_tensors(GPT_XL, first)) == first.parameters

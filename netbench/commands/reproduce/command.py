@@ -19,6 +19,7 @@ from netbench.report.page.simulated import (
     SCALING,
     SCALING_PICTURE,
     TIMES,
+    all_settings,
     differences,
     read_table,
     simulated_settings,
@@ -56,6 +57,7 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
     With --simulate --check, simulated times may differ by 0.1%, because processors round
     differently.
     """
+    from netbench.report.page.accuracy import order_text, orders
     from netbench.report.page.pages import results_pages
 
     if not results.is_dir():
@@ -75,18 +77,26 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
         write_file(path, text, RecordError)
         click.echo(f"{path} {'is up to date' if found[path] == text else 'written'}")
     _draw(results)
+    if (settings := all_settings(results)) is not None:
+        click.echo(f"in the right order: {order_text(orders(settings))} of published systems")
     return 0
 
 
 def _register(results: Path) -> None:
     """Add missing predictions to the ledger. Raises RecordError if the code is not committed."""
-    from netbench.report.page.ledger import new_rows, register
+    from netbench.commands.reproduce.simulated import predicted
+    from netbench.report.page.blind import predictions
+    from netbench.report.page.ledger import blind_rows, new_rows, register, unregistered
     from netbench.report.page.multicloud_data import experiments
 
     commit = _committed(results, "rev-parse", "--short=12", "HEAD")
     if changed := _committed(results, "status", "--porcelain", "--", ":/netbench", ":/scenarios"):
         raise RecordError(f"a prediction names the commit of its code; commit first:\n{changed}")
-    rows = new_rows(results, experiments(), f"{datetime.now(UTC):%Y-%m-%d}", commit)
+    date = f"{datetime.now(UTC):%Y-%m-%d}"
+    rows = new_rows(results, experiments(), date, commit)
+    blind = unregistered(results, predictions())
+    timed = track(plain_console(stderr=True), predicted(blind), len(blind), "predictions")
+    rows += blind_rows(timed, date, commit)
     path = register(results, rows)
     click.echo(f"{counted(len(rows), 'prediction')} added to {path}")
 

@@ -18,6 +18,7 @@ from netbench.plan.maps import SEEDED
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import Plan
 from netbench.report.numbers import exact_text
+from netbench.report.page.blind import MILLISECONDS, BlindPrediction, predictions
 from netbench.report.page.predictions import PIPELINE_SYSTEMS, PRINTED_MICRO_BATCH, PRINTED_NETWORK
 from netbench.report.page.published import (
     CASES,
@@ -28,23 +29,29 @@ from netbench.report.page.published import (
     published_settings,
 )
 from netbench.report.page.simulated import (
+    BLIND,
     COLLECTIVES,
     COLUMNS,
     PIPELINES,
     PLACED,
     SCALING,
+    SMALL,
     SWEEPS,
     TIMES,
     TRANSFERS,
+    UNDER_TC,
     layout_path,
     placement_path,
 )
+from netbench.report.page.under_tc.machines import IN_PARTS, collective
+from netbench.report.page.under_tc.small import cells
 from netbench.report.tables.collective import closed_form_s
 from netbench.report.tables.throughput import TESTBEDS, published_throughput
 from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import load_transport, simulate_collective
 from netbench.simulator.collectives import COLLECTIVES as ALGORITHMS
+from netbench.simulator.collectives import simulate_parts
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, TaskKind
 from netbench.simulator.parallel import time_plans
@@ -54,6 +61,8 @@ from netbench.workload.models import MODELS
 BASE_DELAY_S, NIC_BPS, AWS_MTU = 50e-6, 10e9, 9001
 """The machines of the published transfers: one-way delay, rate of each NIC, MTU in bytes.
 Sources: results/published/README.md; AWS EC2 User Guide, network MTU."""
+
+MS_PER_S = 1e3
 
 COLLECTIVE_NODES = (4, 8)
 COLLECTIVE_BYTES = 64 << 20
@@ -68,7 +77,14 @@ class Transfer:
     plan: CollectivePlan
 
 
-Task = Plan | CollectivePlan | Transfer
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class InParts:
+    """A collective as many operations as there are machines, one after another."""
+
+    plan: CollectivePlan
+
+
+Task = Plan | CollectivePlan | Transfer | InParts
 Times = Mapping[Task, float]
 """Seconds of each task."""
 
@@ -89,6 +105,9 @@ def plan_tables() -> dict[str, list[TableRow]]:
         TIMES: _published(),
         PLACED: _placed(),
         **{name: _sweep(name) for name in SWEEPS},
+        SMALL: _small(),
+        UNDER_TC: _under_tc(),
+        BLIND: _blind(),
         PIPELINES: _pipelines(),
         SCALING: _scaling(),
         TRANSFERS: _transfers(),
@@ -116,8 +135,24 @@ def simulate_tasks(tasks: Sequence[Task]) -> Iterator[tuple[Task, float]]:
     for task in tasks:
         if isinstance(task, Transfer):
             yield task, _transfer_s(task.plan)
+        elif isinstance(task, InParts):
+            yield task, simulate_parts(task.plan)
         elif isinstance(task, CollectivePlan):
             yield task, simulate_collective(task)
+
+
+def predicted(blind: Iterable[BlindPrediction]) -> Iterator[tuple[BlindPrediction, float]]:
+    """Yield every prediction with its value, in its unit and in order; equal plans are simulated
+    once."""
+    tasks = {each: _task_of(each) for each in blind}
+    seconds = dict(simulate_tasks(tuple(dict.fromkeys(tasks.values()))))
+    for each, task in tasks.items():
+        yield each, seconds[task] * (MS_PER_S if each.quantity == MILLISECONDS else 1.0)
+
+
+def _task_of(each: BlindPrediction) -> Task:
+    plan = each.plan()
+    return InParts(plan=plan) if each.in_parts and isinstance(plan, CollectivePlan) else plan
 
 
 def _transfer_s(plan: CollectivePlan) -> float:
@@ -194,6 +229,30 @@ def _sweep(name: str) -> Iterator[TableRow]:
         plan = _plan(_scenario(name), time.system, time.layers, time.batch, seed)
         key = (time.system, str(time.layers), str(time.batch), time.seed)
         yield TableRow(tasks=(plan,), row=_beside(key, time.iteration_s))
+
+
+def _small() -> Iterator[TableRow]:
+    for cell in cells():
+        yield TableRow(tasks=(cell.plan(),), row=_beside(cell.key, cell.published_s))
+
+
+def _under_tc() -> Iterator[TableRow]:
+    for row in load(UNDER_TC).itertuples():
+        link = (float(row.delay_one_way_ms), float(row.bandwidth_gbps))
+        plan = collective(row.op, row.nodes, link, row.backend, int(row.message_mb))
+        task = InParts(plan=plan) if row.op.startswith(IN_PARTS) else plan
+        numbers = (f"{value:g}" for value in link)
+        key = (row.op, str(row.nodes), *numbers, row.backend, str(row.message_mb))
+        yield TableRow(tasks=(task,), row=_beside(key, row.time_ms, MS_PER_S))
+
+
+def _blind() -> Iterator[TableRow]:
+    """The predictions of the ledger as the simulator makes them now."""
+    for each in predictions():
+        if not each.superseded:
+            factor = MS_PER_S if each.quantity == MILLISECONDS else 1.0
+            key = (each.scenario, each.experiment, each.model, each.batch, each.quantity[1])
+            yield TableRow(tasks=(_task_of(each),), row=_after(key, factor))
 
 
 def _pipelines() -> Iterator[TableRow]:

@@ -11,9 +11,9 @@ import numpy as np
 
 from netbench.placement.problem import Floats, Grid
 
-CHAIN, RING, SHARDED = "reduce-broadcast", "ring", "sharded-ps"
+CHAIN, RING, SHARDED, SCATTERED = "reduce-broadcast", "ring", "sharded-ps", "zero1"
 """Values of `Floors.data_parallel`: a chain to the first member and back; a ring; shards to their
-owners, then a ring."""
+owners, then a ring; a ring that reduces, then one that gathers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

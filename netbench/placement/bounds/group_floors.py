@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netbench.placement.bounds.floors import CHAIN, RING, SHARDED, Floors
+from netbench.placement.bounds.floors import CHAIN, RING, SCATTERED, SHARDED, Floors
 from netbench.placement.problem import Floats, Grid
 
 Make = Callable[[Floors, int, int], tuple[Floats, Floats]]
@@ -38,7 +38,9 @@ def group_floors(floors: Floors, num_members: int, together: Grid | None = None)
     if floors.shared_updates and floors.data_parallel == CHAIN:
         floors = dataclasses.replace(floors, update_s=floors.update_s * together)
     update_s = floors.update_s[:, None] * np.ones(1 << floors.num_sites)
-    make = {CHAIN: _chain, RING: _ring, SHARDED: _sharded}.get(floors.data_parallel)
+    make = {CHAIN: _chain, RING: _ring, SHARDED: _sharded, SCATTERED: _scattered}.get(
+        floors.data_parallel
+    )
     if make is None or num_members < 2:
         return Groups(after_s=update_s, full_s=update_s)
     after_s, full_s = (np.empty_like(update_s) for _ in range(2))
@@ -144,10 +146,18 @@ def _sharded(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
     gathered_s = gathered_s + floors.update_s[stage] / n
     bits = 1 << np.arange(floors.num_sites)
     sets = [np.flatnonzero(number & bits) for number in range(1 << floors.num_sites)]
-    off = piece_s - np.diag(np.diag(piece_s))  # one member may be alone there
+    off = np.where(np.eye(len(piece_s), dtype=np.bool_), 0.0, piece_s)  # a member may be alone
     reach_s = np.array([off[np.ix_(sites, sites)].max(initial=0.0) for sites in sets])
     first_s = np.array([off[:, sites].max(axis=1, initial=0.0).min() for sites in sets])
     return first_s + gathered_s, reach_s + gathered_s
+
+
+def _scattered(floors: Floors, n: int, stage: int) -> tuple[Floats, Floats]:
+    """Bound a ring that scatters sums, the update of a shard each, and a ring that gathers. No
+    member gathers before the last one is ready, because every sum has a part of each member."""
+    _, gathered_s = _round(floors, n, stage, n - 1, floors.ring_steps[1])
+    gathered_s = gathered_s + floors.update_s[stage] / n
+    return gathered_s, gathered_s
 
 
 def _round(

@@ -3,16 +3,19 @@
 An error is relative: simulated over published, both means over the seeds, minus 1.
 """
 
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 
 from netbench.report.numbers import percent_text
-from netbench.report.page.published import CASES, case_name, setting_name
+from netbench.report.page.published import CASES, DEEPSPEED, case_name, setting_name
 from netbench.report.page.simulated import FOLDER
-from netbench.report.tables.grid import Grid, bullet
+from netbench.report.tables.grid import WIDTH, Grid, bullet
 from netbench.scenario.schema import Section
 from netbench.scenario.source import read_source
 from netbench.scenario.validate import validate
@@ -20,7 +23,7 @@ from netbench.scenario.validate import validate
 FITTED, PREDICTED = ("case1", "case2"), ("case3", "case4", "case5")
 """Cases with rows that constants are fitted on (docs/calibration.md lists them), and without."""
 
-NOT_FITTED = ("megatron-p8", "dtfm-random")
+NOT_FITTED = ("megatron-p8", "dtfm-random", DEEPSPEED)
 """Systems of `FITTED` on which no constant is fitted. Source: docs/calibration.md."""
 
 FAR = 0.15
@@ -62,6 +65,62 @@ def _error_text(settings: pd.DataFrame) -> str:
 def absolute_and_mean_error(settings: pd.DataFrame) -> str:
     """`7.8% / -7.5%`: the mean absolute error and the mean error."""
     return f"{_error_text(settings)} / {percent_text(float(settings['error'].mean()))}"
+
+
+CLOSE = 0.03
+"""Relative difference of published times up to which neither of two systems wins."""
+
+RIGHT_ORDER_GOAL = 0.95
+"""Fraction of pairs of systems that should be in the right order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """Pairs of systems in the same setting whose published times differ by more than `CLOSE`.
+
+    case: or scenario. num_right: of `num` pairs, those that the simulator puts in the same order.
+    wrong: the system that wins but is not simulated so, and the other one, for each wrong pair.
+    """
+
+    case: str
+    num: int
+    wrong: tuple[tuple[str, str], ...]
+
+    @property
+    def num_right(self) -> int:
+        return self.num - len(self.wrong)
+
+
+def orders(settings: pd.DataFrame) -> tuple[Order, ...]:
+    """Compare the systems of every setting, two by two. settings: case, layers, batch, system,
+    published_s and simulated_s, means over the seeds. Cases with one system are left out."""
+    found = []
+    for case, rows in settings.groupby("case", sort=False):
+        pairs = [
+            tuple(sorted(pair, key=lambda row: row.published_s))
+            for _, cells in rows.groupby(["layers", "batch"], sort=False)
+            for pair in combinations(cells.itertuples(), 2)
+        ]
+        apart = [(a, b) for a, b in pairs if b.published_s > (1 + CLOSE) * a.published_s]
+        wrong = tuple((a.system, b.system) for a, b in apart if a.simulated_s >= b.simulated_s)
+        if apart:
+            found.append(Order(case=str(case), num=len(apart), wrong=wrong))
+    return tuple(found)
+
+
+def order_text(found: Sequence[Order]) -> str:
+    """`590 of 642 pairs (91.9%)`."""
+    right, num = (sum(getattr(each, name) for each in found) for name in ("num_right", "num"))
+    return f"{right} of {num} pairs ({right / num:.1%})"
+
+
+def order_list(found: Sequence[Order]) -> str:
+    """Right and all pairs by case, and the systems that wrong pairs have most often, wrapped."""
+    names = Counter(name for each in found for pair in each.wrong for name in pair)
+    cases = ", ".join(f"{each.num_right} of {each.num} in {each.case}" for each in found)
+    worst = ", ".join(f"{name} ({num})" for name, num in names.most_common(3))
+    wrong = f" Most often in a wrong pair: {worst}." if worst else ""
+    return textwrap.fill(f"These are {cases}.{wrong}", WIDTH, break_on_hyphens=False)
 
 
 class Reason(Section):

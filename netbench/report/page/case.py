@@ -9,10 +9,11 @@ from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text, seconds_text, spread_text
 from netbench.report.page.accuracy import FAR, absolute_and_mean_error, far_columns, far_markdown
 from netbench.report.page.layouts import case_layouts_markdown
-from netbench.report.page.published import CASES, case_title, setting_name
+from netbench.report.page.published import CASES, DEEPSPEED, case_title, setting_name
 from netbench.report.page.published_tables import NOTABLE, efficiency_table, printed_times
 from netbench.report.page.simulated import (
     BESIDE_PLACED,
+    BLIND,
     FOLDER,
     NOT_SIMULATED,
     PLACED,
@@ -85,7 +86,7 @@ Seconds per iteration, published → simulated (error), means over the seeds. **
 {FAR:.0%} off. Every single time is in [{TIMES}.csv]({FOLDER}/{TIMES}.csv).
 
 {markdown(beside_published(settings, case, placed_seconds(results)))}
-{_placed_note(results, case)}{reasons}"""
+{_placed_note(results, case)}{_blind_note(results, case)}{reasons}"""
 
 
 def beside_published(
@@ -140,6 +141,30 @@ def _placed_note(results: Path, case: str) -> str:
 layers of each stage ([placements](placements)). It is simulated only; the percentage is relative to
 the simulated `{BESIDE_PLACED}`. It is at most {gap:.1%} above a
 [lower bound](../docs/placement.md#how-far-from-optimal) for all placements with these layers.
+"""
+
+
+def _blind_note(results: Path, case: str) -> str:
+    """The simulated times of the system whose published ones nobody here has seen; empty if there
+    are none."""
+    table = read_table(results, BLIND)
+    rows = None if table is None else table[table["scenario"] == case]
+    if rows is None or rows.empty:
+        return ""
+    means = rows.groupby(["model", "batch"], sort=False)["simulated_value"].mean()
+    batches = list(dict.fromkeys(rows["batch"]))
+    grid = Grid(
+        head=("Model", *(f"B{batch}" for batch in batches)),
+        rows=tuple(
+            (model, *(seconds_text(means[model, batch]) for batch in batches))
+            for model in dict.fromkeys(rows["model"])
+        ),
+    )
+    return f"""
+`{DEEPSPEED}`, DeepSpeed's pipeline engine, is predicted blind: simulated seconds per iteration,
+means over the seeds. [The ledger](ledger.md) has what was registered.
+
+{markdown(grid)}
 """
 
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from netbench.errors import RecordError
+from netbench.plan.experiment import experiment_hash
 from netbench.plan.serial import plan_hash
 from netbench.report.numbers import percent_text
+from netbench.report.page.blind import BlindPrediction
 from netbench.report.page.multicloud_data import HELD_OUT, UNITS, Experiment, predict
 from netbench.report.tables.grid import Grid, csv_of, markdown
+from netbench.units import counted
 
 FOLDER, PREDICTIONS, MEASURED = "ledger", "predictions.csv", "measured.csv"
 COLUMNS = (
@@ -33,6 +36,8 @@ SHOWN = {
     "egress_per_peer_per_round": "egress MB",
     "usd_per_hour_spot": "$/h",
     "usd_per_million_spot": "$/million",
+    "iteration_s": "s",
+    "time_ms": "ms",
 }
 """Quantities of the page, and their heads."""
 
@@ -45,10 +50,16 @@ has all quantities. `netbench reproduce --register` adds what is missing and nev
 A measured value goes to `ledger/{measured}` (columns {columns}). This page then shows it beside the
 prediction, with the error.
 
-The experiments are those of [multicloud.md](multicloud.md) that are held out. Granularity is that
-of the wall clock. *As published* is that of timers which miss part of the computation.
-Communication and egress are per round. Egress is the mean over peers as their NICs count it. Prices
-are those of spot machines where there are any. Machines on premises cost nothing.
+The experiments of `multicloud-*` are those of [multicloud.md](multicloud.md) that are held out.
+Granularity is that of the wall clock. *As published* is that of timers which miss part of the
+computation. Communication and egress are per round. Egress is the mean over peers as their NICs
+count it. Prices are those of spot machines where there are any. Machines on premises cost nothing.
+All other predictions are seconds per iteration (`s`) or milliseconds per operation (`ms`).
+
+DeepSpeed's pipeline engine was predicted twice. (2) was registered after the comparison with cases
+1 to 3: a send ends when NCCL's buffers hold the rest of its message, not when all has arrived.
+gloo's rings were predicted twice as well. (2) was registered after the comparison with 4 and 16
+machines: the receiving host copies a message after the wire has carried it.
 """
 
 
@@ -99,6 +110,25 @@ def new_rows(
     return rows
 
 
+def blind_rows(
+    timed: Iterable[tuple[BlindPrediction, float]], date: str, commit: str
+) -> list[tuple[object, ...]]:
+    """Return rows for predictions with their values. date, commit: of the registration."""
+    return [
+        (date, commit, experiment_hash(each.plan()), each.scenario, each.experiment, each.model,
+         each.batch, *each.quantity, f"{value:.{DIGITS}g}")
+        for each, value in timed
+    ]  # fmt: skip
+
+
+def unregistered(
+    results: Path, predictions: Iterable[BlindPrediction]
+) -> tuple[BlindPrediction, ...]:
+    """Return the predictions that the ledger lacks."""
+    known = {(*entry.subject, entry.quantity) for entry in entries(results)}
+    return tuple(each for each in predictions if each.key not in known)
+
+
 def register(results: Path, rows: Sequence[Sequence[object]]) -> Path:
     """Append rows to the ledger, and return its file."""
     path = results / FOLDER / PREDICTIONS
@@ -126,9 +156,11 @@ def entries(results: Path) -> tuple[LedgerEntry, ...]:
     )
 
 
-def check_registered(results: Path, experiments: Iterable[Experiment]) -> None:
-    """Raise RecordError unless every held-out experiment has its predictions, each once. A folder
-    without a ledger has nothing to check."""
+def check_registered(
+    results: Path, experiments: Iterable[Experiment], blind: Iterable[BlindPrediction] = ()
+) -> None:
+    """Raise RecordError unless every held-out experiment and every blind prediction is registered
+    once. A folder without a ledger has nothing to check."""
     if not (results / FOLDER / PREDICTIONS).exists():
         return
     found = [(*entry.subject, entry.quantity) for entry in entries(results)]
@@ -143,6 +175,11 @@ def check_registered(results: Path, experiments: Iterable[Experiment]) -> None:
                     f"the ledger has no {quantity} of {name} {model}; register it with: "
                     "netbench reproduce --register"
                 )
+    if missing := unregistered(results, blind):
+        raise RecordError(
+            f"the ledger lacks {counted(len(missing), 'prediction')}, the first of "
+            f"{missing[0].experiment}; register with: netbench reproduce --register"
+        )
 
 
 def ledger_page(results: Path) -> str:
@@ -160,12 +197,16 @@ def ledger_page(results: Path) -> str:
 
 def _grid(found: Sequence[LedgerEntry]) -> Grid:
     rows = []
-    for subject in dict.fromkeys(entry.subject for entry in found):
-        values = {entry.quantity: entry for entry in found if entry.subject == subject}
+    quantities = dict.fromkeys(entry.quantity for entry in found)
+    shown = {name: head for name, head in SHOWN.items() if name in quantities}
+    by_subject: dict[tuple[str, str, str], dict[str, LedgerEntry]] = {}
+    for entry in found:
+        by_subject.setdefault(entry.subject, {})[entry.quantity] = entry
+    for subject, values in by_subject.items():
         plan = next(iter(values.values())).plan_hash
-        rows.append((*subject, plan, *(_cell(values[quantity]) for quantity in SHOWN)))
+        rows.append((*subject, plan, *(_cell(values[quantity]) for quantity in shown)))
     return Grid(
-        head=("Experiment", "Model", "Batch", "Plan", *SHOWN.values()),
+        head=("Experiment", "Model", "Batch", "Plan", *shown.values()),
         rows=tuple(rows),
         num_labels=4,
     )

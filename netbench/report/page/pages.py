@@ -9,17 +9,23 @@ from netbench.errors import RecordError
 from netbench.records import FILE_NAME, Run, read_run
 from netbench.report.numbers import seconds_text
 from netbench.report.page.accuracy import (
+    CLOSE,
     FAR,
     FITTED,
     NOT_FITTED,
     PREDICTED,
+    RIGHT_ORDER_GOAL,
     accuracy,
     far_columns,
     far_markdown,
     mean_absolute_error,
     of_cases,
+    order_list,
+    order_text,
+    orders,
 )
 from netbench.report.page.anomalies import anomalies_page
+from netbench.report.page.blind import predictions
 from netbench.report.page.case import case_page
 from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.ledger import check_registered, ledger_page
@@ -39,9 +45,11 @@ from netbench.report.page.simulated import (
     NOT_SIMULATED,
     PICTURE,
     PLACED_NAME,
+    all_settings,
     placed_seconds,
     simulated_settings,
 )
+from netbench.report.page.under_tc.page import under_tc_page
 from netbench.report.tables.comparison import compare, run_source
 from netbench.report.tables.grid import Grid, markdown
 
@@ -88,13 +96,14 @@ def results_pages(results: Path) -> dict[str, str]:
             "a file in results/published was changed: restore it"
         )
     clouds = experiments()
-    check_registered(results, clouds)
+    check_registered(results, clouds, predictions())
     runs = recorded_runs(results / RECORDED)
     others = {name: found for name, found in runs.items() if name not in CASES}
     pages = {
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
         "fluidstack.md": fluidstack_page(results),
+        "under_tc.md": under_tc_page(results),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
         "multicloud.md": multicloud_page(clouds),
@@ -120,7 +129,12 @@ def front_page(results: Path, runs: Mapping[str, Sequence[Run]]) -> str:
     if simulated is None:
         parts.append(NOT_SIMULATED)
     else:
-        parts += [_accuracy(simulated), _known_wrong(results, simulated), _why_fitted(simulated)]
+        parts += [
+            _accuracy(simulated),
+            _who_wins(results),
+            _known_wrong(results, simulated),
+            _why_fitted(simulated),
+        ]
     return "\n".join([*parts, _pages()])
 
 
@@ -138,15 +152,16 @@ def _glance(
             times = _means(simulated.rename(columns={"simulated_s": "seconds"}), case)
             times |= {name: placed.get((case, layers, batch)) for name in last}
             rows.append(("", "simulated", *_texts(times, (*GLANCE_VARIANTS, *last))))
-        newest = {run_source(run): run for run in runs.get(case, ())}
-        for run in newest.values():
-            found = {
-                row.name: row.found.mean_s
+        newest: dict[str, dict[str, float]] = {}  # runs of one source may have different systems
+        for run in runs.get(case, ()):
+            newest.setdefault(run_source(run), {}).update(
+                (row.name, row.found.mean_s)
                 for row in compare(run)
                 if row.found and (row.workload.layers, row.workload.batch) == GLANCE
-            }
+            )
+        for source, found in newest.items():
             names = (*GLANCE_VARIANTS, *(PLACED_ROW for _ in last))
-            rows.append(("", run_source(run), *_texts(found, names)))
+            rows.append(("", source, *_texts(found, names)))
     grid = Grid(head=("Case", "Source", *GLANCE_VARIANTS, *last), rows=tuple(rows), num_labels=2)
     return f"""\
 ## At a glance
@@ -186,6 +201,19 @@ the simulated times over these settings:
 """
 
 
+def _who_wins(results: Path) -> str:
+    settings = all_settings(results)
+    assert settings is not None
+    found = orders(settings)
+    return f"""\
+## Who wins
+
+Of two systems in one setting whose published times differ by more than {CLOSE:.0%}, the simulator
+names the faster one for **{order_text(found)}**. The goal is {RIGHT_ORDER_GOAL:.0%}.
+{order_list(found)}
+"""
+
+
 def _known_wrong(results: Path, simulated: pd.DataFrame) -> str:
     columns = list(far_columns(results, simulated))
     num_far = sum(len(column.errors) for column in columns)
@@ -212,8 +240,8 @@ Constants of the simulator are fitted on cases 1 and 2, none on cases 3 to 5
 former and {mean_absolute_error(predicted):.1%} in the latter, for two reasons:
 
 - The fit does not use every system. Compute constants come from dtfm-scheduled, from Megatron's
-  tensor-parallel layouts and from zero3. The two others, {" and ".join(NOT_FITTED)}, have
-  the largest errors. Without them, the error of cases 1 and 2 is {others:.1%}.
+  tensor-parallel layouts and from zero3. Without the others ({", ".join(NOT_FITTED)}),
+  the error of cases 1 and 2 is {others:.1%}.
 - In cases 1 and 2 up to eight GPUs share the NIC of a node, on a network that was not shaped. In
   cases 3 to 5 every node has one GPU, and `tc` sets the rate and delay of every link. Why GPUs that
   share a NIC are slow is not understood. None of the
@@ -231,6 +259,7 @@ def _pages() -> str:
 
 - Case {cases}: all times, placements, layouts
 - [FluidStack](fluidstack.md): rented machines in two and three regions
+- [Under tc](under_tc.md): GPT-3 small and collectives on equal machines
 - [Predictions](predictions.md): other networks and models, layouts, transfers, collectives
 - [Clouds and continents](multicloud.md): Hivemind on rented machines, throughput and cost
 - [Ledger](ledger.md): predictions registered before they were compared

@@ -90,10 +90,20 @@ def load(name: str) -> "pd.DataFrame":
         raise RecordError(reason) from error
 
 
+DEEPSPEED, DEEPSPEED_HEAD = "deepspeed-pp-random-nodes", "DeepSpeed pipeline"
+"""The system of the file of DeepSpeed's pipeline engine, whose table has one column."""
+
+
 @functools.cache
 def iteration_times() -> "pd.DataFrame":
     """One row per printed time: `KEY`, printed_as, seed (missing for a single run), iteration_s."""
-    return load("published_iteration_times").astype({"seed": "Int64"})
+    import pandas as pd
+
+    engine = load("deepspeed_pp_iteration_times").assign(
+        system=DEEPSPEED, printed_as=DEEPSPEED_HEAD
+    )
+    tables = [load("published_iteration_times"), engine]
+    return pd.concat(tables, ignore_index=True).astype({"seed": "Int64"})
 
 
 @functools.cache

@@ -31,6 +31,10 @@ COLLECTIVES = "collectives"
 SWEEPS = ("fluidstack2", "fluidstack3")
 """Scenarios with published times of their own, beside cases 1-5."""
 
+BLIND = "blind"
+SMALL, UNDER_TC = "gpt3_small_iteration_times", "collectives_under_tc"
+"""Published runs under tc."""
+
 SCALING = "dp-scaling"
 LAYOUTS = "layouts"
 COLUMNS = {
@@ -44,6 +48,15 @@ COLUMNS = {
         SWEEPS, ("system", "layers", "batch", "seed", "published_s", "simulated_s", "error")
     ),
     PIPELINES: ("network", "system", "micro_batch", "backend", "dtype", "simulated_s"),
+    SMALL: (
+        "schedule", "dtype", "dp_mode", "delay_one_way_ms", "bandwidth_gbps", "micro_batch", "dp",
+        "published_s", "simulated_s", "error",
+    ),
+    UNDER_TC: (
+        "op", "nodes", "delay_one_way_ms", "bandwidth_gbps", "backend", "message_mb",
+        "published_ms", "simulated_ms", "error",
+    ),
+    BLIND: ("scenario", "experiment", "model", "batch", "unit", "simulated_value"),
     SCALING: (
         "scenario", "model", "system", "replicas", "published_throughput", "simulated_throughput",
         "error", "simulated_scaling",
@@ -173,6 +186,26 @@ def simulated_settings(results: Path) -> "pd.DataFrame | None":
     )
     rows["error"] = rows["simulated_s"] / rows["published_s"] - 1
     return rows
+
+
+def all_settings(results: Path) -> "pd.DataFrame | None":
+    """`simulated_settings`, and those of `SWEEPS` with their scenario as the case; case, system,
+    layers, batch, published_s and simulated_s. None if nothing has been simulated."""
+    import pandas as pd
+
+    cases = simulated_settings(results)
+    if cases is None:
+        return None
+    tables = {name: read_table(results, name) for name in SWEEPS}
+    means = [
+        table.groupby(KEY[1:], sort=False)[["published_s", "simulated_s"]]
+        .mean()
+        .reset_index()
+        .assign(case=name)
+        for name, table in tables.items()
+        if table is not None
+    ]
+    return pd.concat([cases, *means], ignore_index=True)[[*KEY, "published_s", "simulated_s"]]
 
 
 def placed_seconds(results: Path) -> dict[tuple[str, int, int], float]:

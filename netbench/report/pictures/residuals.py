@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from netbench.records import Run
 from netbench.report.page.accuracy import FAR
-from netbench.report.page.published import CASES, case_name, case_title
+from netbench.report.page.published import CASES, DEEPSPEED, case_name, case_title
 from netbench.report.pictures.style import GRID, INK, MUTED, PAPER, add_legend
 from netbench.report.tables.comparison import compare
 
@@ -27,6 +27,7 @@ STYLES = {
     "megatron-p4t2": ("#000000", "D"),
     "megatron-p2t4": ("#7a7a7a", "P"),
     "megatron-t8": ("#cc79a7", "X"),
+    DEEPSPEED: ("#009e73", "*"),
 }
 """Colour and marker of each system. The colours are those of Okabe and Ito, which colour-blind
 people can distinguish."""

@@ -12,7 +12,9 @@ over the ranks of a stage.
 
 import time
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 
+from netbench.plan.collectives import SHORT_TENSOR_BYTES
 from netbench.plan.model import Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.systems import pipeline_of, position_of, replicas_of
@@ -26,11 +28,15 @@ from netbench.trainers.communication.collectives import (
     equal_chunks,
     ring_all_gather,
     ring_all_reduce,
+    tree_all_reduce,
+    tree_lanes,
+    tree_peers,
 )
 from netbench.trainers.communication.world import Lane, World, both_ways
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
 from netbench.trainers.systems.pipeline import PipelineRank
+from netbench.workload.costs import DTYPE_BYTES, stage_tensors
 
 
 class DtfmRank:
@@ -45,6 +51,8 @@ class DtfmRank:
         cost = plan.stages[stage]
         self._slices = count_slices(plan, cost.gradient_bytes)
         self._is_central = plan.data_parallel == "reduce-broadcast"
+        self._by_tensor = plan.data_parallel == "by-tensor" and dp > 1
+        self._tensors = stage_tensors(plan.workload, cost)
         # Without a central server, gradients are first cut into a part per replica.
         messages = self._slices if self._is_central else max(self._slices, dp)
         replicas = replicas_of(plan, rank)
@@ -77,12 +85,15 @@ class DtfmRank:
     def lanes(self) -> set[Lane]:
         """Lanes of pipelines and gradients; a barrier passes bytes of the CPU."""
         me = self._replicas.world.rank
-        return both_ways(me, self._data_peers() - {me})
+        trees = tree_lanes(self._replicas) if self._by_tensor else set()
+        return both_ways(me, self._data_peers() - {me}) | trees
 
     def _data_peers(self) -> set[int]:
         replicas = self._replicas.neighbours
         if self._plan.data_parallel == "sharded-ps":
             replicas = set(self._replicas.members)
+        if self._by_tensor:
+            replicas = replicas | tree_peers(self._replicas)
         return self._pipeline.peers | replicas
 
     def arm(self) -> None:
@@ -95,8 +106,7 @@ class DtfmRank:
         is_gpipe = self._plan.has_turn
         spent_s = self._rounds() if is_gpipe else self._pipeline.run(self._programs[0])
         began_s = time.monotonic()
-        synchronise = DATA_PARALLEL[self._plan.data_parallel]
-        optimizer_s = synchronise(self._replicas, self._stage, self._slices)
+        optimizer_s = self._synchronise()
         if is_gpipe:
             self._barrier.wait()
         return {
@@ -105,6 +115,20 @@ class DtfmRank:
             "sync_s": time.monotonic() - began_s - optimizer_s,
             "optimizer_s": optimizer_s,
         }
+
+    def _synchronise(self) -> float:
+        """Synchronise and update; return the seconds that this rank spent updating."""
+        if not self._by_tensor:
+            kind = "ring" if self._plan.data_parallel == "by-tensor" else self._plan.data_parallel
+            return DATA_PARALLEL[kind](self._replicas, self._stage, self._slices)
+        gradients, element_bytes = self._stage.gradients, DTYPE_BYTES[self._plan.workload.dtype]
+        ends = [0, *accumulate(self._tensors)]
+        scaled = [gradients.numel() * end // ends[-1] for end in ends]
+        for count, bounds in zip(self._tensors, pairwise(scaled), strict=True):
+            short = count * element_bytes <= SHORT_TENSOR_BYTES
+            reduce = tree_all_reduce if short else ring_all_reduce
+            reduce(self._replicas, gradients[slice(*bounds)], 1)
+        return _update(self._stage)
 
     def _rounds(self) -> dict[str, float]:
         """Run all rounds; return the seconds forward, with the barrier, and backward."""

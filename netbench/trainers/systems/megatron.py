@@ -6,6 +6,8 @@ modelled: the all-reduce of tied embeddings between the first and the last stage
 """
 
 import time
+from collections.abc import Sequence
+from typing import ClassVar
 
 from netbench.plan.model import Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
@@ -13,25 +15,29 @@ from netbench.plan.tensor import tensor_groups
 from netbench.systems import pipeline_of, position_of, replicas_of
 from netbench.trainers.communication.collectives import Group, count_slices, ring_all_reduce
 from netbench.trainers.communication.world import World
-from netbench.trainers.layers.stage import StageRole, build_stage, gradient_dtype
+from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage, gradient_dtype
 from netbench.trainers.layers.virtual import tensor_peers
 from netbench.trainers.systems.pipeline import PipelineRank
 
 
 class MegatronRank:
-    """One rank of a stage, of a pipeline, of a tensor-parallel group."""
+    """One rank of a stage, of a pipeline, of a tensor-parallel group.
+
+    updates_shard: it updates its part of the parameters only. replicas: ranks with the same part of
+    the model. slices: of a chunk's gradients on the wire.
+    """
+
+    updates_shard: ClassVar[bool] = False
 
     def __init__(self, world: World, plan: Plan) -> None:
         tp, pp, dp = plan.layout.tp, plan.layout.pp, plan.layout.dp
         rank = plan.placement.index(world.rank)
         pipeline, stage, _ = position_of(plan, rank)
         chunk_bytes = plan.stages[stage].gradient_bytes / plan.num_chunks
-        self._slices = count_slices(plan, chunk_bytes)
+        self.slices = count_slices(plan, chunk_bytes)
         # A ring cuts the gradients into a part per replica, and each part into slices.
-        messages = max(self._slices, dp)
-        self._replicas = Group.buffered(
-            world, replicas_of(plan, rank), plan, chunk_bytes / messages
-        )
+        messages = max(self.slices, dp)
+        self.replicas = Group.buffered(world, replicas_of(plan, rank), plan, chunk_bytes / messages)
         tensor_group = Group.of(world, tensor_groups(plan)[rank // tp]) if tp > 1 else None
         self._tensor_peers = tensor_peers(plan, tensor_group) if tensor_group else set()
         parts = [
@@ -40,6 +46,7 @@ class MegatronRank:
                 replica=pipeline,
                 gradient_dtype=gradient_dtype(plan),
                 gradient_messages=messages,
+                shard=(pipeline, dp) if self.updates_shard else (0, 1),
                 tensor_group=tensor_group,
             )
             for chunk in range(plan.num_chunks)
@@ -52,7 +59,7 @@ class MegatronRank:
         )
 
     def peers(self) -> set[int]:
-        return self._pipeline.peers | self._replicas.neighbours | self._tensor_peers
+        return self._pipeline.peers | self.replicas.neighbours | self._tensor_peers
 
     def arm(self) -> None:
         self._pipeline.open()
@@ -64,14 +71,24 @@ class MegatronRank:
     def iterate(self) -> dict[str, float]:
         spent_s = self._pipeline.run(self._program)
         began_s = time.monotonic()
-        for chunk in self._chunks:
-            ring_all_reduce(self._replicas, chunk.gradients, self._slices)
-        reduced_s = time.monotonic()
-        for chunk in self._chunks:
-            chunk.update()
+        optimizer_s = self.synchronise(self._chunks)
         return {
             "forward_s": spent_s[FORWARD],
             "backward_s": spent_s[BACKWARD],
-            "sync_s": reduced_s - began_s,
-            "optimizer_s": time.monotonic() - reduced_s,
+            "sync_s": time.monotonic() - began_s - optimizer_s,
+            "optimizer_s": optimizer_s,
         }
+
+    def synchronise(self, chunks: Sequence[TrainedStage]) -> float:
+        """Sum the gradients of all replicas and update; return the seconds of the updates."""
+        for chunk in chunks:
+            ring_all_reduce(self.replicas, chunk.gradients, self.slices)
+        return update(chunks)
+
+
+def update(chunks: Sequence[TrainedStage]) -> float:
+    """Update the chunks; return the seconds."""
+    began_s = time.monotonic()
+    for chunk in chunks:
+        chunk.update()
+    return time.monotonic() - began_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def test_reproduce_writes_the_committed_pages_and_pictures(
     for state in ("written", "is up to date"):
         assert run(arguments) == 0
         printed = capsys.readouterr().out.splitlines()
-        assert printed == [f"{tmp_path / name} {state}" for name in names]
+        *written, order = printed
+        assert written == [f"{tmp_path / name} {state}" for name in names]
+        assert re.fullmatch(r"in the right order: \d+ of \d+ pairs \(.*%\) of published .*", order)
     for path in (*(tmp_path / name for name in names), *pictures):
         assert path.read_bytes() == (Path("results") / path.relative_to(tmp_path)).read_bytes()
 

@@ -67,7 +67,7 @@ def test_check_names_the_lines_that_are_stale(
     printed = capsys.readouterr()
     assert "line 2: case1,megatron-p8,24,1024,,24.34,24.34,0.0000; simulated again:" in printed.out
     assert "iteration_times.csv is out of date; write it with: make simulate" in printed.err
-    assert "(585 differences)" in printed.err
+    assert "(666 differences)" in printed.err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == files
 
 

@@ -15,8 +15,11 @@ from netbench.report.page.accuracy import (
     accuracy,
     far_columns,
     far_markdown,
+    order_text,
+    orders,
 )
-from netbench.report.page.simulated import simulated_settings
+from netbench.report.page.published import CASES
+from netbench.report.page.simulated import all_settings, simulated_settings
 from netbench.scenario.source import read_source
 from netbench.scenario.validate import validate
 from tests.simulations import Seconds, off_by, published_mean, write
@@ -93,3 +96,29 @@ def test_the_committed_reasons_name_existing_cases_and_systems() -> None:
         assert set(reason.cases) <= set(settings["case"])
         assert set(reason.systems) <= set(settings["system"])
     assert set(NOT_FITTED) <= set(settings["system"])
+
+
+def test_pairs_of_systems_count_where_their_published_times_differ() -> None:
+    """By hand: a and b are too close; a beats c and is simulated slower; b beats c."""
+    rows = [
+        ("case1", "a", 24, 1024, 10.0, 13.0),
+        ("case1", "b", 24, 1024, 10.2, 11.0),
+        ("case1", "c", 24, 1024, 12.0, 12.0),
+        ("case1", "a", 32, 1024, 10.0, 10.0),  # alone in its setting
+        ("case2", "a", 24, 1024, 10.0, 10.0),
+    ]
+    columns = ["case", "system", "layers", "batch", "published_s", "simulated_s"]
+    (found,) = orders(pd.DataFrame(rows, columns=columns))
+    assert (found.case, found.num_right, found.num) == ("case1", 1, 2)
+    assert found.wrong == (("a", "c"),)
+    assert order_text([found]) == "1 of 2 pairs (50.0%)"
+
+
+def test_the_order_of_the_published_systems_is_no_worse_than_it_was() -> None:
+    """All tables of the repository: see "Who wins" in results/README.md."""
+    settings = all_settings(RESULTS)
+    assert settings is not None
+    found = orders(settings)
+    right, num = sum(each.num_right for each in found), sum(each.num for each in found)
+    assert {each.case for each in found} == {*CASES, "fluidstack2"}
+    assert right / num > 0.91

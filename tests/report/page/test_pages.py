@@ -17,15 +17,15 @@ from tests import runs
 from tests.simulations import write
 
 RESULTS = Path("results")
-MAX_FRONT_LINES = 110
+MAX_FRONT_LINES = 125
 
 
 def test_the_committed_pages_are_up_to_date() -> None:
     """`make reproduce-table` would write what is in the repository."""
     pages = results_pages(RESULTS)
     assert list(pages) == [
-        "README.md", *(f"{case}.md" for case in CASES), "fluidstack.md", "predictions.md",
-        "anomalies.md", "multicloud.md", "ledger.md",
+        "README.md", *(f"{case}.md" for case in CASES), "fluidstack.md", "under_tc.md",
+        "predictions.md", "anomalies.md", "multicloud.md", "ledger.md",
     ]  # fmt: skip
     for name, text in pages.items():
         assert text == (RESULTS / name).read_text(encoding="utf-8"), name

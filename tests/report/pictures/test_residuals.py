@@ -32,11 +32,11 @@ def points(axes: Axes) -> np.ndarray:
 
 
 def test_every_setting_is_a_point_with_its_error_beneath(tmp_path: Path) -> None:
-    """225 settings; those of zero3, 1.5 times too slow, are in the last panel alone."""
+    """252 settings; those of zero3, 1.5 times too slow, are in the last panel alone."""
     axes = residual_figure(settings_of(tmp_path, off_by(1.5, variant="zero3")), []).axes
     upper, lower = axes[0::2], axes[1::2]
     assert len(upper) == len(CASES) + 1
-    assert sum(len(points(panel)) for panel in upper) == 225
+    assert sum(len(points(panel)) for panel in upper) == 252
     for above, below in zip(upper, lower, strict=True):
         times, errors = points(above), points(below)
         assert np.allclose(times[:, 0], errors[:, 0])

@@ -1,0 +1,156 @@
+"""`results/under_tc.md`: published runs on equal machines under tc, beside the simulated ones."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from netbench.report.numbers import percent_text, seconds_text
+from netbench.report.page.simulated import FOLDER, NOT_SIMULATED, SMALL, UNDER_TC, read_table
+from netbench.report.page.under_tc.machines import IN_PARTS, network_name
+from netbench.report.page.under_tc.small import SERIES, TERAFLOPS, cells
+from netbench.report.tables.grid import Grid, bullet, markdown
+
+IMPOSSIBLE = {
+    "op": "dp-central-ps", "nodes": 4, "delay_one_way_ms": 10, "message_mb": 1024
+}  # fmt: skip
+"""The published time that is shorter than the wire allows. Source: results/published/README.md."""
+
+
+def under_tc_page(results: Path) -> str:
+    """The page: GPT-3 small, then collectives."""
+    small, collectives = (read_table(results, name) for name in (SMALL, UNDER_TC))
+    if small is None or collectives is None:
+        return f"# Under tc\n\n{NOT_SIMULATED}"
+    possible = collectives[~_impossible(collectives)]
+    speeds = ", ".join(
+        f"{schedule} {dtype} with micro-batches of {size}: {value:g}"
+        for (schedule, dtype, size), value in TERAFLOPS.items()
+    )
+    return f"""\
+# Under tc
+
+Published runs on equal machines ([data](published/README.md)) beside simulated ones. Each machine
+has one root netem with a delay, one way, and a rate, so all destinations share its egress. Its NIC
+has 10 Gbit/s. [All results](README.md)
+
+## GPT-3 small
+
+Pipelines of 3 machines, 4 layers of hidden size 768 per stage, 64 sequences per pipeline. Seconds
+per iteration, published → simulated (error)
+([{SMALL}.csv]({FOLDER}/{SMALL}.csv)). Cells marked with =
+fix the compute, because a device profile that is fitted on hidden size 2048 does not know these
+layers. All other cells are predictions.
+
+{markdown(small_grid(small))}
+
+Mean absolute error of the predictions, and mean error:
+
+{markdown(errors_grid(_predicted(small), list(SERIES)))}
+
+{bullet(f"TFLOPS with which those cells come out: {speeds}.")}
+- `allreduce` calls a collective for each tensor of the gradients: a ring for each matrix, two trees
+  for each vector.
+- `zero3-fsdp` is `fsdp` on 12 machines, with one micro-step per iteration. How many units the
+  published runs gathered is not documented. netbench's 8 cost 24 rings per iteration, which at 50
+  ms take longer than published.
+- The parameters of the embeddings are not documented either; they are those of the
+  [scenario](../scenarios/gpt3-small.yaml).
+
+## Collectives
+
+Milliseconds, published → simulated (error)
+([{UNDER_TC}.csv]({FOLDER}/{UNDER_TC}.csv)). Operations that begin
+with `{IN_PARTS}` are n operations of an n-th of the bytes on n machines. No constant is fitted on
+these rows.
+
+{markdown(collectives_grid(collectives))}
+
+Mean absolute error, and mean error; without dp-central-ps of 1024 MiB on 4 machines with 10 ms,
+which is shorter than the wire allows:
+
+{markdown(errors_grid(possible, ["op", "backend", "nodes"]))}
+
+Over all operations: {_by_nodes(possible)}.
+"""
+
+
+def small_grid(table: pd.DataFrame) -> Grid:
+    """Published → simulated: a row per series, micro-batch and number of pipelines, a column per
+    network."""
+    fixed = {cell.key for cell in cells() if cell.fixes_compute}
+    texts = {
+        cell.key: f"{_arrow(row)}{' =' if cell.key in fixed else ''}"
+        for cell, row in zip(cells(), table.itertuples(), strict=True)
+    }
+    links = list(dict.fromkeys(cell.link for cell in cells()))
+    rows: dict[tuple[str, ...], dict[tuple[float, float], str]] = {}
+    for cell in cells():
+        label = (*cell.series, str(cell.micro_batch), str(cell.dp))
+        rows.setdefault(label, {})[cell.link] = texts[cell.key]
+    return Grid(
+        head=("Schedule", "Type", "Mode", "Micro-batch", "dp", *map(network_name, links)),
+        rows=tuple(
+            (*label, *(found.get(link, "-") for link in links)) for label, found in rows.items()
+        ),
+        num_labels=5,
+    )
+
+
+def collectives_grid(table: pd.DataFrame) -> Grid:
+    """Published → simulated: a row per operation, library, machines and size."""
+    keys = ["op", "backend", "nodes", "message_mb"]
+    pairs = table[["delay_one_way_ms", "bandwidth_gbps"]].drop_duplicates()
+    links = [(float(delay), float(rate)) for delay, rate in pairs.itertuples(index=False)]
+    rows = []
+    for label, found in table.groupby(keys, sort=False):
+        texts = {
+            (float(row.delay_one_way_ms), float(row.bandwidth_gbps)): (
+                f"{row.published_ms:.0f} → {row.simulated_ms:.0f} ({percent_text(row.error)})"
+            )
+            for row in found.itertuples()
+        }
+        rows.append((*map(str, label), *(texts.get(link, "-") for link in links)))
+    head = ("Operation", "Library", "Machines", "MiB", *map(network_name, links))
+    return Grid(head=head, rows=tuple(rows), num_labels=4)
+
+
+def errors_grid(table: pd.DataFrame, keys: Sequence[str]) -> Grid:
+    """Number of cells, mean absolute error and mean error by `keys`."""
+    rows = [
+        (
+            *map(str, label),
+            str(len(error)),
+            f"{error.abs().mean():.1%}",
+            percent_text(float(error.mean())),
+        )
+        for label, error in table.groupby(list(keys), sort=False)["error"]
+    ]
+    head = (*(key.replace("_", " ") for key in keys), "Cells", "Absolute", "Mean")
+    return Grid(head=head, rows=tuple(rows), num_labels=len(keys))
+
+
+def _predicted(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of cells that do not fix compute, and are not another series' cell again."""
+    again = (table["dp_mode"].isin(["allreduce", "central-ps"])) & (table["dp"] == 1)
+    fixing = [cell.fixes_compute for cell in cells()]
+    return table[~again & ~pd.Series(fixing, index=table.index)]
+
+
+def _impossible(table: pd.DataFrame) -> "pd.Series[bool]":
+    same: pd.Series[bool] = (table[list(IMPOSSIBLE)] == pd.Series(IMPOSSIBLE)).all(axis=1)
+    return same
+
+
+def _by_nodes(table: pd.DataFrame) -> str:
+    return ", ".join(
+        f"{error.abs().mean():.1%} on {nodes} machines"
+        for nodes, error in table.groupby("nodes")["error"]
+    )
+
+
+def _arrow(row: object) -> str:
+    published_s, simulated_s, error = (
+        float(getattr(row, name)) for name in ("published_s", "simulated_s", "error")
+    )
+    return f"{seconds_text(published_s)} → {seconds_text(simulated_s)} ({percent_text(error)})"

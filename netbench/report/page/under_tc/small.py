@@ -1,0 +1,108 @@
+"""The published runs of GPT-3 small under tc as plans, with the compute that their LAN cells imply.
+
+The FLOP/s of V100s are fitted on layers of hidden size 2048. Those of hidden size 768 are slower,
+and differ between the schedules' programs. So each series has the FLOP/s with which its first cell
+on the LAN comes out (`benchmarks/fit_gpt3_small.py`), and all other cells are predictions.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cache
+
+from netbench.plan.build import build_plan
+from netbench.plan.model import Plan
+from netbench.report.page.published import SEED, load
+from netbench.report.page.under_tc.machines import Link, machines, small_workload
+from netbench.scenario.model import Setting
+
+TABLE = "gpt3_small_iteration_times"
+DEPTH = 3
+"""Machines of a pipeline."""
+
+SERIES = ("schedule", "dtype", "dp_mode")
+CELL = (*SERIES, "delay_one_way_ms", "bandwidth_gbps", "micro_batch", "dp")
+
+VARIANTS = {
+    ("gpipe", "none"): "dtfm-scheduled",
+    ("gpipe", "allreduce"): "dtfm-scheduled-allreduce-by-tensor",
+    ("gpipe", "central-ps"): "dtfm-scheduled",
+    ("1f1b", "none"): "dtfm-scheduled-1f1b",
+    ("zero3-fsdp", "12 nodes"): "fsdp",
+}
+"""Schedule and mode of data parallelism, as published -> variant."""
+
+TERAFLOPS = {
+    ("gpipe", "fp32", 1): 9.861,
+    ("gpipe", "fp16", 1): 29.502,
+    ("1f1b", "fp32", 1): 7.371,
+    ("1f1b", "fp32", 2): 7.459,
+    ("1f1b", "fp32", 4): 7.685,
+    ("zero3-fsdp", "fp16", 1): 2.375,
+    ("zero3-fsdp", "fp16", 2): 3.656,
+}
+"""Achieved by schedule, dtype and micro-batch. GPipe's series in fp16 have the same cell without
+replicas."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmallCell:
+    """A published cell. series: schedule, dtype and mode of data parallelism."""
+
+    series: tuple[str, str, str]
+    link: Link
+    micro_batch: int
+    dp: int
+    published_s: float
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns `CELL`, as text."""
+        return (*self.series, *(f"{value:g}" for value in (*self.link, self.micro_batch, self.dp)))
+
+    @property
+    def fixes_compute(self) -> bool:
+        """The FLOP/s are those that this cell implies."""
+        return self in fixing_cells().values()
+
+    def plan(self, teraflops: float | None = None) -> Plan:
+        """Return the plan of the cell. teraflops: None = those of its series."""
+        schedule, dtype, mode = self.series
+        flops = 1e12 * (teraflops or TERAFLOPS[schedule, dtype, self.micro_batch])
+        sharded = schedule == "zero3-fsdp"
+        workload = dataclasses.replace(small_workload(), dtype=dtype)
+        num_nodes = self.dp if sharded else DEPTH * self.dp
+        base = machines("gpt3-small", num_nodes, self.link, workload, 0 if sharded else DEPTH)
+        (device,) = {node.device for node in base.nodes}
+        profile = dataclasses.replace(base.devices[device], flops={"default": flops})
+        # One micro-step: each micro-batch more takes the same on all networks.
+        batch = self.dp * (self.micro_batch if sharded else workload.batch)
+        return build_plan(
+            dataclasses.replace(base, devices={device: profile}),
+            VARIANTS[schedule, mode],
+            Setting(layers=workload.layers, batch=batch, micro_batch=self.micro_batch, seed=SEED),
+        )
+
+
+@cache
+def cells() -> tuple[SmallCell, ...]:
+    """Return all published cells, in order."""
+    return tuple(
+        SmallCell(
+            series=(str(row.schedule), str(row.dtype), str(row.dp_mode)),
+            link=(float(row.delay_one_way_ms), float(row.bandwidth_gbps)),
+            micro_batch=int(row.micro_batch),
+            dp=int(row.dp),
+            published_s=float(row.iteration_s),
+        )
+        for row in load(TABLE).itertuples()
+    )
+
+
+@cache
+def fixing_cells() -> dict[tuple[str, str, int], SmallCell]:
+    """Return the first cell of every schedule, dtype and micro-batch, which is on the LAN."""
+    found: dict[tuple[str, str, int], SmallCell] = {}
+    for cell in cells():
+        schedule, dtype, _ = cell.series
+        found.setdefault((schedule, dtype, cell.micro_batch), cell)
+    return found
