@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from netbench.cost.traffic import iteration, node_bytes
+from netbench.cost.traffic import node_bytes, samples_of, simulated_s
 from netbench.errors import PlanError
 from netbench.plan.model import Plan
 from netbench.scenario.model import Prices, Scenario
@@ -63,8 +63,26 @@ def egress_class(prices: Prices, source: str, target: str) -> str:
     return "oceania" if OCEANIA in (here, there) else "continent"
 
 
-def bill(scenario: Scenario, plan: Plan, prices: Prices | None = None) -> Bill:
-    """Return the bill of a plan while it trains. prices: None = those of the scenario.
+def machines_of(scenario: Scenario, plan: Plan) -> Scenario | None:
+    """Return the scenario with the plan's machines; None if it is not the plan's."""
+    for each in scenario.sweep.peers:
+        if each.name == plan.peers:
+            scenario = scenario.with_peers(each)
+    if plan.workload.model and len(plan.node_names) < len(scenario.nodes):
+        scenario = scenario.first_devices(len(plan.device_nodes))
+    names = tuple(node.name for node in scenario.nodes)
+    return scenario if (scenario.name, names) == (plan.scenario, plan.node_names) else None
+
+
+def bill(
+    scenario: Scenario,
+    plan: Plan,
+    prices: Prices | None = None,
+    *,
+    iteration_s: float | None = None,
+) -> Bill:
+    """Return the bill of a plan while it trains. prices: None = those of the scenario. iteration_s:
+    None = as simulated.
 
     scenario: with the plan's machines, as `build_plans` had it. Raises PlanError without prices.
     """
@@ -80,7 +98,7 @@ def bill(scenario: Scenario, plan: Plan, prices: Prices | None = None) -> Bill:
                 f"the prices have no {node.device} in {node.region}; add it to "
                 f"prices.regions.{node.region}.machines"
             )
-    seconds, samples = iteration(plan)
+    seconds, samples = iteration_s or simulated_s(plan), samples_of(plan)
     hourly = 3600 / seconds
     sent = node_bytes(plan)
     gb, usd = dict.fromkeys(CLASSES, 0.0), dict.fromkeys(CLASSES, 0.0)

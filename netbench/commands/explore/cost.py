@@ -6,7 +6,15 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from netbench.commands.options import FILE, NUMBERS, TIME, QuantityType, aliased_option, split_names
+from netbench.commands.options import (
+    FILE,
+    NUMBERS,
+    TIME,
+    QuantityType,
+    aliased_option,
+    prices_option,
+    split_names,
+)
 from netbench.commands.output import heading, wide_console
 from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill, per_million_usd
 from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
@@ -49,9 +57,7 @@ def parse_rate(text: str) -> float:
 @click.option("--peers", metavar="NAME,...", help="Sets of machines of the scenario's sweep.")
 @click.option("--layers", type=NUMBERS, help="Numbers of layers of a GPT.")
 @click.option("--batch", type=NUMBERS, help="Global batch sizes of a GPT, in sequences.")
-@click.option(
-    "--prices", type=FILE, help="File with a section `prices` to use instead of the scenario's."
-)
+@prices_option
 @click.option(
     "--interruptions",
     type=QuantityType("RATE", parse_rate),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from netbench.network.shaping.segments import (
     first_window_segments,
     goodput_ratio,
-    max_window_segments,
     segment_bytes,
+    window_segments,
 )
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import flow_bps
@@ -45,7 +45,7 @@ def tcp_path(network: Network, src: int, dst: int) -> TcpPath:
         segment_s=8 * segment_bytes(network) / payload_bps,
         segment_bytes=segment_bytes(network),
         first_window=first_window_segments(network),
-        max_window=max_window_segments(network),
+        max_window=window_segments(network, src, dst),
         min_rto_s=network.tcp.min_rto_s,
         restarts=network.tcp.slow_start_after_idle,
     )

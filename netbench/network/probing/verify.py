@@ -263,6 +263,8 @@ WORDS: dict[str, tuple[str, Callable[[float, int], str]]] = {
     "loss": ("loss", lambda fraction, digits: f"{fraction:.{digits}g}"),
     "duplication": ("duplication", lambda fraction, digits: f"{fraction:.{digits}g}"),
     "reordering": ("reordering", lambda fraction, digits: f"{fraction:.{digits}g}"),
+    "cold_message_s": ("time on a new connection", format_time),
+    "idle_message_s": ("time after a pause", format_time),
 }
 """Quantity of a check -> its name in a message, and the format of its values."""
 
