@@ -97,7 +97,7 @@ def results_pages(results: Path) -> dict[str, str]:
         "fluidstack.md": fluidstack_page(results),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
-        "multicloud.md": multicloud_page(clouds),
+        "multicloud.md": multicloud_page(clouds, runs),
         "ledger.md": ledger_page(results),
     }
     return {name: HEADER + text for name, text in pages.items()}
