@@ -68,10 +68,10 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutObjective:
-    """The quantity that a search over layouts minimises; of equal ones, the first by name.
+    """The quantity that a search over layouts minimises.
 
-    value: of a plan that takes so many seconds per iteration. bound: no value of the plan is lower
-    if it takes at least so many seconds.
+    value: from a plan and the seconds of its iteration. bound: lower bound of the value, from a
+    plan and a lower bound of the seconds.
     """
 
     value: Callable[[Plan, float], float]
@@ -202,7 +202,12 @@ def search_layouts(
             best[index] = placing.place(one, limits)
             report()
         best.sort(key=_rank)
-    fitting = tuple(one for one in best if one.fits)
+    # Placing may lead from different devices to the same ones.
+    different: dict[tuple[str, tuple[int, ...]], PlacedCandidate] = {}
+    for one in best:
+        if one.fits:
+            different.setdefault((one.plan.variant, one.plan.placement), one)
+    fitting = tuple(different.values())
     if best and not fitting:
         raise PlanError(
             f"no placement was found on which any of the {len(best)} best plans fits its devices' "
@@ -219,11 +224,16 @@ def search_layouts(
 
 
 def find_candidates(
-    scenario: Scenario, setting: Setting, degrees: Degrees | None = None
+    scenario: Scenario,
+    setting: Setting,
+    degrees: Degrees | None = None,
+    *,
+    every_region: bool = False,
 ) -> tuple[Candidate, ...]:
     """Return every plan that fits the devices and their memory, lowest bound first.
 
-    Raises PlanError where there is none, with the error of the plan that needs least memory.
+    every_region: plans with idle devices are around each region, not the fastest only. Raises
+    PlanError where there is none, with the error of the plan that needs least memory.
     """
     degrees = degrees or Degrees()
     candidates: list[Candidate] = []
@@ -232,16 +242,21 @@ def find_candidates(
         request = Request(scenario=scenario, variant=variant, setting=setting, num_ranks=num_ranks)
         need_bytes = math.inf
         try:
-            plan = _on_nearest(_plan(request))
+            plan = _plan(request)
             if not degrees.admit(plan.layout):
                 continue
-            need_bytes = max(part.total_bytes for part in plan_memory(plan))
-            check_memory(plan, scenario)
+            placements = near_devices(plan) if every_region else [nearest_devices(plan)]
+            for placement in dict.fromkeys(placements):
+                placed = dataclasses.replace(plan, placement=placement)
+                need_bytes = max(part.total_bytes for part in plan_memory(placed))
+                check_memory(placed, scenario)
+                candidates.append(
+                    Candidate(request=request, plan=placed, at_least_s=at_least_s(placed))
+                )
         except PlanError as error:
             if degrees.may_admit(find_variant(variant)):
                 refusals.append((need_bytes, error))
             continue
-        candidates.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
     if not candidates:
         _, refusal = min(refusals, key=lambda one: one[0], default=(0.0, None))
         raise PlanError(
@@ -399,21 +414,22 @@ def _plan(request: Request, seed: int = 0) -> Plan:
     )
 
 
-def _on_nearest(plan: Plan) -> Plan:
-    """Return `plan` on `nearest_devices`, in the order in which they are listed."""
-    return dataclasses.replace(plan, placement=nearest_devices(plan))
-
-
 def nearest_devices(plan: Plan) -> tuple[int, ...]:
-    """Return as many devices as `plan` has ranks: around one region, the fast and near ones.
+    """Return as many devices as `plan` has ranks: the first of `near_devices`."""
+    return near_devices(plan)[0]
+
+
+def near_devices(plan: Plan) -> list[tuple[int, ...]]:
+    """Return as many devices as `plan` has ranks around every region: the fast and near ones, in
+    the order in which they are listed.
 
     Near and fast is, from a region's first device, the time of a layer's micro-batch plus that of a
-    message between stages. The region whose devices take least in all is chosen; of regions that
+    message between stages. The region whose devices take least in all comes first; of regions that
     are alike, the first.
     """
     count, nodes = plan.layout.num_ranks, np.asarray(plan.device_nodes)
     if count == len(nodes):
-        return tuple(range(count))
+        return [tuple(range(count))]
     network, kinds = plan.network, plan.type_stages or (plan.stages,)
     compute_s = np.array([(k[0].forward_s + k[0].backward_s) / k[0].num_layers for k in kinds])
     kind = np.asarray(plan.device_types or [0] * len(nodes))
@@ -423,8 +439,8 @@ def nearest_devices(plan: Plan) -> tuple[int, ...]:
     message_s = plan.activation_bytes * 8 / network.bandwidth_bps()[pairs]
     cost_s = compute_s[kind] + network.one_way_delay_s()[pairs] + message_s
     chosen = np.argsort(cost_s, axis=1, kind="stable")[:, :count]
-    best = np.argmin(np.take_along_axis(cost_s, chosen, axis=1).sum(axis=1))
-    return tuple(sorted(chosen[best].tolist()))
+    order = np.argsort(np.take_along_axis(cost_s, chosen, axis=1).sum(axis=1), kind="stable")
+    return [tuple(sorted(chosen[region].tolist())) for region in order]
 
 
 def _names(

@@ -62,7 +62,9 @@ def find_layout(
     usd = cheapest(request.scenario, costs.prices, costs.market)
     objective = usd if costs.minimised else FASTEST
     with _watching(console, limits) as on_best:
-        candidates = find_candidates(request.scenario, request.setting, degrees)
+        candidates = find_candidates(
+            request.scenario, request.setting, degrees, every_region=costs.minimised
+        )
         warn_of_impairments(console, [candidates[0].plan])
         if not as_json:
             workload = candidates[0].plan.workload

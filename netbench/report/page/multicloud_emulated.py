@@ -104,7 +104,7 @@ def emulated_grid(rows: Sequence[EmulatedRounds]) -> Grid:
 
 
 def emulated_note(rows: Sequence[EmulatedRounds]) -> str:
-    """Return a sentence on how far the emulated throughputs are apart, and on runs to distrust."""
+    """Return the largest difference of throughput, and why runs are not trustworthy."""
     largest = max(rows, key=lambda row: abs(row.difference))
     text = (
         f"Largest difference of throughput: {percent_text(largest.difference)} "

@@ -54,7 +54,7 @@ ALARM = "NOT TRUSTWORTHY"
 NCCL = "nccl"
 
 Costs = Mapping[str, float]
-"""What `cost.run_usd` returns."""
+"""$ per million samples by `Comparison.plan_hash` (`cost.run_usd`)."""
 
 NO_COSTS: Costs = {}
 

@@ -58,8 +58,8 @@ class HostCosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What a peer exchanges. members: ranks of all peers. parameters: of the part that each of
-    them averages. scale: divides bytes, not seconds of the CPU."""
+    """The parts of a vector, from the view of one peer. members: ranks of all peers. parameters: of
+    the part that each of them averages. scale: divides bytes, not seconds of the CPU."""
 
     rank: int
     members: Sequence[int]

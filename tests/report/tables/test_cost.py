@@ -56,7 +56,7 @@ def test_a_simulated_run_costs_what_netbench_cost_says(simulated: Run) -> None:
 
 
 def test_a_run_that_took_longer_pays_longer_for_machines_only() -> None:
-    """What a sample sends does not depend on time."""
+    """Traffic per sample does not depend on time."""
     scenario = load_scenario("multicloud-a")
     (plan, _) = planned(scenario)
     machines = machines_of(scenario, plan)
