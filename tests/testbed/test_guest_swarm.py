@@ -17,7 +17,7 @@ from netbench.testbed.guest.boot import HANG_S
 
 pytestmark = pytest.mark.guest
 
-PARAMETERS, LINK_BPS = 8_000_000, 80e6
+PARAMETERS, LINK_BPS = 16_000_000, 80e6
 
 SCENARIO = f"""\
 name: swarm
@@ -77,19 +77,20 @@ def test_one_connection_gets_the_rate_of_its_link(run: Run) -> None:
 
 
 def test_a_round_takes_as_long_as_simulated(run: Run) -> None:
-    """The round within 2%, communication within 10%."""
+    """Within 5%; communication within 20%: with few pieces, the round trips in which the last of
+    them return, which formulas leave out, count."""
     plan, records = rounds(run)
     found = time_round(plan)
     assert len(records) == 2
     for record in records:
-        assert record.iteration_s == pytest.approx(found.round_s, rel=0.02)
+        assert record.iteration_s == pytest.approx(found.round_s, rel=0.05)
     mean_s = sum(record.iteration_s for record in records) / len(records)
-    assert mean_s - found.compute_s == pytest.approx(found.communication_s, rel=0.10)
+    assert mean_s - found.compute_s == pytest.approx(found.communication_s, rel=0.20)
 
 
 def test_peers_send_what_the_plan_says(run: Run) -> None:
-    """4 (n - 1) / n bytes per parameter, in frames of 1448 bytes, and acknowledgements."""
+    """4 (n - 1) / n bytes per parameter, headers of packets of 64 KiB, and acknowledgements."""
     _, records = rounds(run)
     payload = 4 * PARAMETERS * 3 / 4
     for sent in records[0].sent_bytes:
-        assert payload / goodput_ratio(1500) <= sent <= 1.06 * payload / goodput_ratio(1500)
+        assert payload <= sent <= 1.03 * payload

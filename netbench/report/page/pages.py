@@ -24,6 +24,7 @@ from netbench.report.page.case import case_page
 from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.ledger import check_registered, ledger_page
 from netbench.report.page.multicloud import multicloud_page
+from netbench.report.page.multicloud_data import PREFIX as CLOUDS
 from netbench.report.page.multicloud_data import experiments
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
@@ -90,7 +91,11 @@ def results_pages(results: Path) -> dict[str, str]:
     clouds = experiments()
     check_registered(results, clouds)
     runs = recorded_runs(results / RECORDED)
-    others = {name: found for name, found in runs.items() if name not in CASES}
+    others = {
+        name: found
+        for name, found in runs.items()
+        if name not in CASES and not name.startswith(CLOUDS)
+    }
     pages = {
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
