@@ -114,7 +114,13 @@ def _print_grid(grid: Grid, form: str, head: str = "", foot: Sequence[str] = ())
 
 
 def _costs(run: Run, name: str, prices: Path | None) -> Mapping[str, float]:
-    """Return what `run_usd` does, with the scenario of that name or file, or that of the run."""
+    """Return what `run_usd` does, with the scenario of that name or file, or that of the run.
+
+    Scenarios are read only where there may be prices: pydantic takes a third of a second.
+    """
+    has_sets = any(plan.get("peers") for plan in run.plans.values())
+    if prices is None and not has_sets and not _lists_prices(Path(name)):
+        return {}
     from netbench.report.tables.cost import run_usd
     from netbench.scenario import load_scenario
     from netbench.scenario.prices import read_prices
@@ -124,6 +130,11 @@ def _costs(run: Run, name: str, prices: Path | None) -> Mapping[str, float]:
         with suppress(NetbenchError):
             return run_usd(run, load_scenario(each), given)
     return {}
+
+
+def _lists_prices(path: Path) -> bool:
+    """Return True for a scenario file with a section `prices`."""
+    return path.is_file() and "\nprices:" in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _print_run(run: Run, results: Path, form: str, usd: Mapping[str, float]) -> None:
