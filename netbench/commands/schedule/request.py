@@ -34,15 +34,15 @@ from netbench.scenario.prices import read_prices
 
 Command = Callable[..., Any]
 
+SCHEDULER_NAMES = "identity, random, random-nodes, random-1000, region-aligned, dtfm, netbench"
+"""Keys of `placement.schedulers.SCHEDULERS`, which `--help` does not import."""
+
 COST, TIME = "cost", "time"
 """Objectives."""
 
 on_demand_option = click.option(
     "--on-demand", "on_demand", is_flag=True, help="Rent on demand, not on the spot market."
 )
-
-SCHEDULER_NAMES = "identity, random, random-1000, region-aligned, dtfm, netbench"
-"""Keys of `placement.schedulers.SCHEDULERS`, which `--help` does not import."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

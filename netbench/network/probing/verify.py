@@ -259,12 +259,12 @@ WORDS: dict[str, tuple[str, Callable[[float, int], str]]] = {
     "one_way_s": ("one-way delay", format_time),
     "rtt_s": ("round-trip time", format_time),
     "jitter_s": ("jitter", format_time),
+    "cold_message_s": ("time of a first message", format_time),
+    "idle_message_s": ("time of a message after idleness", format_time),
     "goodput_bps": ("goodput", format_bandwidth),
     "loss": ("loss", lambda fraction, digits: f"{fraction:.{digits}g}"),
     "duplication": ("duplication", lambda fraction, digits: f"{fraction:.{digits}g}"),
     "reordering": ("reordering", lambda fraction, digits: f"{fraction:.{digits}g}"),
-    "cold_message_s": ("time on a new connection", format_time),
-    "idle_message_s": ("time after a pause", format_time),
 }
 """Quantity of a check -> its name in a message, and the format of its values."""
 

@@ -107,5 +107,5 @@ def test_a_network_on_which_tcp_does_not_act_is_not_trusted(
     checks = checked(monkeypatch, 0.5)
     verdict = with_checks(evaluate([], NETWORK), checks)
     assert not verdict.trustworthy
-    assert "message of 8MiB: time on a new connection is" in "; ".join(verdict.reasons)
+    assert "message of 8MiB: time of a first message is" in "; ".join(verdict.reasons)
     assert verdict.checks == tuple(checks)
