@@ -37,7 +37,7 @@ from netbench.report.tables.sweep import (
     sweep_grids,
 )
 from netbench.scenario import Scenario
-from netbench.scenario.model import Setting
+from netbench.scenario.model import Prices, Setting
 from netbench.units import format_bandwidth, format_time
 from netbench.workload.costs import pflop_per_iteration
 
@@ -145,7 +145,8 @@ class Sweep:
 
         Columns: a column per variable (bandwidth_bps, one_way_delay_s or their `_factor`, batch,
         ...), system, iteration_s, bound_s (compute alone), pflops, efficiency (bound_s /
-        iteration_s), problem (why there is no time), memory (why the plan does not fit).
+        iteration_s), million_usd ($ per million samples or sequences on the spot market, NaN
+        without prices), problem (why there is no time), memory (why the plan does not fit).
         """
         import pandas as pd
 
@@ -219,12 +220,15 @@ def simulate_grid(
     progress: Progress = lambda timings, total: timings,
     on_plans: Callable[[Sequence[Plan]], None] = lambda plans: None,
     pool: Pool | None = None,
+    prices: Prices | None = None,
 ) -> SweepResult:
-    """Simulate all points.
+    """Simulate all points, and price them where prices are known.
 
     pool: where, None = on all cores of this machine. on_plans: called with the plans before they
-    are simulated. Raises PlanError if no point can be planned, and like `check_grid`.
+    are simulated. prices: None = those of the scenario. Raises PlanError if no point can be
+    planned, and like `check_grid`.
     """
+    from netbench.cost.bill import SPOT, bill
     from netbench.explain.breakdown import bound_s  # numba: only when something is simulated
     from netbench.simulator.parallel import time_plans
 
@@ -235,17 +239,27 @@ def simulate_grid(
         raise PlanError(f"no point of the grid can be planned: {cells[0][0].problem}")
     on_plans(plans)
     timings = iter(progress(time_plans(plans, pool), len(plans)))
-    points = [
-        dataclasses.replace(
-            point,
-            iteration_s=next(timings).iteration_s,
-            bound_s=bound_s(plan),
-            pflop=pflop_per_iteration(plan.workload),
+
+    def million_usd(plan: Plan, iteration_s: float) -> float:
+        if not prices and not base.scenario.prices:
+            return math.nan
+        return bill(base.scenario, plan, prices, iteration_s=iteration_s).million_usd(SPOT)
+
+    points = []
+    for point, plan in cells:
+        if plan is None:
+            points.append(point)
+            continue
+        iteration_s = next(timings).iteration_s
+        points.append(
+            dataclasses.replace(
+                point,
+                iteration_s=iteration_s,
+                bound_s=bound_s(plan),
+                pflop=pflop_per_iteration(plan.workload),
+                million_usd=million_usd(plan, iteration_s),
+            )
         )
-        if plan is not None
-        else point
-        for point, plan in cells
-    ]
     return SweepResult(
         title=base.scenario.title or base.scenario.name,
         setting=base.describe({variable.name: variable.relative for variable in variables}),

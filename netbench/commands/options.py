@@ -72,6 +72,10 @@ FILE = click.Path(path_type=Path)
 
 FIRST = "[default: the scenario's first]"
 
+prices_option = click.option(
+    "--prices", type=FILE, help="File with a section `prices` to use instead of the scenario's."
+)
+
 layers_option = click.option(
     "--layers", type=click.IntRange(1, MAX_LAYERS), help=f"Number of layers.  {FIRST}"
 )

@@ -1,13 +1,14 @@
 """`netbench table SCENARIO`: print the table of a run, or the published figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from netbench.commands.options import FILE, picture_option
+from netbench.commands.options import FILE, picture_option, prices_option
 from netbench.commands.output import plain_console, print_line, results_option
-from netbench.errors import RecordError, UsageError
+from netbench.errors import NetbenchError, RecordError, UsageError
 from netbench.records import FILE_NAME, Run, find_run, read_run
 from netbench.report.page.published import CASES
 from netbench.report.pictures.style import save_picture
@@ -22,6 +23,7 @@ COLLECTIVE = "collective"
 @click.option(
     "--run", "run_path", type=FILE, help="Folder of the run to print.  [default: the newest]"
 )
+@prices_option
 @results_option
 @click.option(
     "--format",
@@ -32,7 +34,12 @@ COLLECTIVE = "collective"
 )
 @picture_option
 def command(
-    scenario: str, run_path: Path | None, results: Path, form: str, plot: Path | None
+    scenario: str,
+    run_path: Path | None,
+    prices: Path | None,
+    results: Path,
+    form: str,
+    plot: Path | None,
 ) -> None:
     """Print the table of SCENARIO's newest run, beside the published figures if there are any.
 
@@ -53,7 +60,7 @@ def command(
     if {record.system for record in run.records} == {COLLECTIVE}:
         _print_collectives(run, form, plot)
         return
-    _print_run(run, results, form)
+    _print_run(run, results, form, _costs(run, scenario, prices))
     if plot:
         from netbench.report.pictures.run import run_figure  # matplotlib: only when asked for
 
@@ -106,7 +113,31 @@ def _print_grid(grid: Grid, form: str, head: str = "", foot: Sequence[str] = ())
         print_line(console, line)
 
 
-def _print_run(run: Run, results: Path, form: str) -> None:
+def _costs(run: Run, name: str, prices: Path | None) -> Mapping[str, float]:
+    """Return what `run_usd` does, with the scenario of that name or file, or that of the run.
+
+    Scenarios are read only where there may be prices: pydantic takes a third of a second.
+    """
+    has_sets = any(plan.get("peers") for plan in run.plans.values())
+    if prices is None and not has_sets and not _lists_prices(Path(name)):
+        return {}
+    from netbench.report.tables.cost import run_usd
+    from netbench.scenario import load_scenario
+    from netbench.scenario.prices import read_prices
+
+    given = None if prices is None else read_prices(prices)
+    for each in (name, run.records[0].scenario):
+        with suppress(NetbenchError):
+            return run_usd(run, load_scenario(each), given)
+    return {}
+
+
+def _lists_prices(path: Path) -> bool:
+    """Return True for a scenario file with a section `prices`."""
+    return path.is_file() and "\nprices:" in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _print_run(run: Run, results: Path, form: str, usd: Mapping[str, float]) -> None:
     """Print a run, beside the newest one with another source; a row of CSV is of this run alone."""
     from netbench.report.tables.comparison import find_others
     from netbench.report.tables.run import render_run, run_csv, run_markdown
@@ -114,10 +145,11 @@ def _print_run(run: Run, results: Path, form: str) -> None:
     others = find_others(results, run) if form != "csv" else ()
     if form == "rich":
         console = plain_console()
-        console.print(render_run(run, others))
+        console.print(render_run(run, others, usd))
         print_line(console, f"records: {run.path}")
     else:
-        click.echo(run_markdown(run, others) if form == "markdown" else run_csv(run))
+        markdown_text = run_markdown(run, others, usd)
+        click.echo(markdown_text if form == "markdown" else run_csv(run, usd))
 
 
 def _print_published(name: str, results: Path, form: str, plot: Path | None) -> None:

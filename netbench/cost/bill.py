@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from netbench.cost.traffic import iteration, node_bytes
+from netbench.cost.traffic import node_bytes, samples_of, simulated_s
 from netbench.errors import PlanError
 from netbench.plan.model import Plan
 from netbench.scenario.model import Prices, Scenario
@@ -63,24 +63,33 @@ def egress_class(prices: Prices, source: str, target: str) -> str:
     return "oceania" if OCEANIA in (here, there) else "continent"
 
 
-def bill(scenario: Scenario, plan: Plan, prices: Prices | None = None) -> Bill:
-    """Return the bill of a plan while it trains. prices: None = those of the scenario.
+def machines_of(scenario: Scenario, plan: Plan) -> Scenario | None:
+    """Return the scenario with the plan's machines; None if it is not the plan's."""
+    for each in scenario.sweep.peers:
+        if each.name == plan.peers:
+            scenario = scenario.with_peers(each)
+    if plan.workload.model and len(plan.node_names) < len(scenario.nodes):
+        scenario = scenario.first_devices(len(plan.device_nodes))
+    names = tuple(node.name for node in scenario.nodes)
+    return scenario if (scenario.name, names) == (plan.scenario, plan.node_names) else None
+
+
+def bill(
+    scenario: Scenario,
+    plan: Plan,
+    prices: Prices | None = None,
+    *,
+    iteration_s: float | None = None,
+) -> Bill:
+    """Return the bill of a plan while it trains. prices: None = those of the scenario. iteration_s:
+    None = as simulated.
 
     scenario: with the plan's machines, as `build_plans` had it. Raises PlanError without prices.
     """
     prices = prices or scenario.prices
-    if prices is None:
-        raise PlanError(
-            f"scenario {scenario.name} has no prices; add a section `prices`, or give --prices FILE"
-        )
-    for node in scenario.nodes:
-        place = prices.places.get(node.region)
-        if place is None or node.device not in place.on_demand_usd:
-            raise PlanError(
-                f"the prices have no {node.device} in {node.region}; add it to "
-                f"prices.regions.{node.region}.machines"
-            )
-    seconds, samples = iteration(plan)
+    rented_usd = rent_usd(scenario, plan, prices)
+    assert prices is not None  # `rent_usd` raises without
+    seconds, samples = iteration_s or simulated_s(plan), samples_of(plan)
     hourly = 3600 / seconds
     sent = node_bytes(plan)
     gb, usd = dict.fromkeys(CLASSES, 0.0), dict.fromkeys(CLASSES, 0.0)
@@ -93,18 +102,41 @@ def bill(scenario: Scenario, plan: Plan, prices: Prices | None = None) -> Bill:
                 amount = float(payload) * hourly / GB
                 gb[kind] += amount
                 usd[kind] += amount * prices.egress_usd[provider][kind]
-    used = {plan.device_nodes[device] for device in plan.placement}
-    rented = [scenario.nodes[node] for node in sorted(used)]
-    places = [prices.places[node.region] for node in rented]
     loaded_gb = plan.workload.sample_bytes * samples * hourly / GB
     return Bill(
-        machines_usd={
-            SPOT: sum(p.spot_usd[n.device] for p, n in zip(places, rented, strict=True)),
-            ON_DEMAND: sum(p.on_demand_usd[n.device] for p, n in zip(places, rented, strict=True)),
-        },
+        machines_usd=rented_usd,
         egress_usd=usd,
         egress_gb=gb,
         loading_usd=loaded_gb * prices.loading_usd,
         samples_per_s=samples / seconds,
-        num_machines=len(rented),
+        num_machines=len(_nodes_of(plan)),
     )
+
+
+def rent_usd(scenario: Scenario, plan: Plan, prices: Prices | None) -> dict[str, float]:
+    """Return $ per hour of the machines of a plan, by `SPOT` and `ON_DEMAND`.
+
+    Raises PlanError without prices, or if they lack a machine of the scenario.
+    """
+    if prices is None:
+        raise PlanError(
+            f"scenario {scenario.name} has no prices; add a section `prices`, or give --prices FILE"
+        )
+    for node in scenario.nodes:
+        place = prices.places.get(node.region)
+        if place is None or node.device not in place.on_demand_usd:
+            raise PlanError(
+                f"the prices have no {node.device} in {node.region}; add it to "
+                f"prices.regions.{node.region}.machines"
+            )
+    rented = [scenario.nodes[node] for node in _nodes_of(plan)]
+    places = [prices.places[node.region] for node in rented]
+    return {
+        SPOT: sum(p.spot_usd[n.device] for p, n in zip(places, rented, strict=True)),
+        ON_DEMAND: sum(p.on_demand_usd[n.device] for p, n in zip(places, rented, strict=True)),
+    }
+
+
+def _nodes_of(plan: Plan) -> list[int]:
+    """Return the nodes that the plan uses."""
+    return sorted({plan.device_nodes[device] for device in plan.placement})

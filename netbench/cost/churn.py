@@ -1,13 +1,18 @@
-"""Spot machines that go and come: the goodput of `hivemind-swarm`, and what its samples cost.
+"""Spot machines that go and come: the goodput of `hivemind-swarm` and `diloco`, and what it costs.
 
-A peer that goes while the others accumulate takes its samples of the round with it. If it goes
-while they average, they average again without it. A peer that comes loads parameters and moments
-over the fastest connection to a member, then accumulates. It takes part in rounds whose averaging
-begins later. A machine is paid for while it is there.
+A peer that goes while the others compute takes its samples of the round with it. If it goes while
+they average, they average again without it. A peer that comes loads parameters and moments over the
+fastest connection to a member. A machine is paid for while it is there.
+
+- `hivemind-swarm`: whoever is left accumulates what is missing, and a new peer helps at once.
+- `diloco`: a round is `Plan.local_steps` inner steps and an outer one. A rank takes as many samples
+  per step as without interruptions. A new one waits for the next round.
 """
 
+import abc
 import csv
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,36 +104,52 @@ def read_trace(path: Path, num_nodes: int) -> tuple[ChurnEvent, ...]:
 
 
 def train(plan: Plan, events: Sequence[ChurnEvent], seconds: float) -> Outcome:
-    """Simulate `seconds` of training of a `hivemind-swarm` plan with one device per machine.
+    """Simulate `seconds` of training of a `hivemind-swarm` or `diloco` plan.
 
-    All machines are there at first. Raises PlanError for another system.
+    All machines are there at first. Raises PlanError for another system, or several devices on a
+    machine.
     """
-    if not system_of(plan).has_peers or plan.staleness:
+    if len(plan.placement) != len(plan.node_names):
         raise PlanError(
-            f"{plan.variant} does not run with machines that go and come; use hivemind-swarm"
+            f"{plan.variant} has {len(plan.placement)} ranks on {len(plan.node_names)} machines; "
+            "interruptions need one device per machine"
         )
-    return _Swarm(plan, events, seconds).run()
+    if system_of(plan).has_peers and not plan.staleness:
+        return _Swarm(plan, events, seconds).run()
+    if plan.local_steps:
+        return _Diloco(plan, events, seconds).run()
+    raise PlanError(
+        f"{plan.variant} does not run with machines that go and come; use hivemind-swarm or diloco"
+    )
 
 
-class _Swarm:
+class _Training(abc.ABC):
     """The state of a simulation. now_s: time. members: that are there and have the state.
-    joining: when each new one has it. done: samples of this round by member."""
+    joining: when each new one has it. done: samples of this round, of members that take part."""
 
     def __init__(self, plan: Plan, events: Sequence[ChurnEvent], seconds: float) -> None:
         self._plan, self._end_s = plan, seconds
         self._events = list(reversed([event for event in events if event.time_s < seconds]))
-        self._rates = dict(enumerate(peer_rates(plan).tolist()))
         self._now_s = 0.0
-        self._members = set(self._rates)
+        self._members = set(range(plan.layout.num_ranks))
         self._joining: dict[int, float] = {}
         self._done = dict.fromkeys(self._members, 0.0)
         self._since_s = dict.fromkeys(self._members, 0.0)
-        self._machine_s = dict.fromkeys(self._rates, 0.0)
+        self._machine_s = dict.fromkeys(self._members, 0.0)
+        self._average_s = functools.cache(self._average_of)
+
+    @abc.abstractmethod
+    def _compute(self) -> bool:
+        """Compute until members average; False: time is over."""
+
+    @abc.abstractmethod
+    def _average_of(self, members: frozenset[int]) -> float:
+        """Return the seconds in which members average and update."""
 
     def run(self) -> Outcome:
         samples, num_rounds, num_repeated = 0.0, 0, 0
         while self._now_s < self._end_s:
-            if not self._accumulate():
+            if not self._compute():
                 break
             averaged = self._average()
             while averaged is not None and not averaged:
@@ -136,7 +157,7 @@ class _Swarm:
                 averaged = self._average()
             if averaged is None:
                 break
-            samples += sum(self._done[peer] for peer in self._members if peer in self._done)
+            samples += sum(self._done.values())
             num_rounds += 1
             self._done = dict.fromkeys(self._members, 0.0)
         for peer, since_s in self._since_s.items():
@@ -149,42 +170,19 @@ class _Swarm:
             machine_s=tuple(self._machine_s[peer] for peer in sorted(self._machine_s)),
         )
 
-    def _accumulate(self) -> bool:
-        """Accumulate a round's samples, at least for the matchmaking time; False: time is over."""
-        begin_s = self._now_s
-        while True:
-            missing = self._plan.workload.batch - sum(self._done.values())
-            rate = sum(self._rates[peer] for peer in self._members)
-            ready_s = self._now_s + max(0.0, missing) / rate if rate else np.inf
-            ready_s = max(ready_s, begin_s + self._plan.matchmaking_s)
-            until_s = min(ready_s, self._next_s(), self._end_s)
-            for peer in self._members:
-                self._done[peer] = self._done.get(peer, 0.0)
-                self._done[peer] += self._rates[peer] * (until_s - self._now_s)
-            self._now_s = until_s
-            if until_s == self._end_s:
-                return False
-            if until_s == ready_s and rate:
-                return True
-            self._take_events()
-
     def _average(self) -> bool | None:
         """Average; False: a member went, so again. None: time is over, or nobody is left."""
-        members = set(self._members)
+        members = frozenset(self._done)
         if not members:
             return None
-        end_s = self._now_s + self._round_s(members)
+        end_s = self._now_s + self._average_s(members)
         while self._next_s() < min(end_s, self._end_s):
             self._now_s = self._next_s()
             self._take_events()
-            if members - self._members:
+            if members - self._done.keys():
                 return False
         self._now_s = min(end_s, self._end_s)
         return True if end_s < self._end_s else None
-
-    def _round_s(self, members: set[int]) -> float:
-        found = time_round(_of_members(self._plan, sorted(members)))
-        return found.average_s + found.update_s
 
     def _next_s(self) -> float:
         """The time of the next event, or when the next new peer is ready."""
@@ -214,6 +212,67 @@ class _Swarm:
             (link.one_way_delay_s * 2 + state_bits / link.bandwidth_bps for link in links),
             default=0.0,
         )
+
+
+class _Swarm(_Training):
+    """Peers of `hivemind-swarm`."""
+
+    def _compute(self) -> bool:
+        """Accumulate a round's samples, at least for the matchmaking time."""
+        begin_s, rates = self._now_s, peer_rates(self._plan)
+        while True:
+            missing = self._plan.workload.batch - sum(self._done.values())
+            rate = sum(float(rates[peer]) for peer in self._members)
+            ready_s = self._now_s + max(0.0, missing) / rate if rate else np.inf
+            ready_s = max(ready_s, begin_s + self._plan.matchmaking_s)
+            until_s = min(ready_s, self._next_s(), self._end_s)
+            for peer in self._members:
+                self._done[peer] = self._done.get(peer, 0.0)
+                self._done[peer] += float(rates[peer]) * (until_s - self._now_s)
+            self._now_s = until_s
+            if until_s == self._end_s:
+                return False
+            if until_s == ready_s and rate:
+                return True
+            self._take_events()
+
+    def _average_of(self, members: frozenset[int]) -> float:
+        found = time_round(_of_members(self._plan, sorted(members)))
+        return found.average_s + found.update_s
+
+
+class _Diloco(_Training):
+    """Ranks of `diloco`, as fast as the slowest of all."""
+
+    def _compute(self) -> bool:
+        """Take the inner steps of a round. Ranks that are there from its begin take part in it."""
+        plan = self._plan
+        round_s = plan.local_steps * self._inner_s
+        samples = plan.local_steps * plan.num_micro_batches * plan.workload.micro_batch
+        while True:
+            self._done = dict.fromkeys(self._members, float(samples))
+            begin_s = self._now_s
+            while self._done or not self._members:
+                ready_s = begin_s + round_s if self._done else np.inf
+                self._now_s = min(ready_s, self._next_s(), self._end_s)
+                if self._now_s == self._end_s:
+                    return False
+                if self._now_s == ready_s:
+                    return True
+                self._take_events()
+
+    def _average_of(self, members: frozenset[int]) -> float:
+        # numba: only where an iteration is simulated
+        from netbench.simulator import simulate
+
+        plan = _of_members(self._plan, sorted(members))
+        return (simulate(plan).iteration_s - self._inner_s) * plan.local_steps
+
+    @functools.cached_property
+    def _inner_s(self) -> float:
+        (stage,) = self._plan.at_slowest().stages
+        passes_s = self._plan.num_micro_batches * (stage.forward_s + stage.backward_s)
+        return passes_s + stage.optimizer_s
 
 
 def _of_members(plan: Plan, members: Sequence[int]) -> Plan:

@@ -28,11 +28,15 @@ def node_bytes(plan: Plan) -> NDArray[np.float64]:
     return total
 
 
-def iteration(plan: Plan) -> tuple[float, float]:
-    """Return the seconds and the samples (a GPT's sequences) of an iteration."""
+def simulated_s(plan: Plan) -> float:
+    """Return the seconds of an iteration."""
     if system_of(plan).has_peers:
-        found = time_round(plan)
-        return found.round_s, found.samples
+        return time_round(plan).round_s
     from netbench.simulator import simulate
 
-    return simulate(plan).iteration_s, float(plan.workload.batch)
+    return simulate(plan).iteration_s
+
+
+def samples_of(plan: Plan) -> float:
+    """Return the samples (a GPT's sequences) of an iteration."""
+    return time_round(plan).samples if system_of(plan).has_peers else float(plan.workload.batch)

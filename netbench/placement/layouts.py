@@ -1,4 +1,4 @@
-"""Search the fastest plan for a workload over systems, layouts and schedules.
+"""Search the fastest or cheapest plan for a workload over systems, layouts and schedules.
 
 Candidates are dtfm and megatron in all depths, tensor-parallel degrees, schedules and kinds of data
 parallelism, and zero3 and ddp. Each has all devices, or as many as a region, a node, a kind of
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from netbench.cost.bill import bill, per_million_usd, rent_usd
+from netbench.cost.traffic import samples_of
 from netbench.errors import PlanError
 from netbench.placement.plan_problem import Request
 from netbench.placement.problem import Budget, Problem, Scheduler
@@ -26,7 +28,7 @@ from netbench.plan.maps import SEEDED
 from netbench.plan.memory import check_memory, memory_warnings, plan_memory
 from netbench.plan.model import Layout, Plan
 from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
-from netbench.scenario.model import Scenario, Setting
+from netbench.scenario.model import Prices, Scenario, Setting
 from netbench.simulator.iteration import simulate
 from netbench.systems import SYSTEMS, find_variant, system_of
 from netbench.systems.base import Variant
@@ -65,17 +67,50 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutObjective:
+    """The quantity that a search over layouts minimises.
+
+    value: from a plan and the seconds of its iteration. bound: lower bound of the value, from a
+    plan and a lower bound of the seconds.
+    """
+
+    value: Callable[[Plan, float], float]
+    bound: Callable[[Plan, float], float]
+
+
+FASTEST = LayoutObjective(value=lambda plan, seconds: seconds, bound=lambda plan, seconds: seconds)
+
+
+def cheapest(scenario: Scenario, prices: Prices | None, market: str) -> LayoutObjective:
+    """Return the objective $ per million samples. prices: None = those of the scenario.
+
+    A plan pays for the machines that it uses, for egress and training data. Raises PlanError
+    without prices, when it is used.
+    """
+
+    def value(plan: Plan, seconds: float) -> float:
+        return bill(scenario, plan, prices, iteration_s=seconds).million_usd(market)
+
+    def bound(plan: Plan, seconds: float) -> float:
+        usd = rent_usd(scenario, plan, prices or scenario.prices)[market]
+        return per_million_usd(usd, samples_of(plan) / seconds)
+
+    return LayoutObjective(value=value, bound=bound)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedCandidate:
     """A candidate on the best placement found.
 
-    iteration_s, unplaced_s: simulated on that placement and on `nearest_devices`. fits: whether the
-    stages fit their devices' memory, which they need not there.
+    iteration_s, unplaced_s: simulated on that placement and on `nearest_devices`. value: of the
+    objective. fits: whether the stages fit their devices' memory, which they need not there.
     """
 
     candidate: Candidate
     plan: Plan
     iteration_s: float
     unplaced_s: float
+    value: float
     fits: bool = True
 
 
@@ -83,7 +118,7 @@ class PlacedCandidate:
 class LayoutSearch:
     """Result of a search over layouts.
 
-    best: sorted by simulated time. num_candidates: plans that fit the devices. num_simulated: of
+    best: sorted by the objective. num_candidates: plans that fit the devices. num_simulated: of
     these, those whose bound did not rule them out. num_left: those that time ran out for.
     num_evaluated: candidates of the scheduler. elapsed_s: of the search.
     """
@@ -120,10 +155,12 @@ def search_layouts(
     budget: Budget | None = None,
     progress: Callable[[PlacedCandidate], None] | None = None,
     name: str = "netbench",
+    objective: LayoutObjective = FASTEST,
 ) -> LayoutSearch:
     """Simulate `candidates` and place the best by successive halving.
 
-    scheduler: None = `netbench`. name: of the scheduler, in plans.
+    scheduler: None = `netbench`. name: of the scheduler, in plans. objective: decides which plans
+    are best; a scheduler places each for the shortest time.
     budget: of all its runs together. The best `NUM_FINALISTS` (a power of 2) share a quarter of it
     if they are 8, the better half another quarter, and so on. Simulating takes at most half of the
     seconds. Seed and evaluations decide the result; seconds only truncate the search.
@@ -135,19 +172,19 @@ def search_layouts(
     started_s = time.perf_counter()
     deadline_s = started_s + budget.seconds
     half = Budget(seconds=budget.seconds / 2, interrupted=budget.interrupted)
-    best, num_simulated, num_left = _simulate_best(candidates, NUM_FINALISTS, half)
-    shown_s = math.inf
+    best, num_simulated, num_left = _simulate_best(candidates, NUM_FINALISTS, half, objective)
+    shown = math.inf
 
     def report() -> None:
         """Call `progress` with a new best."""
-        nonlocal shown_s
+        nonlocal shown
         first = min((one for one in best if one.fits), key=_rank, default=None)
-        if progress and first and first.iteration_s < shown_s:
-            shown_s = first.iteration_s
+        if progress and first and first.value < shown:
+            shown = first.value
             progress(first)
 
     report()
-    placing = _Placing(scheduler or SCHEDULERS["netbench"], name, seed)
+    placing = _Placing(scheduler or SCHEDULERS["netbench"], name, seed, objective)
     rungs = NUM_FINALISTS.bit_length()
     for rung in range(rungs):
         rest = best[: NUM_FINALISTS >> rung]
@@ -165,7 +202,12 @@ def search_layouts(
             best[index] = placing.place(one, limits)
             report()
         best.sort(key=_rank)
-    fitting = tuple(one for one in best if one.fits)
+    # Placing may lead from different devices to the same ones.
+    different: dict[tuple[str, tuple[int, ...]], PlacedCandidate] = {}
+    for one in best:
+        if one.fits:
+            different.setdefault((one.plan.variant, one.plan.placement), one)
+    fitting = tuple(different.values())
     if best and not fitting:
         raise PlanError(
             f"no placement was found on which any of the {len(best)} best plans fits its devices' "
@@ -182,11 +224,16 @@ def search_layouts(
 
 
 def find_candidates(
-    scenario: Scenario, setting: Setting, degrees: Degrees | None = None
+    scenario: Scenario,
+    setting: Setting,
+    degrees: Degrees | None = None,
+    *,
+    every_region: bool = False,
 ) -> tuple[Candidate, ...]:
     """Return every plan that fits the devices and their memory, lowest bound first.
 
-    Raises PlanError where there is none, with the error of the plan that needs least memory.
+    every_region: plans with idle devices are around each region, not the fastest only. Raises
+    PlanError where there is none, with the error of the plan that needs least memory.
     """
     degrees = degrees or Degrees()
     candidates: list[Candidate] = []
@@ -195,16 +242,21 @@ def find_candidates(
         request = Request(scenario=scenario, variant=variant, setting=setting, num_ranks=num_ranks)
         need_bytes = math.inf
         try:
-            plan = _on_nearest(_plan(request))
+            plan = _plan(request)
             if not degrees.admit(plan.layout):
                 continue
-            need_bytes = max(part.total_bytes for part in plan_memory(plan))
-            check_memory(plan, scenario)
+            placements = near_devices(plan) if every_region else [nearest_devices(plan)]
+            for placement in dict.fromkeys(placements):
+                placed = dataclasses.replace(plan, placement=placement)
+                need_bytes = max(part.total_bytes for part in plan_memory(placed))
+                check_memory(placed, scenario)
+                candidates.append(
+                    Candidate(request=request, plan=placed, at_least_s=at_least_s(placed))
+                )
         except PlanError as error:
             if degrees.may_admit(find_variant(variant)):
                 refusals.append((need_bytes, error))
             continue
-        candidates.append(Candidate(request=request, plan=plan, at_least_s=at_least_s(plan)))
     if not candidates:
         _, refusal = min(refusals, key=lambda one: one[0], default=(0.0, None))
         raise PlanError(
@@ -245,8 +297,10 @@ def at_least_s(plan: Plan) -> float:
     )
 
 
-def best_listed(scenario: Scenario, setting: Setting) -> PlacedCandidate | None:
-    """Return the fastest system that the scenario lists, without staleness or local steps.
+def best_listed(
+    scenario: Scenario, setting: Setting, objective: LayoutObjective = FASTEST
+) -> PlacedCandidate | None:
+    """Return the best system that the scenario lists, without staleness or local steps.
 
     Random placements count with their mean over the scenario's seeds. None if none fits.
     """
@@ -264,24 +318,33 @@ def best_listed(scenario: Scenario, setting: Setting) -> PlacedCandidate | None:
             mean_s = sum(simulate(plan).iteration_s for plan in plans) / len(plans)
             one = Candidate(request=request, plan=plans[0], at_least_s=at_least_s(plans[0]))
             listed.append(
-                PlacedCandidate(candidate=one, plan=plans[0], iteration_s=mean_s, unplaced_s=mean_s)
+                PlacedCandidate(
+                    candidate=one,
+                    plan=plans[0],
+                    iteration_s=mean_s,
+                    unplaced_s=mean_s,
+                    value=objective.value(plans[0], mean_s),
+                )
             )
     return min(listed, key=_rank, default=None)
 
 
 def _simulate_best(
-    candidates: Sequence[Candidate], num: int, budget: Budget
+    candidates: Sequence[Candidate], num: int, budget: Budget, objective: LayoutObjective
 ) -> tuple[list[PlacedCandidate], int, int]:
     """Return the best `num`, or fewer, where they are listed, how many were simulated to find them,
     and how many that could be among the best were not, because the budget had ended."""
     best: list[PlacedCandidate] = []
     num_simulated, started_s = 0, time.perf_counter()
-    for candidate in sorted(candidates, key=lambda one: one.at_least_s):
-        if len(best) == num and candidate.at_least_s >= best[-1].iteration_s:
+    bounds = [objective.bound(one.plan, one.at_least_s) for one in candidates]
+    order = sorted(range(len(candidates)), key=bounds.__getitem__)
+    for index in order:
+        candidate = candidates[index]
+        if len(best) == num and bounds[index] >= best[-1].value:
             break
         if best and budget.over(time.perf_counter() - started_s, num_simulated):
-            worst_s = best[-1].iteration_s if len(best) == num else math.inf
-            left = sum(one.at_least_s < worst_s for one in candidates) - num_simulated
+            worst = best[-1].value if len(best) == num else math.inf
+            left = sum(bound < worst for bound in bounds) - num_simulated
             return best, num_simulated, left
         num_simulated += 1
         with suppress(PlanError):  # a schedule with a deadlock
@@ -291,22 +354,26 @@ def _simulate_best(
                 plan=candidate.plan,
                 iteration_s=seconds,
                 unplaced_s=seconds,
+                value=objective.value(candidate.plan, seconds),
                 fits=not memory_warnings(candidate.plan, candidate.request.scenario),
             )
-            best = sorted([*best, one], key=_by_time)[:num]
+            best = sorted([*best, one], key=_by_value)[:num]
     return best, num_simulated, 0
 
 
 class _Placing:
     """Places plans with a scheduler; a plan placed again reuses its simulated parts."""
 
-    def __init__(self, scheduler: Scheduler, name: str, seed: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, name: str, seed: int, objective: LayoutObjective
+    ) -> None:
         self._scheduler, self._name, self._seed = scheduler, name, seed
+        self._objective = objective
         self._problems: dict[tuple[str, int | None], Problem] = {}
         self.num_evaluated = 0
 
     def place(self, placed: PlacedCandidate, budget: Budget) -> PlacedCandidate:
-        """Return the candidate as placed by the scheduler if that is faster, or fits at last."""
+        """Return the candidate as placed by the scheduler if that is better, or fits at last."""
         request = placed.candidate.request
         if not placed.plan.has_pipelines:
             return placed
@@ -322,18 +389,19 @@ class _Placing:
             answer.grid, answer.stage_layers, scheduler=self._name, seed=self._seed
         )
         seconds = simulate(plan).iteration_s
-        if placed.fits and seconds >= placed.iteration_s:
+        value = self._objective.value(plan, seconds)
+        if placed.fits and value >= placed.value:
             return placed
-        return dataclasses.replace(placed, plan=plan, iteration_s=seconds, fits=True)
+        return dataclasses.replace(placed, plan=plan, iteration_s=seconds, value=value, fits=True)
 
 
-def _by_time(placed: PlacedCandidate) -> tuple[float, str]:
-    return placed.iteration_s, placed.candidate.request.variant
+def _by_value(placed: PlacedCandidate) -> tuple[float, str]:
+    return placed.value, placed.candidate.request.variant
 
 
 def _rank(placed: PlacedCandidate) -> tuple[bool, float, str]:
-    """Sort by time; candidates that do not fit come last."""
-    return not placed.fits, *_by_time(placed)
+    """Sort by the objective; candidates that do not fit come last."""
+    return not placed.fits, *_by_value(placed)
 
 
 def _plan(request: Request, seed: int = 0) -> Plan:
@@ -346,21 +414,22 @@ def _plan(request: Request, seed: int = 0) -> Plan:
     )
 
 
-def _on_nearest(plan: Plan) -> Plan:
-    """Return `plan` on `nearest_devices`, in the order in which they are listed."""
-    return dataclasses.replace(plan, placement=nearest_devices(plan))
-
-
 def nearest_devices(plan: Plan) -> tuple[int, ...]:
-    """Return as many devices as `plan` has ranks: around one region, the fast and near ones.
+    """Return as many devices as `plan` has ranks: the first of `near_devices`."""
+    return near_devices(plan)[0]
+
+
+def near_devices(plan: Plan) -> list[tuple[int, ...]]:
+    """Return as many devices as `plan` has ranks around every region: the fast and near ones, in
+    the order in which they are listed.
 
     Near and fast is, from a region's first device, the time of a layer's micro-batch plus that of a
-    message between stages. The region whose devices take least in all is chosen; of regions that
+    message between stages. The region whose devices take least in all comes first; of regions that
     are alike, the first.
     """
     count, nodes = plan.layout.num_ranks, np.asarray(plan.device_nodes)
     if count == len(nodes):
-        return tuple(range(count))
+        return [tuple(range(count))]
     network, kinds = plan.network, plan.type_stages or (plan.stages,)
     compute_s = np.array([(k[0].forward_s + k[0].backward_s) / k[0].num_layers for k in kinds])
     kind = np.asarray(plan.device_types or [0] * len(nodes))
@@ -370,8 +439,8 @@ def nearest_devices(plan: Plan) -> tuple[int, ...]:
     message_s = plan.activation_bytes * 8 / network.bandwidth_bps()[pairs]
     cost_s = compute_s[kind] + network.one_way_delay_s()[pairs] + message_s
     chosen = np.argsort(cost_s, axis=1, kind="stable")[:, :count]
-    best = np.argmin(np.take_along_axis(cost_s, chosen, axis=1).sum(axis=1))
-    return tuple(sorted(chosen[best].tolist()))
+    order = np.argsort(np.take_along_axis(cost_s, chosen, axis=1).sum(axis=1), kind="stable")
+    return [tuple(sorted(chosen[region].tolist())) for region in order]
 
 
 def _names(

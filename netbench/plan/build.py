@@ -248,6 +248,11 @@ def with_tcp(network: Network, tcp: Tcp, backend: str) -> Network:
     )
 
 
+def with_one_connection(network: Network, tcp: Tcp) -> Network:
+    """Return the network in which TCP acts, and the window of a pair's connection limits links."""
+    return dataclasses.replace(network, tcp=dataclasses.replace(tcp, sockets=1, limits_links=True))
+
+
 def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) -> Plan:
     """Return `plan` for an emulation in which TCP acts as on the scenario's machines.
 
@@ -258,6 +263,8 @@ def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) ->
     if plan.compute != VIRTUAL:
         return plan
     network = with_tcp(plan.network, scenario.tcp, plan.backend)
+    if system_of(plan).one_connection:
+        network = with_one_connection(plan.network, scenario.tcp)
     acting = dataclasses.replace(plan, network=network)
     chosen = choose_scale(acting) if scale is None else scale
     if system_of(plan).largest_tensors_bytes(plan) / chosen > FULL_SIZE_RANK_BYTES:
@@ -425,6 +432,7 @@ def _of_peers(scenario: Scenario, system: System, chosen: Variant) -> dict[str, 
     profiles = device_profiles(scenario)
     return {
         "matchmaking_s": chosen.matchmaking_s,
+        "beside": chosen.beside,
         "type_steps": tuple(profile.step for profile in profiles),
         "host_factors": tuple(profile.host_factor for profile in profiles),
     }

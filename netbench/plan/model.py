@@ -14,6 +14,9 @@ VIRTUAL = "virtual"
 COMPUTE = (VIRTUAL, "cpu", "cuda")
 """Devices on which layers compute. `virtual` layers sleep for the time that computing takes."""
 
+UPDATE, AVERAGING = "update", "averaging"
+"""Values of `Plan.beside`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
@@ -117,6 +120,8 @@ class Plan:
     hivemind-swarm only: matchmaking_s: a round begins this long after peers began to look for a
     group, or later. type_steps: micro-batches of a peer's step, by type of device. host_factors:
     `DeviceProfile.host_factor` by type. peers: the scenario's `sweep.peers`, "" = all machines.
+    beside: what runs beside the next accumulation: `UPDATE`, `AVERAGING` (and the update), "" =
+    nothing.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -168,6 +173,7 @@ class Plan:
     type_steps: tuple[int, ...] = field(default=(), metadata=LATER)
     host_factors: tuple[float, ...] = field(default=(), metadata=LATER)
     peers: str = field(default="", metadata=LATER)
+    beside: str = field(default="", metadata=LATER)
 
     @property
     def has_pipelines(self) -> bool:

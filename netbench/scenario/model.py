@@ -114,7 +114,8 @@ class Tcp:
     receive_buffer_bytes: largest buffers of a socket (third values of tcp_wmem and tcp_rmem).
     packet_bytes: largest packet that TCP hands over to a NIC (segmentation offload), and the MTU of
     loopback. sockets: parallel connections of the communication library that one connection of an
-    emulation stands for; windows are multiplied by it.
+    emulation stands for; windows are multiplied by it. limits_links: the rate of a link is that of
+    one connection, which its window limits; the line is as fast as the NICs.
     """
 
     congestion: str = "cubic"
@@ -125,6 +126,7 @@ class Tcp:
     receive_buffer_bytes: int = 6 << 20
     packet_bytes: int = 1 << 16
     sockets: int = 1
+    limits_links: bool = field(default=False, metadata=LATER)
 
     @property
     def acts(self) -> bool:

@@ -207,8 +207,31 @@ def link_from(network: Network, node: int, dst: int) -> Link:
 
 
 def flow_bps(network: Network, node: int, dst: int) -> float:
-    """Return the highest rate of one flow from a node or router to node `dst`, bit/s, unscaled."""
-    return min(link_from(network, node, dst).bandwidth_bps, egress_cap_bps(network, node))
+    """Return the highest rate of the packets of one flow from a node or router to node `dst`,
+    bit/s, unscaled. Of a link that a window limits, it is that of the NIC."""
+    cap_bps = egress_cap_bps(network, node)
+    if is_window_limited(network, node, dst):
+        return cap_bps
+    return min(link_from(network, node, dst).bandwidth_bps, cap_bps)
+
+
+def is_window_limited(network: Network, node: int, dst: int) -> bool:
+    """Return True if the window of a connection limits it to the rate of the link from a node or
+    router to node `dst` (`Tcp.limits_links`).
+
+    The NIC must be faster, and the rate fill more than TCP's first window in a round trip.
+    """
+    if not network.tcp.limits_links or node >= network.num_nodes:
+        return False
+    link, cap_bps = network.link(node, dst), egress_cap_bps(network, node)
+    first_bits = 8 * network.tcp.sockets * network.tcp.initial_window * network.mtu_bytes
+    in_flight_bits = link.bandwidth_bps * round_trip_s(network, node, dst)
+    return math.isfinite(cap_bps) and link.bandwidth_bps < cap_bps and in_flight_bits > first_bits
+
+
+def round_trip_s(network: Network, src: int, dst: int) -> float:
+    """Return the delays from node `src` to node `dst` and back, seconds."""
+    return network.link(src, dst).one_way_delay_s + network.link(dst, src).one_way_delay_s
 
 
 def joint_bps(network: Network, flows: Sequence[tuple[int, int]]) -> float:

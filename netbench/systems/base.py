@@ -32,7 +32,7 @@ class Variant:
     pipeline: stages the variant insists on; None = the scenario's (see `build.pipeline_depth`).
     tensor: ranks that share every layer. num_chunks: model chunks per rank (interleaved).
     sequence_parallel, local_steps, staleness, compression, prefetch_units, accumulation,
-    matchmaking_s: as in `Plan`. shard_ranks: as in `Plan`; None = the devices of a region.
+    matchmaking_s, beside: as in `Plan`. shard_ranks: as in `Plan`; None = the devices of a region.
     """
 
     system: str
@@ -50,6 +50,7 @@ class Variant:
     prefetch_units: int = 0
     accumulation: str = ""
     matchmaking_s: float = 0.0
+    beside: str = ""
 
     @property
     def is_synchronous(self) -> bool:
@@ -88,8 +89,8 @@ class System:
     repairable: ranks with the same part of the model hold the same state, so that a lost one can be
     replaced. elastic: ranks may leave and join while others go on. has_peers: ranks contribute to
     the batch in proportion to their speed, instead of equally at the pace of the slowest.
-    runs_script: a rank is a user's
-    script.
+    one_connection: two ranks have one TCP connection, whose window may limit the rate of a link.
+    runs_script: a rank is a user's script.
     """
 
     name: ClassVar[str]
@@ -110,6 +111,7 @@ class System:
     repairable: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     has_peers: ClassVar[bool] = False
+    one_connection: ClassVar[bool] = False
     runs_script: ClassVar[bool] = False
 
     def variant(self, found: re.Match[str]) -> Variant:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.plan.model import Plan
+from netbench.plan.model import AVERAGING, UPDATE, Plan
 from netbench.scenario.sharing import Queues
 
 Floats = NDArray[np.float64]
@@ -62,8 +62,7 @@ class Round:
     samples: accumulated, the target and on average half a step per peer more. compute_s: until the
     peers have them. wait_s: until matchmaking ends. group_s: finding the group, and the CPU's work
     without traffic. transfer_s: the rest of the averaging. update_s: of the optimizer.
-    pair_bytes: (n, n), payload from peer to peer, [src, dst]. delayed: averaging and update run
-    beside the accumulation of the next round.
+    pair_bytes: (n, n), payload from peer to peer, [src, dst]. beside: as in `Plan`.
     """
 
     samples: float
@@ -73,7 +72,7 @@ class Round:
     transfer_s: float
     update_s: float
     pair_bytes: Floats
-    delayed: bool = False
+    beside: str = ""
 
     @property
     def average_s(self) -> float:
@@ -88,10 +87,12 @@ class Round:
     @property
     def round_s(self) -> float:
         """Seconds from one round to the next."""
-        beside_s = self.average_s + self.update_s
-        if self.delayed:
-            return max(self.compute_s + self.wait_s, beside_s)
-        return self.compute_s + self.wait_s + beside_s
+        before_s = self.compute_s + self.wait_s
+        if self.beside == AVERAGING:
+            return max(before_s, self.average_s + self.update_s)
+        if self.beside == UPDATE:
+            return max(before_s, self.update_s) + self.average_s
+        return before_s + self.average_s + self.update_s
 
     @property
     def throughput(self) -> float:
@@ -138,13 +139,12 @@ def time_round(plan: Plan) -> Round:
     if n == 1:
         return Round(
             samples=samples, compute_s=compute_s, wait_s=0.0, group_s=0.0, transfer_s=0.0,
-            update_s=update_s, pair_bytes=pair_bytes, delayed=plan.staleness > 0,
+            update_s=update_s, pair_bytes=pair_bytes, beside=plan.beside,
         )  # fmt: skip
     others = (n - 1) / n
-    tensors = plan.workload.tensors or TENSORS_PER_LAYER * plan.workload.layers
     host = max(plan.host_factors[kind] for kind in kinds)
     group_s = GROUP_S + STEP_WAIT * float((steps / rates).max()) * others
-    group_s += host * tensors * (TENSOR_S + TENSOR_PEER_S * n)
+    group_s += host * tensors_s(plan)
     cpu_s = host * stage.parameters * (PARAMETER_S + EXCHANGE_S * others)
     return Round(
         samples=samples,
@@ -154,8 +154,14 @@ def time_round(plan: Plan) -> Round:
         transfer_s=start_s(plan) + joined_s(cpu_s, lock_step_s(plan, part_bytes)),
         update_s=update_s,
         pair_bytes=pair_bytes,
-        delayed=plan.staleness > 0,
+        beside=plan.beside,
     )
+
+
+def tensors_s(plan: Plan) -> float:
+    """Return the seconds of the CPU of a Google n1-standard-8 without traffic."""
+    tensors = plan.workload.tensors or TENSORS_PER_LAYER * plan.workload.layers
+    return tensors * (TENSOR_S + TENSOR_PEER_S * plan.layout.num_ranks)
 
 
 def joined_s(cpu_s: float, network_s: float) -> float:

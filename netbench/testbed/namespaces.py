@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,7 @@ def _configure_inside(
     windows: Windows | None,
 ) -> None:
     metrics = {} if windows is None else {"metrics": _route_metrics(windows)}
+    pairs = {} if windows is None else windows.pairs
     netns.pushns(namespace_path(node.index).name)
     try:
         with IPRoute() as inside:
@@ -212,6 +214,11 @@ def _configure_inside(
                 if router is not None:
                     way = {"dst": f"{other.address}/32", "gateway": nodes[router].address}
                     inside.route("add", oif=interface, **way, **metrics)
+                most = pairs.get((node.index, other.index))
+                if windows is not None and most is not None:
+                    own = {"metrics": _route_metrics(replace(windows, most_segments=most))}
+                    way = {"dst": f"{other.address}/32", "oif": interface}
+                    inside.route("add", scope=LINK_SCOPE, **way, **own)
     finally:
         netns.popns()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from netbench.cost.bill import ON_DEMAND, SPOT
 from netbench.errors import PlanError
 from netbench.placement.layouts import (
     NUM_FINALISTS,
@@ -16,6 +17,7 @@ from netbench.placement.layouts import (
     PlacedCandidate,
     at_least_s,
     best_listed,
+    cheapest,
     find_candidates,
     nearest_devices,
     parse_layout,
@@ -27,7 +29,7 @@ from netbench.plan.build import build_plan
 from netbench.plan.memory import memory_warnings, plan_memory
 from netbench.plan.model import Execution
 from netbench.scenario import Scenario, load_scenario
-from netbench.scenario.model import Setting
+from netbench.scenario.model import Prices, RegionPrices, Setting
 from netbench.simulator.iteration import simulate
 from netbench.systems import find_variant
 
@@ -358,3 +360,48 @@ def test_the_plan_is_built_as_its_name_says() -> None:
             assert one.plan == build_plan(
                 TWO_LABS, one.request.variant, Setting(layers=8, batch=16)
             )
+
+
+PRICES = Prices(
+    places={
+        "Campus": RegionPrices(
+            provider="A", continent="NA",
+            spot_usd={"RTX4090": 0.3}, on_demand_usd={"RTX4090": 0.6},
+        ),
+        "Garage": RegionPrices(
+            provider="A", continent="NA",
+            spot_usd={"RTX4090": 3.0}, on_demand_usd={"RTX4090": 0.6},
+        ),
+    },
+    egress_usd={"A": {"zone": 0.0, "region": 0.5, "continent": 0.5, "oceania": 0.5}},
+    loading_usd=0.0,
+)  # fmt: skip
+"""Machines of the garage cost ten times as much on the spot market, and egress dominates."""
+
+
+@pytest.mark.parametrize("market", [SPOT, ON_DEMAND])
+def test_the_cheapest_plan_is_the_cheapest_of_all(market: str) -> None:
+    """Without placing, it is that of a bill of every candidate, and no bound is above its bill."""
+    objective = cheapest(TWO_LABS, PRICES, market)
+    candidates = find_candidates(TWO_LABS, Setting(layers=8, batch=16), every_region=True)
+    usd = {}
+    for one in candidates:
+        seconds = simulate(one.plan).iteration_s
+        usd[one.request.variant, one.plan.placement] = objective.value(one.plan, seconds)
+        assert objective.bound(one.plan, one.at_least_s) <= objective.value(one.plan, seconds)
+    found = search_layouts(candidates, budget=Budget(evaluations=0), objective=objective)
+    assert {(0, 1), (2, 3)} < {placement for _, placement in usd}
+    assert found.best[0].value == pytest.approx(min(usd.values()))
+    assert [one.value for one in found.best] == sorted(one.value for one in found.best)
+
+
+def test_the_cheapest_plan_leaves_expensive_machines_idle() -> None:
+    """And egress between the labs; the fastest one may not."""
+    budget = Budget(evaluations=0)
+    objective = cheapest(TWO_LABS, PRICES, SPOT)
+    candidates = find_candidates(TWO_LABS, Setting(layers=8, batch=16), every_region=True)
+    found = search_layouts(candidates, budget=budget, objective=objective).best[0]
+    nodes = {found.plan.device_nodes[device] for device in found.plan.placement}
+    assert {TWO_LABS.nodes[node].region for node in nodes} == {"Campus"}
+    with pytest.raises(PlanError, match="has no prices"):
+        search_layouts(two_labs(), budget=budget, objective=cheapest(TWO_LABS, None, SPOT))

@@ -111,16 +111,27 @@ def test_a_short_round_waits_for_matchmaking(swarm: Swarm) -> None:
 
 
 def test_delayed_averaging_hides_behind_computation(swarm: Swarm) -> None:
-    """In series a round takes both, delayed the longer of them."""
-    series, delayed = (
-        time_round(swarm(variant=f"hivemind-swarm{ending}")) for ending in ("", "-delayed")
+    """In series a round takes both, in the background the longer of them."""
+    series, beside = (
+        time_round(swarm(variant=f"hivemind-swarm{ending}")) for ending in ("", "-background")
     )
     assert series.round_s == pytest.approx(series.compute_s + series.average_s)
-    assert delayed.round_s == pytest.approx(max(delayed.compute_s, delayed.average_s))
-    assert delayed.granularity == series.granularity
+    assert beside.round_s == pytest.approx(max(beside.compute_s, beside.average_s))
+    assert beside.granularity == series.granularity
 
 
-@pytest.mark.parametrize("variant", ["hivemind-swarm", "hivemind-swarm-m20-delayed"])
+def test_a_delayed_update_hides_behind_computation_and_averaging_does_not(swarm: Swarm) -> None:
+    """Averaging waits for the update of the round before."""
+    for update_s, before_s in ((7.0, 267.2), (300.0, 300.0)):
+        found = dataclasses.replace(
+            time_round(swarm(variant="hivemind-swarm-delayed")), update_s=update_s, compute_s=267.2
+        )
+        assert found.round_s == pytest.approx(before_s + found.average_s)
+
+
+@pytest.mark.parametrize(
+    "variant", ["hivemind-swarm", "hivemind-swarm-m20-delayed", "hivemind-swarm-background"]
+)
 def test_the_simulator_times_the_same_round(swarm: Swarm, variant: str) -> None:
     """An iteration is a round, and its phases are those of the round."""
     plan = swarm(near=2, far=1, variant=variant)
@@ -139,10 +150,12 @@ def test_a_peer_alone_does_not_average(swarm: Swarm) -> None:
 
 
 def test_names_say_what_a_swarm_does() -> None:
-    """Matchmaking in seconds, and whether averaging is delayed."""
+    """Matchmaking in seconds, and what runs beside the next round."""
     assert find_variant("hivemind-swarm").matchmaking_s == 5
     found = find_variant("hivemind-swarm-m20-delayed")
-    assert (found.matchmaking_s, found.staleness) == (20, 1)
+    assert (found.matchmaking_s, found.staleness, found.beside) == (20, 1, "update")
+    assert find_variant("hivemind-swarm-background").beside == "averaging"
+    assert find_variant("hivemind-swarm").beside == ""
 
 
 def test_a_gpt_trains_in_a_swarm() -> None:

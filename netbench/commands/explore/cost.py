@@ -1,11 +1,20 @@
 """`netbench cost SCENARIO`: what training costs, per hour and per million samples."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from netbench.commands.options import FILE, NUMBERS, TIME, QuantityType, aliased_option, split_names
+from netbench.commands.options import (
+    FILE,
+    NUMBERS,
+    TIME,
+    QuantityType,
+    aliased_option,
+    prices_option,
+    split_names,
+)
 from netbench.commands.output import heading, wide_console
 from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill, per_million_usd
 from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
@@ -16,6 +25,7 @@ from netbench.plan.model import Plan
 from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money
 from netbench.report.tables.grid import Grid, csv_text, rich_table, table_of
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.model import Prices
 from netbench.scenario.prices import read_prices
 
 DAY_S, AWAY_S = 86400.0, 600.0
@@ -47,9 +57,7 @@ def parse_rate(text: str) -> float:
 @click.option("--peers", metavar="NAME,...", help="Sets of machines of the scenario's sweep.")
 @click.option("--layers", type=NUMBERS, help="Numbers of layers of a GPT.")
 @click.option("--batch", type=NUMBERS, help="Global batch sizes of a GPT, in sequences.")
-@click.option(
-    "--prices", type=FILE, help="File with a section `prices` to use instead of the scenario's."
-)
+@prices_option
 @click.option(
     "--interruptions",
     type=QuantityType("RATE", parse_rate),
@@ -136,28 +144,36 @@ def command(
             )
         )
         outcomes.append(train(plan, events, duration))
-    _print_churn(console, runs, bills, outcomes)
+    usd = [
+        interrupted_usd(each, given or each.prices, priced, outcome)
+        for (each, _), priced, outcome in zip(runs, bills, outcomes, strict=True)
+    ]
+    _print_churn(console, [plan for _, plan in runs], bills, outcomes, usd)
 
 
 def _print_churn(
-    console: Console, runs: list[tuple[Scenario, Plan]], bills: list[Bill], outcomes: list[Outcome]
+    console: Console,
+    plans: Sequence[Plan],
+    bills: Sequence[Bill],
+    outcomes: Sequence[Outcome],
+    usd: Sequence[float],
 ) -> None:
     """Print goodput and spot costs with interruptions beside those without."""
-    rows = list(zip(runs, bills, outcomes, strict=True))
+    rows = list(zip(plans, bills, outcomes, usd, strict=True))
     console.print()
     console.print("spot machines that are interrupted", style="bold")
     grid: Grid = table_of(
         rows,
         [
-            ("Machines", lambda row: _labels(row[0][1])[0]),
-            ("Model", lambda row: row[0][1].workload.name),
+            ("Machines", lambda row: _labels(row[0])[0]),
+            ("Model", lambda row: row[0].workload.name),
             ("samples/s", lambda row: f"{row[1].samples_per_s:.4g}"),
             ("goodput/s", lambda row: f"{row[2].goodput:.4g}"),
             ("there", lambda row: f"{sum(row[2].machine_s) / row[2].seconds:.2f}"),
             ("rounds", lambda row: str(row[2].num_rounds)),
             ("repeated", lambda row: str(row[2].num_repeated)),
             ("spot $/million", lambda row: money(row[1].million_usd(SPOT))),
-            ("interrupted", lambda row: money(interrupted_usd(row[0][0], row[1], row[2]))),
+            ("interrupted", lambda row: money(row[3])),
             ("on demand", lambda row: money(row[1].million_usd(ON_DEMAND))),
         ],
         num_labels=2,
@@ -171,10 +187,12 @@ def _print_churn(
     )
 
 
-def interrupted_usd(scenario: Scenario, priced: Bill, outcome: Outcome) -> float:
+def interrupted_usd(
+    scenario: Scenario, prices: Prices | None, priced: Bill, outcome: Outcome
+) -> float:
     """Return $ per million samples: machines while they are there, traffic by samples."""
-    assert scenario.prices is not None
-    places = scenario.prices.places
+    assert prices is not None  # `bill` raises without
+    places = prices.places
     spent = sum(
         places[node.region].spot_usd[node.device] * seconds / 3600
         for node, seconds in zip(scenario.nodes, outcome.machine_s, strict=True)

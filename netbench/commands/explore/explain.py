@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from netbench.commands.options import (
     network_option,
     picture_option,
     placement_seed_option,
+    prices_option,
 )
 from netbench.commands.output import (
     check_writable,
@@ -34,6 +36,7 @@ from netbench.commands.output import (
     results_option,
 )
 from netbench.commands.run.simulation import warn_of_impairments
+from netbench.cost.bill import ON_DEMAND, SPOT, bill, machines_of
 from netbench.errors import NetbenchError, PlanError, RecordError, UsageError
 from netbench.files import read_text
 from netbench.plan.build import build_plan
@@ -45,7 +48,10 @@ from netbench.plan.serial import plan_from_json
 from netbench.plan.timeline import name_of_rank
 from netbench.records import FILE_NAME, HASH_DIGITS, read_run
 from netbench.report.numbers import flops_text
-from netbench.scenario import list_scenarios, load_scenario
+from netbench.report.tables.cost import egress_share, money
+from netbench.scenario import Scenario, list_scenarios, load_scenario
+from netbench.scenario.model import Prices
+from netbench.scenario.prices import read_prices
 from netbench.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
@@ -88,11 +94,13 @@ ROWS = (
 @micro_batch_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with unrounded figures.")
 @click.option("--trace", type=FILE, help="Write a trace for Perfetto (.json, .json.gz).")
+@prices_option
 @picture_option
 @results_option
 def command(
     what: str,
     system: str | None,
+    prices: Path | None,
     as_json: bool,
     trace: Path | None,
     plot: Path | None,
@@ -106,6 +114,7 @@ def command(
     """
     check_writable(trace, pictures=[plot])
     plan = find_plan(what, results)
+    scenario: Scenario | None = None
     if plan is None:
         scenario = load_scenario(what)
         setting = scenario.sweep.first_setting(**asked)
@@ -119,11 +128,15 @@ def command(
         )
     else:
         warnings = _memory_warnings(plan)
+        with suppress(NetbenchError):
+            scenario = load_scenario(plan.scenario)
+    given = None if prices is None else read_prices(prices)
     found = explain_plan(plan)
     if as_json:
         click.echo(json.dumps({**found.as_dict(), "memory_warnings": list(warnings)}, indent=2))
     else:
         _print(plain_console(), found, warnings)
+        _print_cost(plain_console(), found, scenario, given)
     if trace is not None:
         found.write_trace(trace)
         click.echo(f"trace: {trace} (open it in ui.perfetto.dev)", err=True)
@@ -205,6 +218,27 @@ def _print(console: Console, found: Explanation, warnings: tuple[str, ...]) -> N
     console.print(_path_table(found))
     console.print("\nBusiest links", style="bold")
     console.print(_link_table(found.links))
+
+
+def _print_cost(
+    console: Console, found: Explanation, scenario: Scenario | None, prices: Prices | None
+) -> None:
+    """Print what it costs, if prices are known. Raises PlanError if they are given and lack a
+    machine."""
+    machines = None if scenario is None else machines_of(scenario, found.plan)
+    if machines is None or not (prices or machines.prices):
+        return
+    priced = bill(machines, found.plan, prices, iteration_s=found.iteration_s)
+    unit = "samples" if found.plan.workload.model else "sequences"
+    texts = [
+        f"{money(priced.hourly_usd(kind))} $ per hour, {money(priced.million_usd(kind))} $ per "
+        f"million {unit} ({kind})"
+        for kind in (SPOT, ON_DEMAND)
+    ]
+    share = egress_share(priced, SPOT)
+    console.print("\nCost", style="bold")
+    for text in (*texts, f"egress: {share:.0%} of the cost of spot machines"):
+        print_line(console, f"  {text}")
 
 
 def _are_alike(plan: Plan) -> bool:

@@ -9,7 +9,7 @@ import click
 from netbench.api.sweeps import Base, check_grid, simulate_grid
 from netbench.api.vary import Variable, parse_vary
 from netbench.commands.explore.options import base_options
-from netbench.commands.options import FILE, QuantityType, picture_option
+from netbench.commands.options import FILE, QuantityType, picture_option, prices_option
 from netbench.commands.output import (
     check_writable,
     heading,
@@ -22,6 +22,7 @@ from netbench.commands.run.simulation import warn_of_impairments
 from netbench.files import write_file
 from netbench.progress import track
 from netbench.report.pictures.style import save_picture
+from netbench.report.tables.cost import MILLION_CAPTION
 from netbench.report.tables.grid import csv_text, rich_table
 from netbench.report.tables.sweep import (
     TOO_BIG,
@@ -31,6 +32,7 @@ from netbench.report.tables.sweep import (
     sweep_figure,
     sweep_grids,
 )
+from netbench.scenario.prices import read_prices
 from netbench.units import counted
 
 PROBLEMS_SHOWN = 5
@@ -49,11 +51,13 @@ PROBLEMS_SHOWN = 5
     "factors (0.5x,2x), or a geometric range with a number of points (0.1x..10x:9).",
 )
 @click.option("--csv", type=FILE, help="Write every point to a CSV file, unrounded.")
+@prices_option
 @picture_option
 @dask_option
 def command(
     base: Base,
     variables: tuple[Variable, ...],
+    prices: Path | None,
     csv: Path | None,
     plot: Path | None,
     dask: str | None,
@@ -78,6 +82,7 @@ def command(
             ),
             on_plans=lambda plans: warn_of_impairments(console, plans),
             pool=pool,
+            prices=None if prices is None else read_prices(prices),
         )
     console.print(heading(base.scenario))
     print_line(console, sweep.setting)
@@ -93,6 +98,8 @@ def command(
         "the iteration.",
         style="dim",
     )
+    if any(math.isfinite(point.million_usd) for point in sweep.points):
+        console.print(MILLION_CAPTION, style="dim")
     for warning in dict.fromkeys(point.memory for point in sweep.points if point.memory):
         print_warning(console, f"{TOO_BIG} memory", warning)
     for problem in _problems(sweep):

@@ -12,7 +12,7 @@ import click
 from netbench.api.emulation import LOCAL, Target, run_recorded
 from netbench.api.placement import Limits
 from netbench.api.results import open_run
-from netbench.commands.options import FILE, NUMBERS, aliased_option, picture_option
+from netbench.commands.options import FILE, NUMBERS, aliased_option, picture_option, prices_option
 from netbench.commands.output import (
     check_results,
     check_writable,
@@ -39,9 +39,11 @@ from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.serial import plan_from_json
 from netbench.records import find_run, read_run
 from netbench.report.tables.comparison import find_others
+from netbench.report.tables.cost import run_usd
 from netbench.report.tables.run import render_run
 from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.load import scenario_argument
+from netbench.scenario.prices import read_prices
 from netbench.systems import find_variant
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
@@ -76,6 +78,7 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--replicas", type=NUMBERS, help="Numbers of devices that train a named model, e.g. 1,8."
 )
+@click.option("--peers", metavar="NAME,...", help="Sets of machines of the scenario's sweep.")
 @aliased_option("--seeds", "--seed", type=NUMBERS, help="Seeds of random placements.")
 @click.option(
     "--all",
@@ -137,6 +140,7 @@ IN_RUN = "in the run's folder"
 @inventory_options
 @click.option("--ssh", is_flag=True, help="Reach every node through its own sshd.")
 @dask_option
+@prices_option
 @results_option
 @click.option(
     "--resume",
@@ -174,6 +178,7 @@ def command(
     replace: bool,
     ssh: bool,
     dask: str | None,
+    prices: Path | None,
     results: Path,
     resume: str | None,
     foreign_command: bool,
@@ -198,7 +203,7 @@ def command(
     _check_options(simulated, ssh, selection, trace, timeline)
     check_writable(Path(trace) if simulated and trace else None, pictures=[plot, timeline])
     trace_file = Path(trace) if trace and trace != IN_RUN else None
-    loaded = load_scenario(scenario)
+    loaded, given = load_scenario(scenario), None if prices is None else read_prices(prices)
     resumed = _run_to_resume(resume, results, loaded.name)
     if resumed is None:
         plans = selection.plans(loaded, simulated)
@@ -209,9 +214,9 @@ def command(
     elif selection.selects or placements:
         raise UsageError(
             "--resume continues the plans of an earlier run; leave out --systems, --layers, "
-            "--batch, --micro-batch, --networks, --models, --replicas, --seeds, --all, --scale, "
-            "--placement, --compute, --token-file, --command and --iteration-regex, or start a "
-            "new run"
+            "--batch, --micro-batch, --networks, --models, --replicas, --peers, --seeds, --all, "
+            "--scale, --placement, --compute, --token-file, --command and --iteration-regex, or "
+            "start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -236,7 +241,8 @@ def command(
     display = TerminalDisplay(console)
     path = run_recorded(display, loaded, plans, target, results, resumed, trace is not None)
     found = open_run(path)
-    console.print(render_run(found.run, find_others(results, found.run)))
+    usd = run_usd(found.run, loaded, given)
+    console.print(render_run(found.run, find_others(results, found.run), usd))
     print_line(console, f"records: {path}")
     command_line = shlex.join(["netbench", "report", str(path.parent)])
     print_line(console, f"page to read and forward: {command_line}")

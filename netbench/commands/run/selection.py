@@ -36,6 +36,7 @@ class Selection:
     scale: float | None
     models: str | None
     replicas: tuple[int, ...] | None
+    peers: str | None
     compute: str
     token_file: str | None
     script: str | None
@@ -80,6 +81,7 @@ class Selection:
             micro_batch=self.micro_batch,
             models=split_names(self.models),
             replicas=self.replicas,
+            peers=split_names(self.peers),
         )
         if self.script is None:
             return build_plans(scenario, choices, execution)

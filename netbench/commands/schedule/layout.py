@@ -19,13 +19,16 @@ from netbench.plan.memory import plan_memory
 from netbench.progress import open_progress
 from netbench.report.numbers import percent_text, seconds_text
 from netbench.report.page.layouts import layout_text
+from netbench.report.tables.cost import money
 from netbench.report.tables.grid import Column, Grid, rich_table, table_of
 from netbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
+    from netbench.commands.schedule.request import Costs
     from netbench.placement.file import Placed
     from netbench.placement.layouts import LayoutSearch, PlacedCandidate
     from netbench.placement.plan_problem import Request
+    from netbench.plan.model import Plan
 
 NUM_SHOWN = 5
 
@@ -38,11 +41,14 @@ def find_layout(
     seed: int,
     limits: Limits,
     *,
+    costs: Costs,
     as_json: bool,
 ) -> Placed:
     """Search the plans of `layout`, and print the best few beside the best listed system."""
     from netbench.placement.layouts import (
+        FASTEST,
         best_listed,
+        cheapest,
         find_candidates,
         parse_layout,
         search_layouts,
@@ -53,8 +59,12 @@ def find_layout(
     degrees = parse_layout(layout)
     placing = find_scheduler(scheduler)
     warm_up(scheduler)
+    usd = cheapest(request.scenario, costs.prices, costs.market)
+    objective = usd if costs.minimised else FASTEST
     with _watching(console, limits) as on_best:
-        candidates = find_candidates(request.scenario, request.setting, degrees)
+        candidates = find_candidates(
+            request.scenario, request.setting, degrees, every_region=costs.minimised
+        )
         warn_of_impairments(console, [candidates[0].plan])
         if not as_json:
             workload = candidates[0].plan.workload
@@ -68,14 +78,16 @@ def find_layout(
             seed=seed,
             budget=limits.budget(),
             progress=on_best,
+            objective=objective,
         )
-        listed = best_listed(request.scenario, request.setting)
+        listed = best_listed(request.scenario, request.setting, objective)
     placed = _placed(found, scheduler, seed, limits)
     if as_json:
         click.echo(json.dumps(_json(found, listed), indent=2))
         return placed
     console.print()
-    console.print(rich_table(layouts_grid(found.best[:NUM_SHOWN], listed)))
+    price = usd.value if costs.prices or request.scenario.prices else None
+    console.print(rich_table(layouts_grid(found.best[:NUM_SHOWN], listed, price, costs.market)))
     console.print()
     print_line(
         console,
@@ -110,11 +122,16 @@ def _simulated_text(found: LayoutSearch) -> str:
     return f"{fitting}, {found.num_simulated} were simulated, {why}"
 
 
-def layouts_grid(found: tuple[PlacedCandidate, ...], listed: PlacedCandidate | None) -> Grid:
+def layouts_grid(
+    found: tuple[PlacedCandidate, ...],
+    listed: PlacedCandidate | None,
+    price: Callable[[Plan, float], float] | None = None,
+    market: str = "",
+) -> Grid:
     """Table of the plans, followed by the best system that the scenario lists.
 
-    Memory is that of the device that needs most. The last column compares a plan's seconds with
-    those of the listed system.
+    Memory is that of the device that needs most. The column after the seconds compares them with
+    those of the listed system. price: $ per million samples in a market, None = not known.
     """
 
     def against(one: PlacedCandidate) -> str:
@@ -130,6 +147,8 @@ def layouts_grid(found: tuple[PlacedCandidate, ...], listed: PlacedCandidate | N
         ("placed s", lambda one: seconds_text(one.iteration_s)),
         ("against listed system", against),
     ]
+    if price is not None:
+        columns.append((f"{market} $/M", lambda one: money(price(one.plan, one.iteration_s))))
     return table_of((*found, listed) if listed else found, columns)
 
 

@@ -25,13 +25,15 @@ from netbench.commands.schedule.interruption import interruptible
 from netbench.commands.schedule.layout import find_layout
 from netbench.commands.schedule.request import (
     SCHEDULER_NAMES,
+    Costs,
     Output,
+    cost_options,
     limit_options,
     output_options,
     request_options,
 )
 from netbench.commands.schedule.search import count_text, watching, with_bounds
-from netbench.errors import EXIT_INTERRUPTED, RecordError
+from netbench.errors import EXIT_INTERRUPTED, RecordError, UsageError
 from netbench.files import write_file
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.memory import memory_warnings
@@ -65,6 +67,7 @@ DEFAULT_OUTPUT = "placement.json"
 @aliased_option(
     "--seed", "--seeds", type=click.IntRange(0, NUM_SEEDS - 1), help=f"Seed of the search.  {FIRST}"
 )
+@cost_options
 @limit_options
 @output_options
 def command(
@@ -72,6 +75,7 @@ def command(
     layout: str | None,
     scheduler: str,
     seed: int | None,
+    costs: Costs,
     limits: Limits,
     output: Output,
 ) -> int:
@@ -81,13 +85,20 @@ def command(
     Ctrl-C ends the search and reports the best placement so far.
     """
     find_scheduler(scheduler)  # before anything is printed
+    if costs.minimised and layout is None:
+        raise UsageError(
+            "all ranks of a layout use the same machines, so the fastest placement is the cheapest "
+            "but for egress; add --layout auto, which also searches how many machines to use"
+        )
     console, as_json = output.console(), output.as_json
     if seed is None:
         seed = request.scenario.sweep.default_seeds[0]
     with interruptible() as interrupted:
         limits = dataclasses.replace(limits, interrupted=interrupted)
         if layout is not None:
-            placed = find_layout(console, request, layout, scheduler, seed, limits, as_json=as_json)
+            placed = find_layout(
+                console, request, layout, scheduler, seed, limits, costs=costs, as_json=as_json
+            )
         else:
             placed = _find(console, request, scheduler, seed, limits, as_json)
     keep(console, placed, output.file, output.picture)

@@ -6,6 +6,7 @@ import click
 
 from netbench.commands.options import picture_option
 from netbench.commands.output import check_writable, heading, wide_console
+from netbench.commands.schedule.request import COST, TIME, on_demand_option
 from netbench.cost.bill import ON_DEMAND, SPOT
 from netbench.cost.offers import Offer, front, machine_sets, offers
 from netbench.progress import track
@@ -14,8 +15,6 @@ from netbench.report.tables.cost import CostRow, cost_grid
 from netbench.report.tables.grid import rich_table
 from netbench.scenario import load_scenario
 from netbench.units import counted
-
-COST, TIME = "cost", "time"
 
 
 @click.command()
@@ -28,9 +27,7 @@ COST, TIME = "cost", "time"
 )
 @click.option("--pareto", is_flag=True, help="Print all machines that nothing beats in both.")
 @click.option("--system", help="System.  [default: the scenario's first]")
-@click.option(
-    "--on-demand", "on_demand", is_flag=True, help="Rent on demand, not on the spot market."
-)
+@on_demand_option
 @click.option("--at-most", type=click.IntRange(min=1), default=32, help="Most machines in all.")
 @click.option("--budget", type=float, help="Most $ per hour.")
 @picture_option

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -17,19 +17,32 @@ from netbench.api.placement import (
     make_request,
     parse_budget,
 )
-from netbench.commands.options import FILE, SETTING_OPTIONS, QuantityType, aliased_option
+from netbench.commands.options import (
+    FILE,
+    SETTING_OPTIONS,
+    QuantityType,
+    aliased_option,
+    prices_option,
+)
 from netbench.commands.output import check_writable, plain_console, wide_console
+from netbench.cost.bill import ON_DEMAND, SPOT
 from netbench.errors import UsageError
 from netbench.limits import MAX_EVALUATIONS
 from netbench.scenario import load_scenario
-
-if TYPE_CHECKING:
-    pass
+from netbench.scenario.model import Prices
+from netbench.scenario.prices import read_prices
 
 Command = Callable[..., Any]
 
 SCHEDULER_NAMES = "identity, random, random-nodes, random-1000, region-aligned, dtfm, netbench"
 """Keys of `placement.schedulers.SCHEDULERS`, which `--help` does not import."""
+
+COST, TIME = "cost", "time"
+"""Objectives."""
+
+on_demand_option = click.option(
+    "--on-demand", "on_demand", is_flag=True, help="Rent on demand, not on the spot market."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +56,45 @@ class Output:
     def console(self) -> Console:
         """Console for messages: standard error if JSON goes to standard output."""
         return plain_console(stderr=True) if self.as_json else wide_console()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """Prices of a search. minimised: $ per sample are, instead of seconds. prices: None = those of
+    the scenario. market: `bill.SPOT` or `bill.ON_DEMAND`."""
+
+    minimised: bool
+    prices: Prices | None
+    market: str
+
+
+def cost_options(function: Command) -> Command:
+    """Add the options of a command that takes `costs`."""
+    options = (
+        click.option(
+            "--objective",
+            type=click.Choice([COST, TIME]),
+            default=TIME,
+            help="Quantity to minimise: $ per sample (with --layout), or time.",
+        ),
+        prices_option,
+        on_demand_option,
+    )
+
+    @functools.wraps(function)
+    def command(
+        *args: Any, objective: str, prices: Path | None, on_demand: bool, **others: Any
+    ) -> Any:
+        costs = Costs(
+            minimised=objective == COST,
+            prices=None if prices is None else read_prices(prices),
+            market=ON_DEMAND if on_demand else SPOT,
+        )
+        return function(*args, costs=costs, **others)
+
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def request_options(function: Command) -> Command:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbench.network.probing.packet_trains import PacketTrain, plan_trains
+from netbench.network.shaping.segments import segment_bytes, window_segments
 from netbench.network.shaping.tc import frame_bytes
 from netbench.scenario.model import Link, Network
-from netbench.scenario.sharing import Place, Queues, flow_bps, joint_bps
+from netbench.scenario.sharing import Place, Queues, flow_bps, is_window_limited, joint_bps
 
 WARMUP_BDPS = 6
 """Bandwidth-delay products sent before timing starts: slow start sends about 2."""
@@ -145,6 +146,11 @@ def transfer_bytes(
     # Several flows do not end together, so they are timed while all are active. Connections of one
     # pair of nodes alternate in larger pieces: 8 of them were 0.5% off with 3 times the bytes.
     longer = 1 if num_flows == 1 else 3 if streams == 1 else 8
+    src, dst = sample.flows[0]
+    if num_flows == 1 and is_window_limited(network, src, dst):
+        # Bytes come in a burst per round trip: whole windows end at the same place in a burst.
+        window_bytes = window_segments(network, src, dst) * segment_bytes(network)
+        return math.ceil(warmup), math.ceil(measured / window_bytes) * window_bytes
     return math.ceil(warmup), math.ceil(measured * longer)
 
 
@@ -202,6 +208,9 @@ def _shared_samples(network: Network) -> Iterator[LinkSample]:
         if kind.place is Place.RECEIVER or {"src", "dst"} <= set(kind.by):
             continue
         passing = np.flatnonzero(queues.passes & np.isfinite(queues.bps))
+        if network.tcp.limits_links:  # windows keep flows from filling what they share
+            ends = zip(src[passing].tolist(), dst[passing].tolist(), strict=True)
+            passing = passing[[not is_window_limited(network, *pair) for pair in ends]]
         pairs: dict[tuple[object, ...], list[int]] = {}
         for pair, queue in zip(passing.tolist(), queues.ids(passing), strict=True):
             pairs.setdefault(queue, []).append(pair)

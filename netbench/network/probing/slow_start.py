@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from netbench.network.shaping.segments import (
     first_window_segments,
     goodput_ratio,
-    max_window_segments,
     segment_bytes,
+    window_segments,
 )
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import flow_bps
+
+TICK_S = 0.01
+"""A tick of the guest kernel's timers, seconds (CONFIG_HZ=100)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +48,7 @@ def tcp_path(network: Network, src: int, dst: int) -> TcpPath:
         segment_s=8 * segment_bytes(network) / payload_bps,
         segment_bytes=segment_bytes(network),
         first_window=first_window_segments(network),
-        max_window=max_window_segments(network),
+        max_window=window_segments(network, src, dst),
         min_rto_s=network.tcp.min_rto_s,
         restarts=network.tcp.slow_start_after_idle,
     )
@@ -74,9 +77,11 @@ def window_after(path: TcpPath, size_bytes: float, window: int) -> int:
 def window_after_idle(path: TcpPath, window: int, idle_s: float) -> int:
     """Return the window of a connection that has sent nothing for `idle_s`.
 
-    It is halved for every retransmission timeout, but the first, down to the first window.
+    It is halved for every retransmission timeout, but the first, down to the first window. The
+    kernel counts both times in ticks.
     """
     if not path.restarts:
         return window
-    halvings = max(0, math.ceil(idle_s / (path.rtt_s + path.min_rto_s)) - 1)
+    timeout_ticks = math.ceil((path.rtt_s + path.min_rto_s) / TICK_S)
+    halvings = max(0, math.ceil(math.floor(idle_s / TICK_S) / timeout_ticks) - 1)
     return max(window >> halvings, min(path.first_window, window))

@@ -25,7 +25,11 @@ from dataclasses import dataclass, replace
 
 from netbench.errors import NetworkError
 from netbench.network.shaping.batch import HANDLE
-from netbench.network.shaping.segments import max_window_segments, packet_segments, segment_bytes
+from netbench.network.shaping.segments import (
+    largest_window_segments,
+    packet_segments,
+    segment_bytes,
+)
 from netbench.network.shaping.tc import (
     TABLE_DEVIATIONS,
     TABLES,
@@ -267,7 +271,7 @@ def buffer_bytes(network: Network, scale: float) -> tuple[int, int]:
     """
     if network.tcp.acts:
         weight = 1 + SKB_BYTES / (packet_segments(network) * segment_bytes(network))
-        window_bytes = max_window_segments(network) * segment_bytes(network)
+        window_bytes = largest_window_segments(network) * segment_bytes(network)
         return (
             min(max(MIN_BUFFER_BYTES[0], BUFFER_WINDOWS * window_bytes), MAX_BUFFER_BYTES),
             min(math.ceil(SEND_WINDOWS * window_bytes * weight), MAX_BUFFER_BYTES),
@@ -408,6 +412,8 @@ def _limit_packets(network: Network, node: int, group: tuple[int, ...], scale: f
 
 def _back_bps(network: Network, node: int, dst: int) -> float:
     """Return the highest rate of one flow from `dst` back to a node or router, bit/s, unscaled."""
+    if node < network.num_nodes:
+        return flow_bps(network, dst, node)
     link = network.links[network.node_regions[dst]][region_of(network, node)]
     return min(link.bandwidth_bps, egress_cap_bps(network, dst))
 

@@ -8,10 +8,12 @@ small frames. The rate on the wire is raised by as much, so that payload rates a
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from netbench.network.shaping.tc import ETHERNET_HEADER_BYTES, TCP_HEADER_BYTES
 from netbench.scenario.model import Link, Network, Tcp
+from netbench.scenario.sharing import is_window_limited, round_trip_s
 
 MIN_SEGMENT_BYTES = 256
 """Smallest segment that a scale is chosen for. An acknowledgement takes 66 bytes of the link
@@ -60,11 +62,15 @@ def divided(network: Network, scale: float) -> Network:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windows:
-    """Windows of TCP as metrics of a node's routes, in segments, and the MTU of its loopback."""
+    """Windows of TCP as metrics of a node's routes, in segments, and the MTU of its loopback.
+
+    pairs: (source, destination) -> the largest window, where it is not `most_segments`.
+    """
 
     first_segments: int
     most_segments: int
     loopback_mtu_bytes: int
+    pairs: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 def windows(network: Network) -> Windows | None:
@@ -75,13 +81,38 @@ def windows(network: Network) -> Windows | None:
         first_segments=first_window_segments(network),
         most_segments=max_window_segments(network),
         loopback_mtu_bytes=network.tcp.packet_bytes,
+        pairs={
+            (src, dst): window_segments(network, src, dst)
+            for src in range(network.num_nodes if network.tcp.limits_links else 0)
+            for dst in range(network.num_nodes)
+            if src != dst and is_window_limited(network, src, dst)
+        },
     )
 
 
 def max_window_segments(network: Network) -> int:
-    """Return the largest window of a connection of an emulation, in segments."""
+    """Return the largest window of a connection of an emulation that its link does not limit, in
+    segments."""
     tcp = network.tcp
     return tcp.sockets * max(tcp.initial_window, tcp.max_window_bytes // segment_bytes(network))
+
+
+def window_segments(network: Network, src: int, dst: int) -> int:
+    """Return the largest window of a connection from node `src` to node `dst`, in segments.
+
+    If it limits the link, it is what the link's rate carries in a round trip.
+    """
+    if not is_window_limited(network, src, dst):
+        return max_window_segments(network)
+    payload_bps = network.link(src, dst).bandwidth_bps * goodput_ratio(network.mtu_bytes)
+    return round(payload_bps * round_trip_s(network, src, dst) / 8 / segment_bytes(network))
+
+
+def largest_window_segments(network: Network) -> int:
+    """Return the largest window between any two nodes, in segments."""
+    found = windows(network)
+    pairs = {} if found is None else found.pairs
+    return max(max_window_segments(network), max(pairs.values(), default=0))
 
 
 def first_window_segments(network: Network) -> int:

@@ -1,10 +1,12 @@
-"""`results/multicloud.md`: Hivemind across clouds and continents, published beside simulated."""
+"""`results/multicloud.md`: Hivemind across clouds and continents, published beside simulated and
+emulated."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from netbench.cost.bill import per_million_usd
 from netbench.errors import RecordError
+from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text
 from netbench.report.page.anomalies import NOTES, Anomaly
 from netbench.report.page.multicloud_data import (
@@ -14,6 +16,7 @@ from netbench.report.page.multicloud_data import (
     published,
     timed_fraction,
 )
+from netbench.report.page.multicloud_emulated import emulated_grid, emulated_note, emulated_rounds
 from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money
 from netbench.report.tables.grid import WIDTH, Grid, markdown, table_of
 
@@ -23,6 +26,7 @@ THROUGHPUT_LIMITS = {"CONV": 0.03, "RXLM": 0.06}
 """Largest errors of the throughput of the calibration part at `TBS`."""
 
 COMMUNICATION_LIMIT = 0.10
+NO_RUNS: Mapping[str, Sequence[Run]] = {}
 
 INTRO = """\
 # Across clouds and continents
@@ -30,9 +34,8 @@ INTRO = """\
 Hivemind on rented machines: single GPUs in zones of four continents and four clouds, and together
 with machines on premises. Published: Erben, Mayer, Jacobsen, "How Can We Train Deep Learning Models
 Across Clouds and Continents? An Experimental Study" (PVLDB 17(6), 2024);
-[files and definitions](published/multicloud/README.md). Simulated: `hivemind-swarm`
-([mechanisms](../docs/local-steps.md#hivemind-swarm)), in the scenarios `multicloud-*`. Nothing is
-emulated yet.
+[files and definitions](published/multicloud/README.md). Simulated and emulated: `hivemind-swarm`
+([mechanisms](../docs/local-steps.md#hivemind-swarm)), in the scenarios `multicloud-*`.
 
 The constants of averaging were fitted to the calibration part. All other experiments are held out:
 their predictions are in the [ledger](ledger.md), and their results are in no file here. CONV is
@@ -56,6 +59,16 @@ PREDICTED = """\
 
 Simulated throughput in samples per second, and granularity of the wall clock. The
 [ledger](ledger.md) has the other quantities.
+"""
+
+EMULATED = """\
+## Emulated
+
+Rounds of `hivemind-swarm` over TCP in a guest kernel, at a target batch size of 32768, beside the
+same rounds simulated and, for the calibration part, published
+([how](../docs/local-steps.md#emulated)). A link that one TCP stream fills at less than the rate of
+the NICs is not limited in its rate: the window of the connection is what the rate carries in a
+round trip. Samples per second, and seconds per round in which the mean peer does not compute.
 """
 
 COSTS = """\
@@ -101,14 +114,20 @@ def check_calibration(experiments: Sequence[Experiment]) -> None:
                 )
 
 
-def multicloud_page(experiments: Sequence[Experiment]) -> str:
-    """Return the page. Raises RecordError if the calibration is out of its limits."""
+def multicloud_page(
+    experiments: Sequence[Experiment], runs: Mapping[str, Sequence[Run]] = NO_RUNS
+) -> str:
+    """Return the page. runs: recorded ones by scenario. Raises RecordError if the calibration is
+    out of its limits."""
     check_calibration(experiments)
     fitted = [each for each in experiments if each.key in measured() and _is_shown(each)]
     blind = [each for each in experiments if each.part != CALIBRATION]
     priced = [each for each in experiments if _is_priced(each)]
     parts = [INTRO, CALIBRATED, markdown(_calibration(fitted)), "", PREDICTED]
-    parts += [markdown(_predictions(blind)), "", COSTS, markdown(_costs(priced)), ""]
+    parts += [markdown(_predictions(blind)), ""]
+    if emulated := emulated_rounds(experiments, runs):
+        parts += [EMULATED, markdown(emulated_grid(emulated)), "", emulated_note(emulated), ""]
+    parts += [COSTS, markdown(_costs(priced)), ""]
     parts += [markdown(_egress(priced)), "", POINTS, markdown(_points()), "", _anomalies_text()]
     return "\n".join(parts)
 

@@ -30,6 +30,7 @@ from netbench.report.page.case import case_page
 from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.ledger import check_registered, ledger_page
 from netbench.report.page.multicloud import multicloud_page
+from netbench.report.page.multicloud_data import PREFIX as CLOUDS
 from netbench.report.page.multicloud_data import experiments
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
@@ -98,7 +99,11 @@ def results_pages(results: Path) -> dict[str, str]:
     clouds = experiments()
     check_registered(results, clouds, predictions())
     runs = recorded_runs(results / RECORDED)
-    others = {name: found for name, found in runs.items() if name not in CASES}
+    others = {
+        name: found
+        for name, found in runs.items()
+        if name not in CASES and not name.startswith(CLOUDS)
+    }
     pages = {
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
@@ -106,7 +111,7 @@ def results_pages(results: Path) -> dict[str, str]:
         "under_tc.md": under_tc_page(results),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
-        "multicloud.md": multicloud_page(clouds),
+        "multicloud.md": multicloud_page(clouds, runs),
         "ledger.md": ledger_page(results),
     }
     return {name: HEADER + text for name, text in pages.items()}

@@ -37,7 +37,7 @@ class Comparison:
     of the set of machines; "" = all, or the first `replicas`.
     name: of the row: the variant, or `placed_name` if a scheduler placed it. pflop: work of one
     iteration; None for a script, which trains what it likes. times_s: iteration times of each plan,
-    in the order of plans.
+    in the order of plans. plan_hash: of the first of them.
     """
 
     scenario: str
@@ -55,6 +55,7 @@ class Comparison:
     name: str
     pflop: float | None
     times_s: tuple[tuple[float, ...], ...]
+    plan_hash: str
     peers: str = ""
 
     @property
@@ -204,6 +205,7 @@ def _comparison(
         name=name,
         pflop=None if first.system == SCRIPT else pflop_per_iteration(workload),
         times_s=tuple(map(tuple, by_plan.values())),
+        plan_hash=first.plan_hash,
         peers=setting.peers,
     )
 

@@ -1,16 +1,31 @@
 """Tables of costs: $ per hour by what is paid for, and per million samples."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from netbench.cost.bill import CLASSES, ON_DEMAND, SPOT, Bill
+from netbench.cost.bill import CLASSES, ON_DEMAND, SPOT, Bill, bill, machines_of
+from netbench.errors import PlanError
+from netbench.plan.serial import plan_from_json
+from netbench.records import Run
+from netbench.report.tables.comparison import compare
 from netbench.report.tables.grid import Column, Grid, table_of
+from netbench.scenario.model import Prices, Scenario
 
 HEADS = {
     "zone": "inside", "region": "regions", "continent": "continents", "oceania": "Oceania",
 }  # fmt: skip
 """Heads of the classes of egress."""
+
+MILLION = "spot $/M"
+"""Head of the column of costs in tables of times."""
+
+MILLION_CAPTION = (
+    f"{MILLION}: $ per million samples or sequences at this speed; machines on the spot market, "
+    "egress of the plan's payload, and data; see netbench cost."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +83,23 @@ def _gb(kind: str, row: CostRow) -> str:
 
 def _usd(kind: str, row: CostRow) -> str:
     return money(row.bill.egress_usd[kind])
+
+
+def run_usd(run: Run, scenario: Scenario, prices: Prices | None = None) -> Mapping[str, float]:
+    """Return $ per million samples on the spot market of each row of a run (`compare`), by
+    `Comparison.plan_hash`; nothing without prices, or for plans of another scenario.
+
+    Traffic is that of the plan, time that of the run. prices: None = the scenario's.
+    """
+    found: dict[str, float] = {}
+    for row in compare(run) if prices or scenario.prices else ():
+        with suppress(PlanError):  # a script, or a machine without a price
+            plan = plan_from_json(json.dumps(run.plans[row.plan_hash]))
+            machines = machines_of(scenario, plan)
+            if machines is not None and row.found is not None:
+                priced = bill(machines, plan, prices, iteration_s=row.found.mean_s)
+                found[row.plan_hash] = priced.million_usd(SPOT)
+    return found
 
 
 def money(usd: float) -> str:

@@ -26,6 +26,7 @@ from netbench.report.tables.comparison import (
     run_source,
     times_of,
 )
+from netbench.report.tables.cost import MILLION, MILLION_CAPTION, money
 from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
 from netbench.report.tables.hosts import CAPTION, hosts_grid
 from netbench.report.tables.throughput import run_caption, run_grid
@@ -52,6 +53,11 @@ ALARM = "NOT TRUSTWORTHY"
 
 NCCL = "nccl"
 
+Costs = Mapping[str, float]
+"""$ per million samples by `Comparison.plan_hash` (`cost.run_usd`)."""
+
+NO_COSTS: Costs = {}
+
 AGREE = 0.1
 """Relative difference of simulated and emulated times up to which neither is in doubt."""
 
@@ -65,58 +71,61 @@ REASONS_SHOWN = 5
 """Maximum number of reasons in the caption; the records have all of them."""
 
 
-def render_run(run: Run, others: Sequence[Run] = ()) -> "Group":
+def render_run(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) -> "Group":
     """The comparison and its caption, and what hosts used, for a `rich` console.
 
-    others: runs of the same scenario with other sources, for a column each.
+    others: runs of the same scenario with other sources, for a column each. usd: see
+    `cost.run_usd`.
     """
     from rich.console import Group, RenderableType
     from rich.text import Text
 
     lines = [
-        Text(line, style="bold red" if _is_alarm(line) else "dim") for line in caption(run, others)
+        Text(line, style="bold red" if _is_alarm(line) else "dim")
+        for line in caption(run, others, usd)
     ]
     hosts = hosts_grid(run)
     below: list[RenderableType] = []
     if hosts:
         below = ["", rich_table(hosts), "", Text(CAPTION, style="dim")]
-    return Group(rich_table(comparison_grid(run, others)), "", *lines, *below)
+    return Group(rich_table(comparison_grid(run, others, usd)), "", *lines, *below)
 
 
-def run_markdown(run: Run, others: Sequence[Run] = ()) -> str:
+def run_markdown(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) -> str:
     """The same as markdown."""
-    lines = caption(run, others)
+    lines = caption(run, others, usd)
     bullets = (f"- **{line}**" if _is_alarm(line) else f"- {line}" for line in lines)
     hosts = hosts_grid(run)
     below = ["", markdown(hosts), "", f"- {CAPTION}"] if hosts else []
-    return "\n".join([markdown(comparison_grid(run, others)), "", *bullets, *below])
+    return "\n".join([markdown(comparison_grid(run, others, usd)), "", *bullets, *below])
 
 
-def run_csv(run: Run) -> str:
+def run_csv(run: Run, usd: Costs = NO_COSTS) -> str:
     """The comparison as CSV: a row per variant and setting, seconds unrounded."""
     head = (
         "run_id", "source", "scenario", "network", "variant", "layers", "batch", "micro_batch",
         "pflop",
         "published_mean_s", "published_min_s", "published_max_s", "published_n",
         "mean_s", "min_s", "max_s", "n", "error", "simulated_s", "model", "replicas", "alone_s",
-        "row",
+        "row", "spot_usd_per_million",
     )  # fmt: skip
     shared = (run.run_id, run_source(run), run.records[0].scenario if run.records else "")
     rows = [
         (*shared, row.network, row.variant, row.workload.layers, row.workload.batch,
          row.workload.micro_batch, row.pflop, *_summary(row.published), *_summary(row.found),
-         row.error, row.simulated_s, row.workload.model, row.replicas, row.alone_s, row.name)
+         row.error, row.simulated_s, row.workload.model, row.replicas, row.alone_s, row.name,
+         usd.get(row.plan_hash))
         for row in compare(run)
     ]  # fmt: skip
     return csv_of(head, rows)
 
 
-def comparison_grid(run: Run, others: Sequence[Run] = ()) -> Grid:
-    """The comparison as text; a column of published, simulated or other runs' times only if there
-    are any for a row of this run."""
+def comparison_grid(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) -> Grid:
+    """The comparison as text; a column of published, simulated or other runs' times, or of costs,
+    only if there are any for a row of this run."""
     rows, source = compare(run), run_source(run)
     if any(row.workload.model for row in rows):
-        return run_grid(rows, source)
+        return run_grid(rows, source, usd)
     has_published = any(row.published for row in rows)
     columns: list[Column[Comparison]] = [
         ("Setting", lambda row: row.setting),
@@ -148,6 +157,8 @@ def comparison_grid(run: Run, others: Sequence[Run] = ()) -> Grid:
     if has_published and not has_simulated and not is_wide:  # all columns fit 80 characters
         columns.append((f"published {unit}", lambda row: _flops(row, row.published, factor)))
     columns.append((f"{source} {unit}", lambda row: _flops(row, row.found, factor)))
+    if usd:
+        columns.append((MILLION, lambda row: or_dash(money, usd.get(row.plan_hash))))
     return table_of(rows, columns, num_labels=2)
 
 
@@ -159,7 +170,7 @@ def _beside(rows: Sequence[Comparison], other: Run) -> list[Column[Comparison]]:
     return [(f"{source} s", lambda row: _mean(times.get(row.key)))]
 
 
-def caption(run: Run, others: Sequence[Run] = ()) -> list[str]:
+def caption(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) -> list[str]:
     """Sentences about the figures: their source and number, and whether they are trustworthy."""
     rows = compare(run)
     lines = [f"{run_source(run)}: run {run.run_id}; {_statistics(run, rows)}", *_constant(rows)]
@@ -171,6 +182,7 @@ def caption(run: Run, others: Sequence[Run] = ()) -> list[str]:
     elif has_other_model(run):
         lines.append("published: no comparison; this workload is not the published one.")
     lines += run_caption(rows)
+    lines += [MILLION_CAPTION] if usd else []
     if any(row.simulated_s is not None for row in rows):
         named = any(row.workload.model for row in rows)  # their table has other columns
         heads = ("simulated", "") if named else ("sim.", f" vs sim.: {run_source(run)} against it.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from netbench.errors import UsageError
 from netbench.report.numbers import flops_unit, pflops_text, seconds_text
 from netbench.report.pictures.style import MUTED, frame_lines, new_figure, write_beside
+from netbench.report.tables.cost import MILLION, money
 from netbench.report.tables.grid import Grid
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class SweepPoint:
     """A system at a point of the grid. at: index into each axis' values.
 
     iteration_s, bound_s: seconds; bound_s with free communication. pflop: work of an iteration.
-    problem: the reason if there are no times (NaN). memory: the warning if the plan does not fit.
+    million_usd: $ per million samples on the spot market, NaN without prices. problem: the reason
+    if there are no times (NaN). memory: the warning if the plan does not fit.
     """
 
     at: tuple[int, ...]
@@ -61,6 +63,7 @@ class SweepPoint:
     iteration_s: float = math.nan
     bound_s: float = math.nan
     pflop: float = math.nan
+    million_usd: float = math.nan
     problem: str = ""
     memory: str = ""
 
@@ -87,11 +90,14 @@ class SweepResult:
 def _metrics(sweep: SweepResult) -> tuple[tuple[str, Callable[[SweepPoint], str]], ...]:
     """Figures of a point, and their format."""
     unit, factor = flops_unit(point.pflops for point in sweep.points)
-    return (
+    metrics: list[tuple[str, Callable[[SweepPoint], str]]] = [
         ("seconds", lambda point: seconds_text(point.iteration_s)),
         (unit, lambda point: pflops_text(point.pflops * factor)),
         ("efficiency", lambda point: f"{point.efficiency:.1%}"),
-    )
+    ]
+    if any(math.isfinite(point.million_usd) for point in sweep.points):
+        metrics.append((MILLION, lambda point: money(point.million_usd)))
+    return tuple(metrics)
 
 
 def sweep_grids(sweep: SweepResult) -> list[tuple[str, Grid]]:
@@ -121,7 +127,7 @@ def sweep_grids(sweep: SweepResult) -> list[tuple[str, Grid]]:
 
 def sweep_csv_grid(sweep: SweepResult) -> Grid:
     """A row per point, unrounded, in SI units."""
-    head = ("iteration_s", "bound_s", "pflops", "efficiency", "problem", "memory")
+    head = ("iteration_s", "bound_s", "pflops", "efficiency", "million_usd", "problem", "memory")
     rows = [
         (
             *(repr(axis.values[i]) for axis, i in zip(sweep.axes, point.at, strict=True)),

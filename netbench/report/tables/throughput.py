@@ -1,11 +1,12 @@
 """Throughput and scalability of models by name: a run beside the published figures, which are in
 `results/published/dp_scaling.csv`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from netbench.report.numbers import or_dash, percent_text, scaling_text, throughput_text
 from netbench.report.page.published import load
 from netbench.report.tables.comparison import Comparison
+from netbench.report.tables.cost import MILLION, money
 from netbench.report.tables.grid import Grid
 from netbench.workload.models import MODELS, model_of
 
@@ -45,8 +46,11 @@ def printed_text(value: float) -> str:
     return f"{value:.2f}"
 
 
-def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
-    """A run of models by name: throughput, and scalability over one replica by device profile."""
+def run_grid(rows: Sequence[Comparison], source: str, usd: Mapping[str, float]) -> Grid:
+    """A run of models by name: throughput, and scalability over one replica by device profile.
+
+    usd: see `cost.run_usd`.
+    """
     published = [_published(row) for row in rows]
     predicted = [None if row.simulated_s is None else _rate(row, row.simulated_s) for row in rows]
     has_published, has_predicted = any(published), any(predicted)
@@ -57,6 +61,7 @@ def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
     head += ["published"] if has_published else []
     head += ["simulated"] if has_predicted else []
     head += [source, "n", *(["error"] if has_published else []), "scalability"]
+    head += [MILLION] if usd else []
     cells = []
     for row, printed, before in zip(rows, published, predicted, strict=True):
         found = _rate(row, row.found.mean_s) if row.found else None
@@ -68,6 +73,7 @@ def run_grid(rows: Sequence[Comparison], source: str) -> Grid:
         texts += [or_dash(throughput_text, found), str(row.found.num if row.found else 0)]
         texts += [error] if has_published else []
         texts += [scaling_text(row.replicas * row.alone_s / row.found.mean_s) if row.found else "-"]
+        texts += [or_dash(money, usd.get(row.plan_hash))] if usd else []
         cells.append(tuple(texts))
     return Grid(head=tuple(head), rows=tuple(cells), num_labels=head.index("System") + 1)
 

@@ -68,6 +68,11 @@ class Peers:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connections[peer] = made
 
+    @property
+    def connections(self) -> Mapping[int, socket.socket]:
+        """The connections by rank of the peer. They do not block."""
+        return self._connections
+
     def close(self) -> None:
         """Close all connections; peers that wait for this one notice."""
         for connection in self._connections.values():

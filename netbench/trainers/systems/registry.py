@@ -77,4 +77,5 @@ def build_trainer(world: World, plan: Experiment) -> Trainer:
     if not name:
         raise TestbedError(f"{plan.system} has no trainer")
     build: Callable[[World, Plan], Trainer] = getattr(importlib.import_module(module), name)
-    return build(world, plan.on_device(world.rank))
+    # Peers must know how fast the others are.
+    return build(world, plan if system_of(plan).has_peers else plan.on_device(world.rank))

@@ -12,6 +12,17 @@ from netbench.cli import run
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "three-clouds.yaml"
 CaptureFixture = pytest.CaptureFixture[str]
 
+PRICES = """
+prices:
+  regions:
+    Campus: {provider: A, continent: NA, machines: {RTX4090: {spot: 0.3, on_demand: 0.7}}}
+    Garage: {provider: B, continent: NA, machines: {RTX4090: {on_demand: 0.5}}}
+  egress:
+    A: {zone: 0.01, region: 0.02, continent: 0.08}
+    B: {region: 0.05, continent: 0.09}
+"""
+"""Prices of example-two-labs."""
+
 
 def test_a_table_has_a_row_per_set_of_machines(tmp_path: Path, capsys: CaptureFixture) -> None:
     """The spot price of two T4 is twice that of table 1."""
@@ -41,6 +52,20 @@ def test_prices_may_be_in_another_file(tmp_path: Path, capsys: CaptureFixture) -
     text = EXAMPLE.read_text(encoding="utf-8")
     path.write_text(text[text.index("prices:") :], encoding="utf-8")
     assert run(["cost", str(EXAMPLE), "--prices", str(path)]) == 0
+
+
+def test_interrupted_machines_may_have_prices_of_another_file(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """A scenario without any, and a system that goes on without a machine."""
+    path = tmp_path / "prices.yaml"
+    path.write_text(PRICES, encoding="utf-8")
+    options = ["--systems", "diloco-h50", "--interruptions", "1", "--duration", "12h"]
+    assert run(["cost", "example-two-labs", *options, "--prices", str(path)]) == 0
+    last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("4 ")][-1]
+    interrupted, on_demand = map(float, last.split()[-2:])
+    assert interrupted > 0
+    assert on_demand > 0
 
 
 def test_two_traces_are_one_too_many(capsys: CaptureFixture) -> None:

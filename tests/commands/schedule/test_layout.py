@@ -107,3 +107,35 @@ def test_a_layout_without_t_is_not_tensor_parallel(capsys: CaptureFixture) -> No
     assert run([*SEARCH, "p2d1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["found"]
     assert {one["layout"] for one in found} == {"p2d1"}
+
+
+PRICES = """
+prices:
+  regions:
+    Campus: {provider: A, continent: NA, machines: {RTX4090: {spot: 3, on_demand: 4}}}
+    Garage: {provider: A, continent: NA, machines: {RTX4090: {on_demand: 0.5}}}
+  egress: {A: {zone: 0.01, region: 0.02, continent: 0.08}}
+"""
+
+
+def test_the_cheapest_plan_is_where_machines_are_cheap(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    """The table has a column of costs, and the placement is in the garage."""
+    prices, file = tmp_path / "prices.yaml", tmp_path / "placement.json"
+    prices.write_text(PRICES, encoding="utf-8")
+    options = ["--objective", "cost", "--prices", str(prices), "-o", str(file)]
+    assert run([*SEARCH, "auto", *options]) == 0
+    assert "spot" in capsys.readouterr().out
+    scenario = load_scenario("example-two-labs")
+    plan = read_placed(file, scenario).plan()
+    nodes = {plan.device_nodes[device] for device in plan.placement}
+    assert {scenario.nodes[node].region for node in nodes} == {"Garage"}
+
+
+def test_costs_need_a_layout_and_prices(capsys: CaptureFixture) -> None:
+    """A placement alone does not change the machines."""
+    assert run(["schedule", "example-two-labs", "--objective", "cost"]) == 2
+    assert "add --layout auto" in capsys.readouterr().err
+    assert run([*SEARCH, "auto", "--objective", "cost"]) == 2
+    assert "give --prices FILE" in capsys.readouterr().err

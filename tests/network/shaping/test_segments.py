@@ -9,19 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netbench.network.probing.samples import sample_links, transfer_bytes
+from netbench.network.probing.slow_start import tcp_path
 from netbench.network.shaping.program import compile_programs, sysctls
 from netbench.network.shaping.segments import (
     MIN_SEGMENT_BYTES,
     divided,
     goodput_ratio,
     largest_scale,
+    largest_window_segments,
     max_window_segments,
     on_testbed,
     packet_segments,
     segment_bytes,
+    window_segments,
     windows,
 )
 from netbench.scenario.model import Network, Tcp
+from netbench.scenario.sharing import flow_bps, is_window_limited, joint_bps
 from tests.networks import ADDRESSES, FAR, two_regions
 
 MIB = 1 << 20
@@ -129,3 +134,55 @@ def test_packets_of_many_segments_stay_as_long_in_time() -> None:
 def test_goodput_of_standard_frames() -> None:
     assert goodput_ratio(1500) == pytest.approx(1448 / 1514)
     assert FAR.bandwidth_bps * goodput_ratio(1500) == pytest.approx(1.0711e9, rel=1e-4)
+
+
+def windowed(scale: float = 1.0, nic_bps: float = 5e9) -> Network:
+    """Two regions whose links one connection fills at 1.12 Gbit/s, with NICs of 5 Gbit/s."""
+    network = two_regions(sharing="nic", nic_bps=nic_bps)
+    return divided(dataclasses.replace(network, tcp=Tcp(limits_links=True)), scale)
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_a_window_limits_a_link_that_is_slower_than_the_nic(scale: float) -> None:
+    """1.12 Gbit/s on the wire for 22 ms are 2034 segments of 1514 bytes, at every scale."""
+    network = windowed(scale)
+    found = windows(network)
+    assert found is not None
+    assert set(found.pairs) == {(0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (3, 0), (2, 1), (3, 1)}
+    expected = FAR.bandwidth_bps * 0.022 / 8 / 1514
+    assert list(found.pairs.values()) == [pytest.approx(expected, abs=2)] * 8
+    assert largest_window_segments(network) == max([*found.pairs.values(), found.most_segments])
+
+
+def test_a_link_with_a_window_has_the_rate_of_the_nic() -> None:
+    """Packets leave as fast as the NIC sends; a connection gets the rate of the link."""
+    network = windowed()
+    assert flow_bps(network, 0, 2) == 5e9
+    assert joint_bps(network, [(0, 2)]) == FAR.bandwidth_bps
+    (program, *_) = compile_programs(network, ADDRESSES, "eth0")
+    assert {leaf.rate_bps for leaf in program.leaves} == {5_000_000_000}
+    assert tcp_path(network, 0, 2).max_window == window_segments(network, 0, 2)
+
+
+def test_nothing_is_limited_by_a_window_without_a_faster_nic() -> None:
+    """Nor where the first window already fills the round trip, or TCP does not act."""
+    for network in (windowed(nic_bps=1e9), windowed(nic_bps=math.inf)):
+        found = windows(network)
+        assert found is not None
+        assert not found.pairs
+    near = dataclasses.replace(FAR, one_way_delay_s=1e-6)
+    short = two_regions(across=near, sharing="nic", nic_bps=5e9)
+    assert not is_window_limited(dataclasses.replace(short, tcp=Tcp(limits_links=True)), 0, 2)
+    assert not is_window_limited(two_regions(sharing="nic", nic_bps=5e9), 0, 2)
+
+
+def test_a_transfer_over_a_link_with_a_window_is_timed_over_whole_windows() -> None:
+    """A burst per round trip: else the time of a part of a burst would count as a round trip."""
+    network = windowed()
+    samples = sample_links(network)
+    assert not [sample for sample in samples if sample.kind == "nic"]
+    (far,) = [each for each in samples if (each.src, each.dsts) == (0, (2,))]
+    _, measured = transfer_bytes(network, far, 1.0)
+    window_bytes = window_segments(network, 0, 2) * segment_bytes(network)
+    assert measured % window_bytes == 0
+    assert measured >= 2 * window_bytes

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from benchmarks import multicloud_scenarios
 from netbench.errors import RecordError
+from netbench.plan.experiment import experiment_record
+from netbench.plan.serial import plan_hash, plan_to_json
+from netbench.records import Run, RunStore, read_run
 from netbench.report.page.multicloud import anomalies, check_calibration, multicloud_page
-from netbench.report.page.multicloud_data import experiments, measured, predict
+from netbench.report.page.multicloud_data import Experiment, experiments, measured, predict
+from netbench.report.page.multicloud_emulated import emulated_rounds
+from netbench.report.page.pages import recorded_runs
 from netbench.report.pictures.multicloud import cost_figure, peers_figure
+from tests.runs import ENVIRONMENT
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize(("model", "limit"), [("CONV", 0.03), ("RXLM", 0.06)])
@@ -60,3 +72,46 @@ def test_pictures_are_drawn() -> None:
     assert len(peers_figure(experiments()).axes) == 4
     (axes,) = cost_figure(experiments()).axes
     assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def emulated(results: Path, experiment: Experiment, seconds: Sequence[float]) -> Run:
+    """A recorded emulation of an experiment; the first round is a warm-up."""
+    plan = dataclasses.replace(
+        experiment.plan, iterations=len(seconds), warmup_iterations=1, scale=4.0
+    )
+    with RunStore.create(
+        results, scenario=plan.scenario, created=datetime(2026, 1, 2), command=[],
+        environment=ENVIRONMENT,
+    ) as store:  # fmt: skip
+        store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+        for index, round_s in enumerate(seconds):
+            store.append_iteration(
+                experiment_record(
+                    plan, store.run_id, round_s, "emulated", iteration=index, warmup=not index
+                )
+            )
+        store.append_verdict()
+    return read_run(store.path)
+
+
+def test_emulated_rounds_are_beside_simulated_ones(tmp_path: Path) -> None:
+    """Twice the simulated time is half the throughput; the computation takes as long as before."""
+    experiment = next(each for each in experiments() if each.key == ("C-4", "CONV", 32768))
+    found = experiment.round
+    run = emulated(tmp_path, experiment, [1.0, 2 * found.round_s, 2 * found.round_s])
+    (row,) = emulated_rounds(experiments(), {"multicloud-bc": [run]})
+    assert (len(row.seconds), row.scale) == (2, 4.0)
+    assert row.throughput == pytest.approx(found.throughput / 2)
+    assert row.difference == pytest.approx(-0.5)
+    assert row.communication_s == pytest.approx(found.round_s + found.communication_s)
+    page = multicloud_page(experiments(), {"multicloud-bc": [run]})
+    assert "Largest difference of throughput: -50.0% (C-4 CONV)." in page
+
+
+@pytest.mark.parametrize("name", ["A-2", "A-8", "B-2", "B-8", "C-4", "C-8", "D-2", "D-3"])
+def test_recorded_emulations_are_within_5_percent_of_the_simulation(name: str) -> None:
+    """Throughput of CONV. Their networks were verified."""
+    rows = emulated_rounds(experiments(), recorded_runs(RESULTS / "recorded"))
+    (row,) = [row for row in rows if row.experiment.key == (name, "CONV", 32768)]
+    assert row.throughput == pytest.approx(row.experiment.round.throughput, rel=0.05)
+    assert row.reasons == ()
