@@ -47,7 +47,7 @@ class Priced:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What plans cost while they train, simulated."""
+    """Simulated costs of plans that train, not `netbench.commands.schedule.request.Costs`."""
 
     rows: tuple[Priced, ...]
 

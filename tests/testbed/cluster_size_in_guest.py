@@ -30,7 +30,7 @@ BUSY_S = 2.0
 def occupy(address: str) -> None:
     """Begin logins until sshd drops one; give up after a while."""
     made: list[socket.socket] = []
-    os.register_at_fork(after_in_child=partial(close_all, made))  # the controller is no stranger
+    os.register_at_fork(after_in_child=partial(close_all, made))  # a controller inherits nothing
     while not made or made[-1].recv(4) == b"SSH-":
         made.append(socket.create_connection((address, 22)))
     threading.Timer(BUSY_S, close_all, [made]).start()

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from netbench.api.costs import HEADS, Costs, Priced, priced
 from netbench.commands.options import (
     FILE,
     NUMBERS,
@@ -16,22 +17,18 @@ from netbench.commands.options import (
     split_names,
 )
 from netbench.commands.output import heading, wide_console
-from netbench.cost.bill import ON_DEMAND, SPOT, Bill, bill, per_million_usd
+from netbench.cost.bill import ON_DEMAND, SPOT, Bill, per_million_usd
 from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
 from netbench.errors import UsageError
 from netbench.files import write_file
-from netbench.plan.build import Choices, build_plan, settings
-from netbench.plan.model import Plan
-from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money
+from netbench.plan.build import Choices
+from netbench.report.tables.cost import cost_grid, egress_grid, money
 from netbench.report.tables.grid import Grid, csv_text, rich_table, table_of
 from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.model import Prices
 from netbench.scenario.prices import read_prices
 
 DAY_S, AWAY_S = 86400.0, 600.0
-
-HEADS = ("Machines", "Model", "Batch", "System")
-"""Labels of a row."""
 
 
 def parse_rate(text: str) -> float:
@@ -103,19 +100,9 @@ def command(
     )
     given = None if prices is None else read_prices(prices)
     console = wide_console()
-    runs = [
-        (each, build_plan(each, variant, setting))
-        for each, variant, setting in settings(found, chosen)
-    ]
-    bills = [bill(each, plan, given) for each, plan in runs]
-    sequences = not found.workload.model
-    rows = [
-        CostRow(
-            labels=_labels(plan), bill=priced, tokens=plan.workload.sequence if sequences else 0
-        )
-        for (_, plan), priced in zip(runs, bills, strict=True)
-    ]
-    grid = cost_grid(HEADS, rows, "sequences" if sequences else "samples")
+    costs = Costs(rows=tuple(priced(found, chosen, given)))
+    rows = [each.row for each in costs.rows]
+    grid = cost_grid(HEADS, rows, costs.unit)
     console.print(heading(found))
     console.print(rich_table(grid))
     console.print()
@@ -124,7 +111,7 @@ def command(
         console.print()
     console.print(
         "simulated. machines, egress, data: $ per hour, of spot machines, of what they send, and "
-        f"of training data. $/M: per million {'sequences' if sequences else 'samples'}. "
+        f"of training data. $/M: per million {costs.unit}. "
         "GB: 10^9 bytes of payload.",
         style="dim",
     )
@@ -134,8 +121,8 @@ def command(
     if interruptions is None and churn is None:
         return
     outcomes = []
-    for each, plan in runs:
-        num_nodes = len(each.nodes)
+    for each in costs.rows:
+        num_nodes = len(each.scenario.nodes)
         events: tuple[ChurnEvent, ...] = (
             read_trace(churn, num_nodes)
             if churn is not None
@@ -143,38 +130,34 @@ def command(
                 num_nodes, duration, per_hour=interruptions or 0.0, away_s=away, seed=seed
             )
         )
-        outcomes.append(train(plan, events, duration))
+        outcomes.append(train(each.plan, events, duration))
     usd = [
-        interrupted_usd(each, given or each.prices, priced, outcome)
-        for (each, _), priced, outcome in zip(runs, bills, outcomes, strict=True)
+        interrupted_usd(each.scenario, given or each.scenario.prices, each.bill, outcome)
+        for each, outcome in zip(costs.rows, outcomes, strict=True)
     ]
-    _print_churn(console, [plan for _, plan in runs], bills, outcomes, usd)
+    _print_churn(console, costs.rows, outcomes, usd)
 
 
 def _print_churn(
-    console: Console,
-    plans: Sequence[Plan],
-    bills: Sequence[Bill],
-    outcomes: Sequence[Outcome],
-    usd: Sequence[float],
+    console: Console, costs: Sequence[Priced], outcomes: Sequence[Outcome], usd: Sequence[float]
 ) -> None:
     """Print goodput and spot costs with interruptions beside those without."""
-    rows = list(zip(plans, bills, outcomes, usd, strict=True))
+    rows = list(zip(costs, outcomes, usd, strict=True))
     console.print()
     console.print("spot machines that are interrupted", style="bold")
     grid: Grid = table_of(
         rows,
         [
-            ("Machines", lambda row: _labels(row[0])[0]),
-            ("Model", lambda row: row[0].workload.name),
-            ("samples/s", lambda row: f"{row[1].samples_per_s:.4g}"),
-            ("goodput/s", lambda row: f"{row[2].goodput:.4g}"),
-            ("there", lambda row: f"{sum(row[2].machine_s) / row[2].seconds:.2f}"),
-            ("rounds", lambda row: str(row[2].num_rounds)),
-            ("repeated", lambda row: str(row[2].num_repeated)),
-            ("spot $/million", lambda row: money(row[1].million_usd(SPOT))),
-            ("interrupted", lambda row: money(row[3])),
-            ("on demand", lambda row: money(row[1].million_usd(ON_DEMAND))),
+            ("Machines", lambda row: row[0].labels[0]),
+            ("Model", lambda row: row[0].labels[1]),
+            ("samples/s", lambda row: f"{row[0].bill.samples_per_s:.4g}"),
+            ("goodput/s", lambda row: f"{row[1].goodput:.4g}"),
+            ("there", lambda row: f"{sum(row[1].machine_s) / row[1].seconds:.2f}"),
+            ("rounds", lambda row: str(row[1].num_rounds)),
+            ("repeated", lambda row: str(row[1].num_repeated)),
+            ("spot $/million", lambda row: money(row[0].bill.million_usd(SPOT))),
+            ("interrupted", lambda row: money(row[2])),
+            ("on demand", lambda row: money(row[0].bill.million_usd(ON_DEMAND))),
         ],
         num_labels=2,
     )
@@ -200,8 +183,3 @@ def interrupted_usd(
     hourly = spent / (outcome.seconds / 3600)
     traffic = per_million_usd(priced.traffic_usd, priced.samples_per_s)
     return per_million_usd(hourly, outcome.goodput) + traffic
-
-
-def _labels(plan: Plan) -> tuple[str, ...]:
-    machines = plan.peers or str(len({plan.device_nodes[device] for device in plan.placement}))
-    return machines, plan.workload.name, str(plan.workload.batch), plan.variant

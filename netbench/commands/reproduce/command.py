@@ -87,7 +87,7 @@ def _register(results: Path) -> None:
     from netbench.commands.reproduce.simulated import predicted
     from netbench.report.page.blind import predictions
     from netbench.report.page.ledger import blind_rows, new_rows, register, unregistered
-    from netbench.report.page.multicloud_data import experiments
+    from netbench.report.page.multicloud.data import experiments
 
     commit = _committed(results, "rev-parse", "--short=12", "HEAD")
     if changed := _committed(results, "status", "--porcelain", "--", ":/netbench", ":/scenarios"):
@@ -149,7 +149,7 @@ def _draw(results: Path) -> None:
     settings, scaling = simulated_settings(results), read_table(results, SCALING)
     if settings is None or scaling is None:
         return
-    from netbench.report.page.multicloud_data import experiments
+    from netbench.report.page.multicloud.data import experiments
     from netbench.report.pictures.multicloud import cloud_figures
     from netbench.report.pictures.residuals import residual_figure
     from netbench.report.pictures.scaling import scaling_figure

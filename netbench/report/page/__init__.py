@@ -4,5 +4,6 @@
   pages.
 - `published` reads the published figures, `published_tables` prints them.
 - `simulated` reads the simulated tables, `accuracy` compares them with the published figures.
-- `layouts` and `scaling` are sections of the pages.
+- `layouts` and `scaling` are sections of the pages. `multicloud`, `fluidstack` and `under_tc` write
+  pages on other published experiments, `blind` and `ledger` the predictions made before comparing.
 """

@@ -15,7 +15,7 @@ from netbench.plan.experiment import experiment_hash
 from netbench.plan.serial import plan_hash
 from netbench.report.numbers import percent_text
 from netbench.report.page.blind import BlindPrediction
-from netbench.report.page.multicloud_data import HELD_OUT, UNITS, Experiment, predict
+from netbench.report.page.multicloud.data import HELD_OUT, UNITS, Experiment, predict
 from netbench.report.tables.grid import Grid, csv_of, markdown
 from netbench.units import counted
 

@@ -29,9 +29,9 @@ from netbench.report.page.blind import predictions
 from netbench.report.page.case import case_page
 from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.ledger import check_registered, ledger_page
-from netbench.report.page.multicloud import multicloud_page
-from netbench.report.page.multicloud_data import PREFIX as CLOUDS
-from netbench.report.page.multicloud_data import experiments
+from netbench.report.page.multicloud.data import PREFIX as CLOUDS
+from netbench.report.page.multicloud.data import experiments
+from netbench.report.page.multicloud.page import multicloud_page
 from netbench.report.page.predictions import predictions_page
 from netbench.report.page.published import (
     CASES,

@@ -6,8 +6,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from netbench.cost.bill import SPOT
-from netbench.report.page.multicloud import COST_PICTURE, SCALING_PICTURE, THROUGHPUT_LIMITS, rented
-from netbench.report.page.multicloud_data import Experiment, measured, timed_fraction
+from netbench.report.page.multicloud.data import Experiment, measured, timed_fraction
+from netbench.report.page.multicloud.page import (
+    COST_PICTURE,
+    SCALING_PICTURE,
+    THROUGHPUT_LIMITS,
+    rented,
+)
 from netbench.report.pictures.pareto import CostPoint, number_decades, pareto_figure
 from netbench.report.pictures.style import INK, MUTED, add_legend, frame_lines, new_figure
 

@@ -21,7 +21,7 @@ from netbench.report.page.ledger import (
     new_rows,
     register,
 )
-from netbench.report.page.multicloud_data import CALIBRATION, HELD_OUT, UNITS, experiments
+from netbench.report.page.multicloud.data import CALIBRATION, HELD_OUT, UNITS, experiments
 
 RESULTS = Path(__file__).parents[3] / "results"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netbench.commands.reproduce.simulated import Task, Transfer
+from netbench.commands.reproduce.simulated import InParts, Task, Transfer
 from netbench.plan.benchmark import OPS, CollectivePlan
 from netbench.plan.model import Plan
 from netbench.report.page.predictions import (
@@ -26,6 +26,8 @@ def seconds(task: Task) -> float:
         return task.plan.payload_bytes / 1e9
     if isinstance(task, CollectivePlan):
         return task.num_nodes + (0.5 if task.backend == "gloo" else 0.0)
+    if isinstance(task, InParts):
+        return seconds(task.plan)
     assert isinstance(task, Plan)
     whole = task.workload.micro_batch * (2.0 if task.schedule == "1f1b" else 1.0)
     return (task.seed - 2000) * (1.0 if task.scheduler == "random" else whole)

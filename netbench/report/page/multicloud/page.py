@@ -9,14 +9,14 @@ from netbench.errors import RecordError
 from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text
 from netbench.report.page.anomalies import NOTES, Anomaly
-from netbench.report.page.multicloud_data import (
+from netbench.report.page.multicloud.data import (
     CALIBRATION,
     Experiment,
     measured,
     published,
     timed_fraction,
 )
-from netbench.report.page.multicloud_emulated import emulated_grid, emulated_note, emulated_rounds
+from netbench.report.page.multicloud.emulated import emulated_grid, emulated_note, emulated_rounds
 from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money
 from netbench.report.tables.grid import WIDTH, Grid, markdown, table_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from netbench.plan.serial import plan_from_json
 from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text
-from netbench.report.page.multicloud_data import Experiment, measured
+from netbench.report.page.multicloud.data import Experiment, measured
 from netbench.report.tables.comparison import EXECUTED
 from netbench.report.tables.grid import WIDTH, Grid, table_of
 

@@ -15,14 +15,14 @@ from netbench.errors import RecordError
 from netbench.plan.experiment import experiment_record
 from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.records import Run, RunStore, read_run
-from netbench.report.page.multicloud import anomalies, check_calibration, multicloud_page
-from netbench.report.page.multicloud_data import Experiment, experiments, measured, predict
-from netbench.report.page.multicloud_emulated import emulated_rounds
+from netbench.report.page.multicloud.data import Experiment, experiments, measured, predict
+from netbench.report.page.multicloud.emulated import emulated_rounds
+from netbench.report.page.multicloud.page import anomalies, check_calibration, multicloud_page
 from netbench.report.page.pages import recorded_runs
 from netbench.report.pictures.multicloud import cost_figure, peers_figure
 from tests.runs import ENVIRONMENT
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(__file__).parents[4] / "results"
 
 
 @pytest.mark.parametrize(("model", "limit"), [("CONV", 0.03), ("RXLM", 0.06)])
