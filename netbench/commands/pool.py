@@ -24,8 +24,8 @@ dask_option = click.option(
     "--dask",
     metavar="ADDRESS",
     type=QuantityType("ADDRESS", check_address),
-    help="Run on the workers of a Dask cluster: its scheduler, e.g. tcp://10.0.0.1:8786, or "
-    "local[:N] for N workers of this machine.",
+    help="Run on the workers of a Dask cluster: its scheduler, e.g. tcp://10.0.0.1:8786, "
+    "local[:N] for N workers of this machine, or ssh:hosts.yaml for one on each host.",
 )
 
 

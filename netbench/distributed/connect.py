@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -49,8 +50,9 @@ class WorkerState:
 
 
 @contextmanager
-def connect(where: str | int) -> Iterator[Client]:
-    """Connect to the scheduler at an address, or start a local cluster with that many workers.
+def connect(where: str | int | Path) -> Iterator[Client]:
+    """Connect to the scheduler at an address, or start a cluster: with a number of workers here, or
+    with one on each host of an inventory.
 
     Raises TestbedError if nobody answers, or if the cluster's software differs.
     """
@@ -58,7 +60,12 @@ def connect(where: str | int) -> Iterator[Client]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(OPTIONS))
-        target = stack.enter_context(_local_cluster(where)) if isinstance(where, int) else where
+        target: str | int | Path | LocalCluster = where
+        num_workers = 1
+        if isinstance(where, int):
+            target = stack.enter_context(_local_cluster(where))
+        elif isinstance(where, Path):
+            target, num_workers = stack.enter_context(_cluster_of_hosts(where))
         try:
             client = Client(target, timeout=CONNECT_S, set_as_default=False, name="netbench")
         except (OSError, TimeoutError, ValueError) as error:
@@ -66,7 +73,7 @@ def connect(where: str | int) -> Iterator[Client]:
                 f"no Dask scheduler answers at {where} within {CONNECT_S:g} s: {error}"
             ) from None
         stack.callback(_close, client)
-        _wait_for_worker(client, where)
+        _wait_for_workers(client, num_workers, where)
         _compare(client)
         client.register_plugin(Resources())
         yield client
@@ -78,8 +85,22 @@ def _close(client: Client) -> None:
 
 
 @contextmanager
-def _local_cluster(num_workers: int) -> Iterator[LocalCluster]:
-    """Start workers of this machine. They ignore Ctrl-C, which the client handles."""
+def _cluster_of_hosts(inventory: Path) -> Iterator[tuple[LocalCluster, int]]:
+    """Start a scheduler here and a worker on each host of an inventory; yield how many."""
+    from netbench.distributed.hosts import hosts_for_workers  # paramiko: for hosts only
+
+    with (
+        hosts_for_workers(inventory) as hosts,
+        _local_cluster(0, hosts.scheduler_address()) as cluster,
+        hosts.workers(cluster.scheduler_address),
+    ):
+        yield cluster, hosts.num_hosts
+
+
+@contextmanager
+def _local_cluster(num_workers: int, host: str = "127.0.0.1") -> Iterator[LocalCluster]:
+    """Start a scheduler at an address of this machine, and workers. They ignore Ctrl-C, which the
+    client handles."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the workers
     try:
         cluster = LocalCluster(
@@ -87,7 +108,7 @@ def _local_cluster(num_workers: int) -> Iterator[LocalCluster]:
             threads_per_worker=1,
             processes=True,
             memory_limit=0,  # the nanny does not count child processes; `worker` does
-            host="127.0.0.1",
+            host=host,
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
         )
@@ -100,10 +121,18 @@ def _local_cluster(num_workers: int) -> Iterator[LocalCluster]:
             cluster.close(CLOSE_S)
 
 
-def _wait_for_worker(client: Client, where: str | int) -> None:
+def _wait_for_workers(client: Client, num_workers: int, where: str | int | Path) -> None:
     try:
-        client.wait_for_workers(1, timeout=FIRST_WORKER_S)
+        client.wait_for_workers(num_workers, timeout=FIRST_WORKER_S)
     except TimeoutError:
+        if isinstance(where, Path):
+            there = sorted(worker.name for worker in workers_of(client))
+            raise TestbedError(
+                f"of {counted(num_workers, 'worker')} on the hosts of {where}, "
+                f"{', '.join(there) or 'none'} reached the scheduler at "
+                f"{client.scheduler_info()['address']} within {FIRST_WORKER_S:g} s; let the hosts "
+                "connect to this machine, or start workers yourself (docs/scaling.md)"
+            ) from None
         raise TestbedError(
             f"the Dask scheduler at {where} has no worker after {FIRST_WORKER_S:g} s; start one: "
             f"dask worker {where} --memory-limit 0"

@@ -18,7 +18,7 @@ from netbench.scenario.devices import read_device_profile
 from netbench.testbed.cluster.certificate import FOLDER
 from netbench.workload.calibration import PASSES, Point
 from netbench.workload.costs import layer_forward_flops
-from tests.commands.machines import machines
+from tests.machines import machines
 
 CaptureFixture = pytest.CaptureFixture[str]
 

@@ -11,7 +11,7 @@ import pytest
 from netbench.cli import run
 from netbench.network.probing.probe import PORT
 from netbench.scenario import load_scenario
-from tests.commands.machines import OWN, machines
+from tests.machines import OWN, machines
 
 TWO = """\
 regions: [a, b]
