@@ -10,24 +10,22 @@ answers:
     {"event": "started", "rank": null, "pid": p}           once; p leads no session of its own
     {"event": "running", "pid": p}                         answers start; p leads the script's
     {"event": "output", "text": one line, without its end} stdout and stderr, in the order written
-    {"event": "step", "iteration_s": t}                    its optimizer has stepped (`step_timer`)
+    {"event": "step", "iteration_s": t}                    its optimizer has stepped (`steps`)
     {"event": "ended", "status": s}                        as `subprocess` has it: -9 = SIGKILL
     {"event": "error", "message": m}
 
 The script, and every process in its session, ends with the channel.
 """
 
-import inspect
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
-from netbench.trainers.systems import step_timer
+from netbench.trainers.systems.steps import sitecustomize
 
 LINE_BYTES = 1 << 16
 """Longer lines are forwarded in pieces: a progress bar may never end its line."""
@@ -47,15 +45,13 @@ def serve(channel: MessageChannel) -> int:
         order = channel.receive()
         if order["op"] != "start":
             return 0
-        folder = tempfile.TemporaryDirectory(prefix="netbench-steps-")
-        script, steps = _start(order, Path(folder.name))
+        script, steps = _start(order)
     except ChannelClosed:
         return 0
     except OSError as error:
         channel.send(event="error", message=str(error))
         return 1
-    with folder:
-        return _follow(channel, script, steps)
+    return _follow(channel, script, steps)
 
 
 def _follow(channel: MessageChannel, script: subprocess.Popen[bytes], steps: int) -> int:
@@ -76,14 +72,14 @@ def _follow(channel: MessageChannel, script: subprocess.Popen[bytes], steps: int
     return 0
 
 
-def _start(order: Message, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _start(order: Message) -> tuple[subprocess.Popen[bytes], int]:
     """Start the script; return it and the pipe with the times of its steps."""
     environment: dict[str, str] = dict(order["environment"])
-    (folder / "sitecustomize.py").write_text(inspect.getsource(step_timer), encoding="utf-8")
+    folder = Path(sitecustomize.__file__).parent  # on a host, in the zip of the code
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{folder}{os.pathsep}{path}" if path else str(folder)
     steps, pipe = os.pipe()
-    environment[step_timer.PIPE] = str(pipe)
+    environment[sitecustomize.PIPE] = str(pipe)
     try:
         script = subprocess.Popen(
             # The script dies with this process, however that ends.

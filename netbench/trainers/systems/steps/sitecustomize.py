@@ -1,7 +1,7 @@
 """Time the optimizer steps of a script that does not report its iterations. Standard library only.
 
-`script` copies the source of this module to a file `sitecustomize.py` on the path of the script's
-Python, which imports that at its start. Once the script imports torch, every step of its first
+`script` puts the folder of this file on the path of the script's Python, which imports a module of
+this name at its start. Once the script imports torch, every step of its first
 optimizer writes the seconds since the step before, a line each, to the pipe that `PIPE` names. The
 script sees neither the path nor the variable, and its output does not change.
 """
