@@ -35,7 +35,8 @@ UNDERSTOOD = {
     r" trace diff": "needs a run with traces",
     r" schedule compare| --budget | --layout auto": "searches for a minute or more",
     r" --testbed sim --all| require | --vary .*:9": "simulates hundreds of plans",
-    r" net (import|measure)": "needs files or hosts of the reader",
+    r" net (import|measure|inventory)": "needs files or hosts of the reader",
+    r" report | explain HASH": "needs a run of the reader",
 }
 """Commands that are not executed here, and why; tests of their own execute them."""
 
@@ -99,11 +100,14 @@ def reason_not_to_run(one: Documented) -> str:
 def arguments(one: Documented) -> list[str]:
     """Arguments with names of files and scenarios that exist in place of the reader's."""
     large = "megatron-p4t2" in one.text  # needs eight devices
+    priced = one.words[1:2] == ["cost"]
     names = {
-        "SCENARIO": "case3" if large else "example-two-labs",
+        "SCENARIO": "case3" if large else "multicloud-a" if priced else "example-two-labs",
         "PLAN|SCENARIO": "example-two-labs",
         "path/to/wan.yaml": "wan.yaml",
         "star.yaml": "wan.yaml",
+        "again.yaml": "wan.yaml",
+        "two-labs.yaml": "wan.yaml",
         "FOLDER": "results",
         "results/RUN": "results",
         "$address": "tcp://10.0.0.1:8786",
@@ -145,6 +149,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text("")
     (folder / "results").mkdir()
     shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
+    shutil.copy(folder / "docs" / "examples" / "three-clouds.yaml", folder)
     return folder
 
 

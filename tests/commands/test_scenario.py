@@ -94,7 +94,7 @@ def test_validate_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = typed(capsys, "validate", "case3", "example-two-labs", "gpt3-small")
     assert code == 0
     assert out.splitlines() == [
-        "case3: good (nodes: 64, devices: 64, regions: 2, plans: 81)",
+        "case3: good (nodes: 64, devices: 64, regions: 2, plans: 108)",
         "example-two-labs: good (nodes: 4, devices: 4, regions: 2, plans: 4)",
         "gpt3-small: good (nodes: 3, devices: 3, regions: 1, plans: 60)",
     ]

@@ -61,7 +61,7 @@ def test_cpu_seconds_are_those_of_the_processes_since_the_last_call() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert used["cpu_s"] == pytest.approx(spent_s, abs=0.05)
-    assert 0.4 < used["cpu_s"] < used["seconds"] + 0.02
+    assert 0.35 < used["cpu_s"] < used["seconds"] + 0.02
     assert again["cpu_s"] <= 0.02
     assert again["seconds"] < used["seconds"]
 

@@ -102,14 +102,16 @@ class LockStep:
         self._is_serialising = dict.fromkeys(self._others, False)
         self._added = [0] * len(self._pieces)
         self._left_to_return = len(self._others) * len(self._pieces)
+        self._next: list[StreamMessage] = []
 
-    def run(self, early: Sequence[StreamMessage] = ()) -> None:
-        """Average with the others, which run it too. early: pieces that have come before.
+    def run(self, early: Sequence[StreamMessage] = ()) -> list[StreamMessage]:
+        """Average with the others, which run it too; return the messages that are of the next
+        averaging, because a peer was done first.
 
-        Raises PeerLost.
+        early: pieces that have come before. Raises PeerLost.
         """
         if not self._others:
-            return
+            return []
         self._add_own(0)
         for peer in self._others:
             self._feed(peer)
@@ -123,20 +125,22 @@ class LockStep:
                 compute(seconds)
                 then()
         while not self._streams.is_flushed:
-            self._streams.poll(None)
+            self._next += self._streams.poll(None)
+        return self._next
 
     def _is_done(self) -> bool:
         all_back = all(count == len(self._pieces) for count in self._returned.values())
         return all_back and not self._left_to_return
 
     def _take(self, message: StreamMessage) -> None:
-        parameters = self._pieces[message.index]
         if message.kind == Kind.PIECE:
-            seconds = parameters * (self._costs.convert_s + self._costs.add_s)
+            seconds = self._pieces[message.index] * (self._costs.convert_s + self._costs.add_s)
             self._work.append((seconds, partial(self._count_added, message.index)))
         elif message.kind == Kind.AVERAGE:
-            seconds = parameters * self._costs.convert_s
+            seconds = self._pieces[message.index] * self._costs.convert_s
             self._work.append((seconds, partial(self._count_returned, message.peer)))
+        else:
+            self._next.append(message)
 
     def _add_own(self, piece: int) -> None:
         if piece < len(self._pieces):

@@ -186,8 +186,7 @@ class SwarmRank:
             self._form_group()
             compute(self._host_factor * tensors_s(plan))
             self._open()
-            LockStep(self._averaging, share, costs).run(self._early)
-            self._early = []
+            self._early = LockStep(self._averaging, share, costs).run(self._early)
         except PeerLost as error:
             raise TestbedError(f"a peer was lost: {error}") from error
 
@@ -196,12 +195,14 @@ class SwarmRank:
         leader, *others = self._members
         if self._rank == leader:
             ready: set[int] = set()
+            arrived, self._early = self._early, []
             while len(ready) < len(others):
-                for message in self._averaging.poll(None):
+                for message in arrived or self._averaging.poll(None):
                     if message.kind == Kind.JOIN:
                         self._averaging.send(message.peer, Kind.ACCEPTED)
                     elif message.kind == Kind.READY:
                         ready.add(message.peer)
+                arrived = []
             compute(GROUP_S)
             for peer in others:
                 self._averaging.send(peer, Kind.BEGIN)

@@ -152,7 +152,9 @@ def test_a_whole_sweep_leaves_out_systems_without_a_trainer(
     assert run(["run", "case1", "--all", "--dry-run"]) == 0
     first, *plans = capsys.readouterr().out.splitlines()
     assert first.endswith("megatron-p8, megatron-t8, megatron-p2t4, megatron-p4t2")
-    assert {line.split()[2] for line in plans} == {"dtfm-scheduled", "dtfm-random", "zero3"}
+    assert {line.split()[2] for line in plans} == {
+        "deepspeed-pp-random-nodes", "dtfm-scheduled", "dtfm-random", "zero3",
+    }  # fmt: skip
     assert run(["run", "case1", "--all", "--dry-run", "--testbed", "sim"]) == 0
     assert "megatron-t8" in capsys.readouterr().out
 

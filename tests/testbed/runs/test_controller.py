@@ -225,7 +225,7 @@ def test_a_peer_that_went_is_recorded_and_a_reason_not_to_trust(
     (plan,) = build_plans(
         load_scenario("example-two-labs"),
         Choices(variants=["hivemind"], layers=[8], batch=[16], seeds=[1]),
-        Execution(iterations=2, warmup_iterations=1),
+        Execution(iterations=2, warmup_iterations=1, scale=1.0),
     )
 
     def script(job: Mapping[str, Any]) -> list[Event | None]:

@@ -130,3 +130,22 @@ def test_nobody_is_far_ahead_of_a_peer_that_sends_nothing(connect: Connect) -> N
         for done in running:
             with pytest.raises(PeerLost):
                 done.result(DEADLINE_S)
+
+
+def test_what_a_peer_sends_for_the_next_averaging_is_kept(connect: Connect) -> None:
+    """The third is still at work when the first is done, and asks it to join again."""
+    streams = connect(3)
+    costs = (COSTS, COSTS, HostCosts(add_s=COSTS.add_s, convert_s=2e-7))
+
+    def run(rank: int) -> list[tuple[int, int]]:
+        share = Share(rank=rank, members=range(3), parameters=PIECE_PARAMETERS, scale=SCALE)
+        found = LockStep(streams[rank], share, costs[rank]).run()
+        if rank == 0:
+            streams[0].send(2, Kind.JOIN)
+        while rank == 2 and not found:
+            found = streams[2].poll(DEADLINE_S)
+        return [(message.peer, message.kind) for message in found]
+
+    with ThreadPoolExecutor(3) as threads:
+        found = [done.result(DEADLINE_S) for done in [threads.submit(run, r) for r in range(3)]]
+    assert found == [[], [], [(0, Kind.JOIN)]]
