@@ -99,21 +99,22 @@ class Switch(threading.Thread):
         self.start()
 
     def plug_in(self, number: int, connection: socket.socket) -> None:
+        port = Port(connection)
         with self._lock:
-            self._ports[number] = Port(connection)
-        self._selector.register(connection, selectors.EVENT_READ, number)
+            self._ports[number] = port
+        self._selector.register(connection, selectors.EVENT_READ, (number, port))
 
     def run(self) -> None:
         while True:
             for key, _ in self._selector.select(0.05):
-                number = key.data
+                number, port = key.data  # a machine that reboots has another port
                 try:
-                    for ethernet in self._ports[number].receive():
+                    for ethernet in port.receive():
                         self._forward(number, ethernet)
                 except OSError:
                     self._selector.unregister(key.fileobj)
                     with self._lock:
-                        if self._ports[number].connection is key.fileobj:
+                        if self._ports.get(number) is port:
                             del self._ports[number]
 
     def _forward(self, number: int, ethernet: bytes) -> None:
