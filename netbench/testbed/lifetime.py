@@ -1,8 +1,12 @@
 """Processes and folders that end with this process, even if it is killed."""
 
 import os
+import signal
 import subprocess
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,25 @@ def tied() -> list[str]:
     own_users = [] if os.geteuid() == 0 else ["sh", "-c", OWN_USERS, "sh"]
     setpriv = ["setpriv", "--pdeathsig", "KILL", "--"]
     return [*own_users, *setpriv, "sh", "-c", TIED, "sh", str(os.getpid())]
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM, e.g. while a network is restored. What runs in it has a deadline.
+
+    Only the main thread handles signals, so in others this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Scratch:

@@ -30,6 +30,7 @@ from netbench.plan.serial import plan_hash
 from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, HostSample, Record, RunStore
 from netbench.systems import system_of
+from netbench.testbed.lifetime import uninterrupted
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted, format_time
@@ -217,7 +218,8 @@ class _Controller:
     def run(self) -> Path:
         """Run a session for every unfinished plan, and record their events and the verdict.
 
-        Raises TestbedError if one fails. No session is left running.
+        Raises TestbedError if one fails. No session is left running: a second Ctrl-C does not keep
+        the first from restoring the network.
         """
         waiting = deque(
             plan for key, plan in self._plans.items() if len(self._finished[key]) < plan.iterations
@@ -231,11 +233,12 @@ class _Controller:
             self._store.append_verdict()
             return self._store.path
         finally:
-            for session in self._running.values():
-                session.close()
-            self._take_certificates()
-            if self._store is not None:
-                self._store.close()
+            with uninterrupted():
+                for session in self._running.values():
+                    session.close()
+                self._take_certificates()
+                if self._store is not None:
+                    self._store.close()
 
     def _side_by_side(self) -> int:
         """Return how many sessions may run at the same time."""

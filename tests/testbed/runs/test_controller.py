@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -441,3 +442,34 @@ def test_samples_of_hosts_are_recorded(
 
     found, _ = run(plans[:1], tmp_path, monkeypatch, sampled)
     assert [record.hosts for record in found.records] == [(sample,), (sample,)]
+
+
+class PressedAgain(FakeSession):
+    """Takes its time to close, in which the user presses Ctrl-C again and again."""
+
+    is_restored = False
+
+    def close(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        PressedAgain.is_restored = True
+
+
+def test_a_second_interruption_does_not_keep_the_first_from_restoring_the_network(
+    plans: tuple[Plan, ...],
+) -> None:
+    def start(
+        plan: object, finished: object, trace: bool, on_event: Callable[[Event | None], None]
+    ) -> PressedAgain:
+        on_event(HELLO)
+        return PressedAgain()
+
+    def interrupted(environment: Environment) -> RunStore:
+        raise KeyboardInterrupt
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    setup = SessionSetup(testbed="cluster", start=start)
+    with pytest.raises(KeyboardInterrupt):
+        run_plans(plans[:1], setup, open_store=interrupted, finished={}, observer=Recorder())
+    assert PressedAgain.is_restored
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
