@@ -194,7 +194,7 @@ class Machines(SshServers):
         """Return everything that netbench may change, to the byte, or leave behind."""
         root, first = self.root(node), self._first(node)
         left = [str(path) for folder in FOLDERS for path in root.glob(f"{folder[1:]}/netbench*")]
-        left += [path.name for path in (root / STATE[1:]).iterdir()]
+        left += [path.name for path in root.glob(f"{STATE[1:]}/*")]  # this guest may take its mount
         left += [str(path) for path in root.glob("dev/shm/netbench")]
         left += [path.name for path in NETNS_DIRECTORY.glob("netbench-*")]
         left += [name for name in self.processes(node).values() if not is_sshd(name)]

@@ -44,7 +44,7 @@ def test_iteration_times_are_those_of_the_local_testbed(
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"system"')]
     assert [len(found["local_s"]) for found in lines] == [2, 5]
     for found in lines:
-        assert found["cluster_s"] == pytest.approx(found["local_s"], rel=1e-4)
+        assert found["cluster_s"] == pytest.approx(found["local_s"], rel=5e-4)
     trained = lines[0]
     assert 0 < trained["clock_error_s"] < 0.01
     assert trained["acausal_s"] < 2 * trained["clock_error_s"]  # of two hosts

@@ -18,9 +18,11 @@ The script, and every process in its session, ends with the channel.
 """
 
 import os
+import select
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +30,8 @@ from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
 from netbench.trainers.systems.steps import sitecustomize
 
 LINE_BYTES = 1 << 16
-"""Longer lines are forwarded in pieces: a progress bar may never end its line."""
+"""Longer lines are forwarded in pieces: a progress bar may never end its line. A pipe holds as
+much."""
 
 LINGER_S = 1.0
 """Wait for the rest of the output after the script has ended, seconds. Processes that it left may
@@ -59,13 +62,10 @@ def _follow(channel: MessageChannel, script: subprocess.Popen[bytes], steps: int
     with suppress(ChannelClosed):
         channel.send(event="running", pid=script.pid)
     threading.Thread(target=_end_with, args=(channel, script), daemon=True).start()
-    printed = threading.Thread(target=_pass_on, args=(channel, script), daemon=True)
-    stepped = threading.Thread(target=_pass_on_steps, args=(channel, steps), daemon=True)
-    printed.start()
-    stepped.start()
+    told = threading.Thread(target=_pass_on, args=(channel, script, steps), daemon=True)
+    told.start()
     status = script.wait()
-    stepped.join(LINGER_S)
-    printed.join(LINGER_S)
+    told.join(LINGER_S)
     with suppress(ChannelClosed):
         channel.send(event="ended", status=status)
     _kill(script, signal.SIGKILL)
@@ -100,18 +100,51 @@ def _start(order: Message) -> tuple[subprocess.Popen[bytes], int]:
     return script, steps
 
 
-def _pass_on_steps(channel: MessageChannel, steps: int) -> None:
-    with suppress(ChannelClosed), os.fdopen(steps) as lines:
-        for line in lines:
-            channel.send(event="step", iteration_s=float(line))
+class _Lines:
+    """Lines of a pipe, without their ends."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+        self.is_open = True
+        self._rest = b""
+
+    def read(self) -> list[bytes]:
+        """Return the lines that are complete with what the pipe holds now, without waiting."""
+        if not (self.is_open and _wait([self.pipe], 0)):
+            return []
+        data = os.read(self.pipe, LINE_BYTES)
+        self.is_open = bool(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest and not data:
+            lines.append(self._rest)
+        while len(self._rest) >= LINE_BYTES:
+            lines.append(self._rest[:LINE_BYTES])
+            self._rest = self._rest[LINE_BYTES:]
+        return lines
 
 
-def _pass_on(channel: MessageChannel, script: subprocess.Popen[bytes]) -> None:
+def _pass_on(channel: MessageChannel, script: subprocess.Popen[bytes], steps: int) -> None:
+    """Forward lines and steps until both pipes end. A step comes after all that was printed before
+    it: a script that reports by itself is known by its first line, before its second step."""
     assert script.stdout is not None
+    printed, stepped = _Lines(script.stdout.fileno()), _Lines(steps)
     with suppress(ChannelClosed):
-        while line := script.stdout.readline(LINE_BYTES):
-            text = line.decode(errors="replace").rstrip("\r\n")
-            channel.send(event="output", text=text)
+        while pipes := [lines.pipe for lines in (printed, stepped) if lines.is_open]:
+            _wait(pipes, None)
+            times = stepped.read()  # what was printed before them is in the other pipe by now
+            for line in printed.read():
+                channel.send(event="output", text=line.decode(errors="replace").rstrip("\r"))
+            for time in times:
+                channel.send(event="step", iteration_s=float(time))
+    os.close(steps)
+
+
+def _wait(pipes: Sequence[int], timeout_ms: float | None) -> bool:
+    """Wait until one of the pipes can be read, or has ended. Return false if none can in time."""
+    poll = select.poll()
+    for pipe in pipes:
+        poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
 
 
 def _end_with(channel: MessageChannel, script: subprocess.Popen[bytes]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from netbench.trainers.systems.steps.sitecustomize import PIPE
+
 
 class Rank:
     """The process, and one script of Python."""
@@ -150,3 +152,23 @@ def test_a_directory_that_is_not_there_is_an_error(rank: Rank) -> None:
     answer = rank.receive()
     assert answer["event"] == "error"
     assert "/no/where" in answer["message"]
+
+
+def test_a_step_comes_after_what_was_printed_before_it(rank: Rank) -> None:
+    """Through two pipes."""
+    script = (
+        "import os\n"
+        f"pipe = int(os.environ['{PIPE}'])\n"
+        "for number in range(1000):\n"
+        "    os.write(1, f'{number}\\n'.encode())\n"
+        "    os.write(pipe, f'{number}\\n'.encode())\n"
+    )
+    argv = [sys.executable, "-S", "-c", script]  # without netbench's timer of optimizers
+    rank.send(op="start", argv=argv, environment={}, directory="/")
+    lines = steps = 0
+    for message in rank.rest():
+        lines += message["event"] == "output"
+        if message["event"] == "step":
+            assert message["iteration_s"] == steps < lines
+            steps += 1
+    assert lines == steps == 1000
