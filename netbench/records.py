@@ -84,7 +84,7 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "verdict": {"plan_hash": _OPTIONAL_TEXT, "trustworthy": bool, "reasons": list},
 }
 _LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int, "hosts": list}
+    "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int, "samples": int, "hosts": list}
 }
 """Fields that older records lack; written only if they have a value."""
 
@@ -152,7 +152,8 @@ class Record:
     last rank's end. phases: seconds by name, e.g. `forward`. source: one of `SOURCES`. loss: mean
     over the batch, if layers compute. sent_bytes: bytes by node that its interface counted, with
     headers and divided by the scale; empty if nothing was sent. peers: number of ranks that took
-    part, if peers can join and leave. hosts: what was used on each, in the order of nodes; empty if
+    part, if peers can join and leave. samples: that reached the model, if that differs between
+    iterations. hosts: what was used on each, in the order of nodes; empty if
     all nodes were on this machine.
     """
 
@@ -172,6 +173,7 @@ class Record:
     loss: float | None = None
     sent_bytes: tuple[int, ...] = ()
     peers: int | None = None
+    samples: int | None = None
     hosts: tuple[HostSample, ...] = ()
 
     def __post_init__(self) -> None:

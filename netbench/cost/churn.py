@@ -10,35 +10,19 @@ fastest connection to a member. A machine is paid for while it is there.
 """
 
 import abc
-import csv
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from netbench.errors import PlanError
+from netbench.cost.bill import Bill, per_million_usd
+from netbench.plan.checks import check_churn
 from netbench.plan.model import Layout, Plan
-from netbench.systems import system_of
+from netbench.scenario.churn import COME, ChurnEvent, load_s
+from netbench.scenario.model import Prices, Scenario
 from netbench.systems.rounds import peer_rates, time_round
-
-STATE_BYTES = 12
-"""Bytes per parameter that a new peer loads: weights and two moments of Adam, in fp32."""
-
-GO, COME = "go", "come"
-COLUMNS = ("time_s", "node", "event")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChurnEvent:
-    """A machine goes or comes. node: index in the order of the scenario. event: `GO` or `COME`."""
-
-    time_s: float
-    node: int
-    event: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,69 +42,32 @@ class Outcome:
         return self.samples / self.seconds
 
 
-def drawn_trace(
-    num_nodes: int, seconds: float, *, per_hour: float, away_s: float, seed: int
-) -> tuple[ChurnEvent, ...]:
-    """Return a trace of `seconds`: each machine goes `per_hour` times per hour that it is there,
-    and stays away for `away_s` on average, both exponentially distributed."""
-    random, events = np.random.default_rng(seed), []
-    for node in range(num_nodes):
-        now_s = 0.0
-        for event, mean_s in itertools.cycle(((GO, 3600 / per_hour), (COME, away_s))):
-            now_s += random.exponential(mean_s)
-            if now_s >= seconds:
-                break
-            events.append(ChurnEvent(time_s=now_s, node=node, event=event))
-    return tuple(sorted(events, key=lambda event: (event.time_s, event.node)))
-
-
-def read_trace(path: Path, num_nodes: int) -> tuple[ChurnEvent, ...]:
-    """Read a trace: a CSV with `COLUMNS`, in order of time. Raises PlanError naming the line."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-            events = [
-                ChurnEvent(time_s=float(row["time_s"]), node=int(row["node"]), event=row["event"])
-                for row in rows
-            ]
-    except (OSError, KeyError, ValueError) as error:
-        raise PlanError(
-            f"{path}: is not a churn trace ({error}); expected columns {', '.join(COLUMNS)}"
-        ) from None
-    there, last_s = [True] * num_nodes, 0.0
-    for line, event in enumerate(events, start=2):
-        wrong = ""
-        if not 0 <= event.node < num_nodes:
-            wrong = f"node is {event.node}; expected 0 to {num_nodes - 1}"
-        elif event.event not in (GO, COME) or there[event.node] != (event.event == GO):
-            where = "there" if there[event.node] else "away"
-            wrong = f"{event.event} of node {event.node}, which is {where}"
-        elif event.time_s < last_s:
-            wrong = f"{event.time_s:g} s is before the line above"
-        if wrong:
-            raise PlanError(f"{path}:{line}: {wrong}")
-        there[event.node], last_s = event.event == COME, event.time_s
-    return tuple(events)
-
-
 def train(plan: Plan, events: Sequence[ChurnEvent], seconds: float) -> Outcome:
     """Simulate `seconds` of training of a `hivemind-swarm` or `diloco` plan.
 
-    All machines are there at first. Raises PlanError for another system, or several devices on a
-    machine.
+    All machines are there at first. Raises PlanError as `check_churn` does.
     """
-    if len(plan.placement) != len(plan.node_names):
-        raise PlanError(
-            f"{plan.variant} has {len(plan.placement)} ranks on {len(plan.node_names)} machines; "
-            "interruptions need one device per machine"
-        )
-    if system_of(plan).has_peers and not plan.staleness:
-        return _Swarm(plan, events, seconds).run()
-    if plan.local_steps:
-        return _Diloco(plan, events, seconds).run()
-    raise PlanError(
-        f"{plan.variant} does not run with machines that go and come; use hivemind-swarm or diloco"
+    check_churn(plan)
+    kind = _Diloco if plan.local_steps else _Swarm
+    return kind(plan, events, seconds).run()
+
+
+def interrupted_usd(
+    scenario: Scenario, prices: Prices | None, priced: Bill, outcome: Outcome
+) -> float:
+    """Return $ per million samples: machines while they are there, traffic by samples.
+
+    scenario: with the plan's machines. prices: None = those of the scenario.
+    """
+    prices = prices or scenario.prices
+    assert prices is not None  # `bill` raises without
+    spent = sum(
+        prices.places[node.region].spot_usd[node.device] * seconds / 3600
+        for node, seconds in zip(scenario.nodes, outcome.machine_s, strict=True)
     )
+    hourly = spent / (outcome.seconds / 3600)
+    traffic = per_million_usd(priced.traffic_usd, priced.samples_per_s)
+    return per_million_usd(hourly, outcome.goodput) + traffic
 
 
 class _Training(abc.ABC):
@@ -205,13 +152,8 @@ class _Training(abc.ABC):
                 self._done.pop(event.node, None)
 
     def _load_s(self, peer: int) -> float:
-        """Seconds in which a new peer loads the state; none if there is no member to ask."""
-        state_bits = 8.0 * STATE_BYTES * self._plan.stages[0].parameters
-        links = [self._plan.network.link(other, peer) for other in self._members if other != peer]
-        return min(
-            (link.one_way_delay_s * 2 + state_bits / link.bandwidth_bps for link in links),
-            default=0.0,
-        )
+        """Seconds in which a new peer loads the state."""
+        return load_s(self._plan.network, self._plan.stages[0].parameters, self._members, peer)
 
 
 class _Swarm(_Training):

@@ -11,7 +11,7 @@ from netbench.plan.experiment import Experiment
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.model import COMPUTE, VIRTUAL, Execution, Plan
 from netbench.scenario.model import Setting, Workload
-from netbench.systems import find_variant
+from netbench.systems import find_variant, system_of
 from netbench.systems.base import Variant
 from netbench.transport.profile import load_transport
 from netbench.units import counted, format_bytes
@@ -181,3 +181,17 @@ def dynamics_doubt(plan: Experiment) -> str:
         f"{format_bytes(max(beyond))}, exceeds the first window of {format_bytes(window)}; "
         "use --faithful"
     )
+
+
+def check_churn(plan: Plan) -> None:
+    """Raise PlanError if `plan` cannot run with machines that go and come."""
+    if len(plan.placement) != len(plan.node_names):
+        raise PlanError(
+            f"{plan.variant} has {len(plan.placement)} ranks on {len(plan.node_names)} machines; "
+            "interruptions need one device per machine"
+        )
+    if not (system_of(plan).survives_churn and not plan.staleness):
+        raise PlanError(
+            f"{plan.variant} does not run with machines that go and come; use hivemind-swarm or "
+            "diloco"
+        )

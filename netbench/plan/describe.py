@@ -17,6 +17,8 @@ def describe_plan(plan: Plan) -> str:
     placement = f"{plan.scheduler} placement{seed}"
     timed = plan.iterations - plan.warmup_iterations
     iterations = f"{plan.warmup_iterations} + {timed} iterations"
+    if plan.churn:
+        iterations += f" while machines go and come ({counted(len(plan.churn), 'event')})"
     if plan.script:
         ranks = counted(plan.layout.num_ranks, "rank")
         return f"{head} {ranks}, {placement}, {iterations} of: {shlex.join(plan.script)}"

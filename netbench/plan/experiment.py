@@ -38,7 +38,7 @@ def experiment_hash(plan: Experiment) -> str:
 
 def is_elastic(plan: Experiment) -> bool:
     """Return True if ranks may leave and join while others go on."""
-    return isinstance(plan, Plan) and system_of(plan).elastic
+    return isinstance(plan, Plan) and (system_of(plan).elastic or bool(plan.churn))
 
 
 def runs_script(plan: Experiment) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from netbench.plan.schedules import SCHEDULES
+from netbench.scenario.churn import ChurnEvent
 from netbench.scenario.model import LATER, Network, Workload
 from netbench.workload.costs import Stage
 
@@ -122,6 +123,9 @@ class Plan:
     `DeviceProfile.host_factor` by type. peers: the scenario's `sweep.peers`, "" = all machines.
     beside: what runs beside the next accumulation: `UPDATE`, `AVERAGING` (and the update), "" =
     nothing.
+
+    churn: machines that go and come while the plan runs, in order of time. It begins with the first
+    iteration, and stands still between iterations.
     """
 
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -174,6 +178,7 @@ class Plan:
     host_factors: tuple[float, ...] = field(default=(), metadata=LATER)
     peers: str = field(default="", metadata=LATER)
     beside: str = field(default="", metadata=LATER)
+    churn: tuple[ChurnEvent, ...] = field(default=(), metadata=LATER)
 
     @property
     def has_pipelines(self) -> bool:

@@ -7,6 +7,7 @@
 - `describe` describes a link briefly.
 - `measured` makes scenarios from measurements.
 - `prices` builds prices of machines and traffic.
+- `churn` reads and draws traces of machines that go and come.
 - `geography` generates random scenarios.
 """
 

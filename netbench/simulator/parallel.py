@@ -57,7 +57,10 @@ def warm_up() -> None:
 
 
 def predict_s(plan: Plan) -> float | None:
-    """Return the seconds per iteration of a plan, or None if it cannot be simulated."""
+    """Return the seconds per iteration of a plan, or None if it cannot be simulated, or has churn
+    (`netbench.cost.churn`)."""
+    if plan.churn:
+        return None
     try:
         return time_plan(plan).iteration_s
     except PlanError:

@@ -89,6 +89,7 @@ class System:
     repairable: ranks with the same part of the model hold the same state, so that a lost one can be
     replaced. elastic: ranks may leave and join while others go on. has_peers: ranks contribute to
     the batch in proportion to their speed, instead of equally at the pace of the slowest.
+    survives_churn: machines may go and come at any moment (`Plan.churn`).
     one_connection: two ranks have one TCP connection, whose window may limit the rate of a link.
     runs_script: a rank is a user's script.
     """
@@ -111,6 +112,7 @@ class System:
     repairable: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     has_peers: ClassVar[bool] = False
+    survives_churn: ClassVar[bool] = False
     one_connection: ClassVar[bool] = False
     runs_script: ClassVar[bool] = False
 

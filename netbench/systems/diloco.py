@@ -32,6 +32,7 @@ class Diloco(System):
     examples = ("diloco",)
     trainer = "netbench.trainers.systems.diloco:DilocoRank"
     optimizer = "adamw"
+    survives_churn = True
 
     def variant(self, found: re.Match[str]) -> Variant:
         return Variant(

@@ -43,6 +43,7 @@ class HivemindSwarm(System):
     trains_named_models = True
     has_peers = True
     one_connection = True
+    survives_churn = True
 
     def variant(self, found: re.Match[str]) -> Variant:
         return Variant(

@@ -20,8 +20,9 @@ Controller to rank. `rank` is the index of the device that the process owns, in 
      "trace": true to get its events}                             optional
     {"op": "stop"}
 
-For systems whose peers may leave and join (hivemind). m = {rank as text: address, ..}, the members
-of an epoch. A rank that starts after the others connected joins instead, and is then prepared:
+For systems whose peers may leave and join (hivemind, and plans with churn). m = {rank as text:
+address, ..}, the members of an epoch. A rank that starts after the others connected joins instead,
+and is then prepared:
 
     {"op": "join", "rank": r, "world_size": n, "address": "10.77.0.4"}
     {"op": "meet", "plan_hash": h, "members": m, "epoch": e, "new": [ranks to be given the state]}
@@ -41,6 +42,7 @@ Rank to controller. Every order but `stop` is answered once, in order:
      "phases": {"forward_s": .., "backward_s": .., "sync_s": .., "optimizer_s": ..},    or a
                                                   collective's parts, e.g. "reduce_s"
      "loss": this rank's share of the batch's mean loss, or null,
+     "samples": of this rank that reached the model, if that differs between iterations, or null,
      "events": [[kind, start_s, end_s, details], ..]}        see `events`, seconds after
                                                              `start_at`; empty without "trace"
     {"event": "error", "rank": r or null, "message": m,    the rank exits with status 1 after it

@@ -15,13 +15,14 @@ import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
+from netbench.trainers.communication.peers import RoundOutcome
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
-from netbench.trainers.systems.hivemind import RoundOutcome
 from netbench.trainers.systems.registry import (
     AheadTrainer,
+    CountingTrainer,
     ElasticTrainer,
     LaneTrainer,
     Trainer,
@@ -184,6 +185,7 @@ class Rank:
             end_s=end_s,
             phases=phases,
             loss=loss,
+            samples=trainer.samples if isinstance(trainer, CountingTrainer) else None,
             events=[event.to_json(order["start_at"]) for event in RECORDER.take()],
         )
 

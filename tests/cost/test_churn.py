@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from netbench.cost.churn import COME, GO, ChurnEvent, drawn_trace, read_trace, train
+from netbench.cost.churn import train
 from netbench.errors import PlanError
 from netbench.plan.build import Choices, build_plan, settings
 from netbench.plan.model import Plan
 from netbench.scenario import load_scenario
+from netbench.scenario.churn import COME, GO, ChurnEvent
 from netbench.simulator import simulate
 from netbench.systems.rounds import time_round
 
@@ -68,33 +67,6 @@ def test_who_comes_helps_once_it_has_the_state() -> None:
     four, three = (time_round(planned(name)).throughput for name in ("A-4", "A-3"))
     assert three < found.goodput < 0.9 * four + 0.1 * three
     assert found.goodput == pytest.approx(0.9 * four + 0.1 * three, rel=0.01)
-
-
-def test_a_drawn_trace_has_its_rate() -> None:
-    """2 per hour there, away for 15 minutes: there 2/3 of the time, 4/3 interruptions per hour."""
-    num_nodes, hours = 50, 100
-    found = drawn_trace(num_nodes, hours * 3600, per_hour=2, away_s=900, seed=1)
-    gone = sum(event.event == GO for event in found)
-    assert gone / num_nodes / hours == pytest.approx(4 / 3, rel=0.05)
-    assert list(found) == sorted(found, key=lambda event: event.time_s)
-    assert found == drawn_trace(num_nodes, hours * 3600, per_hour=2, away_s=900, seed=1)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("5,0,come", ":2: come of node 0, which is there"),
-        ("5,0,go\n4,1,go", ":3: 4 s is before the line above"),
-        ("5,9,go", ":2: node is 9; expected 0 to 3"),
-        ("x,0,go", "is not a churn trace"),
-    ],
-)
-def test_a_wrong_trace_names_its_line(tmp_path: Path, lines: str, message: str) -> None:
-    path = tmp_path / "churn.csv"
-    path.write_text(f"time_s,node,event\n{lines}\n", encoding="utf-8")
-    with pytest.raises(PlanError) as caught:
-        read_trace(path, 4)
-    assert message in str(caught.value)
 
 
 def test_only_a_swarm_and_diloco_go_on_without_a_machine() -> None:

@@ -17,15 +17,15 @@ from netbench.commands.options import (
     split_names,
 )
 from netbench.commands.output import heading, wide_console
-from netbench.cost.bill import ON_DEMAND, SPOT, Bill, per_million_usd
-from netbench.cost.churn import ChurnEvent, Outcome, drawn_trace, read_trace, train
+from netbench.cost.bill import ON_DEMAND, SPOT
+from netbench.cost.churn import Outcome, interrupted_usd, train
 from netbench.errors import UsageError
 from netbench.files import write_file
 from netbench.plan.build import Choices
 from netbench.report.tables.cost import cost_grid, egress_grid, money
 from netbench.report.tables.grid import Grid, csv_text, rich_table, table_of
-from netbench.scenario import Scenario, load_scenario
-from netbench.scenario.model import Prices
+from netbench.scenario import load_scenario
+from netbench.scenario.churn import ChurnEvent, drawn_trace, read_trace, trace_text
 from netbench.scenario.prices import read_prices
 
 DAY_S, AWAY_S = 86400.0, 600.0
@@ -64,6 +64,9 @@ def parse_rate(text: str) -> float:
     "--away", type=TIME, default=AWAY_S, help="Mean time until an interrupted machine is back."
 )
 @click.option("--churn", type=FILE, help="Recorded trace of interruptions, a CSV file.")
+@click.option(
+    "--write-churn", type=FILE, help="Write the drawn trace to a CSV file, for --churn and for run."
+)
 @click.option("--duration", type=TIME, default=DAY_S, help="Time that interruptions last.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the interruptions.")
 @click.option("--csv", type=FILE, help="Write the table to a CSV file.")
@@ -78,6 +81,7 @@ def command(
     interruptions: float | None,
     away: float,
     churn: Path | None,
+    write_churn: Path | None,
     duration: float,
     seed: int,
     csv: Path | None,
@@ -89,6 +93,8 @@ def command(
     """
     if interruptions is not None and churn is not None:
         raise UsageError("--interruptions draws a trace and --churn reads one; leave out one")
+    if write_churn is not None and interruptions is None:
+        raise UsageError("--write-churn writes the trace that --interruptions draws; add it")
     found = load_scenario(scenario)
     chosen = Choices.of(
         found.sweep,
@@ -131,11 +137,24 @@ def command(
             )
         )
         outcomes.append(train(each.plan, events, duration))
+        if write_churn is not None:
+            _write_trace(console, write_churn, events, len(costs.rows))
     usd = [
         interrupted_usd(each.scenario, given or each.scenario.prices, each.bill, outcome)
         for each, outcome in zip(costs.rows, outcomes, strict=True)
     ]
     _print_churn(console, costs.rows, outcomes, usd)
+
+
+def _write_trace(console: Console, path: Path, events: Sequence[ChurnEvent], num_rows: int) -> None:
+    """Write a trace. Raises UsageError if there is one for each of several rows."""
+    if num_rows > 1:
+        raise UsageError(
+            f"--write-churn writes one trace, and each of {num_rows} rows has one; choose a row, "
+            "e.g. with --peers and --models"
+        )
+    write_file(path, trace_text(events))
+    console.print(f"trace: {path}", soft_wrap=True)
 
 
 def _print_churn(
@@ -168,18 +187,3 @@ def _print_churn(
         "repeated: rounds that averaged again without a machine that went.",
         style="dim",
     )
-
-
-def interrupted_usd(
-    scenario: Scenario, prices: Prices | None, priced: Bill, outcome: Outcome
-) -> float:
-    """Return $ per million samples: machines while they are there, traffic by samples."""
-    assert prices is not None  # `bill` raises without
-    places = prices.places
-    spent = sum(
-        places[node.region].spot_usd[node.device] * seconds / 3600
-        for node, seconds in zip(scenario.nodes, outcome.machine_s, strict=True)
-    )
-    hourly = spent / (outcome.seconds / 3600)
-    traffic = per_million_usd(priced.traffic_usd, priced.samples_per_s)
-    return per_million_usd(hourly, outcome.goodput) + traffic

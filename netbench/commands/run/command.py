@@ -1,5 +1,6 @@
 """`netbench run SCENARIO`: run plans on a testbed and print their table."""
 
+import dataclasses
 import json
 import os
 import shlex
@@ -33,7 +34,7 @@ from netbench.commands.schedule.request import limit_options
 from netbench.errors import UsageError
 from netbench.limits import MAX_ITERATIONS
 from netbench.plan.build import at_scale, is_quick, keep_dynamics
-from netbench.plan.checks import check_data, micro_batch_warnings
+from netbench.plan.checks import check_churn, check_data, micro_batch_warnings
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.serial import plan_from_json
@@ -42,6 +43,7 @@ from netbench.report.tables.comparison import find_others
 from netbench.report.tables.cost import run_usd
 from netbench.report.tables.run import render_run
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.churn import read_trace
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.prices import read_prices
 from netbench.systems import find_variant
@@ -79,6 +81,12 @@ IN_RUN = "in the run's folder"
     "--replicas", type=NUMBERS, help="Numbers of devices that train a named model, e.g. 1,8."
 )
 @click.option("--peers", metavar="NAME,...", help="Sets of machines of the scenario's sweep.")
+@click.option(
+    "--churn",
+    type=FILE,
+    help="Machines go and come at the times of this CSV file, as netbench cost --write-churn "
+    "writes it; without warm-ups.",
+)
 @aliased_option("--seeds", "--seed", type=NUMBERS, help="Seeds of random placements.")
 @click.option(
     "--all",
@@ -179,6 +187,7 @@ def command(
     ssh: bool,
     dask: str | None,
     prices: Path | None,
+    churn: Path | None,
     results: Path,
     resume: str | None,
     foreign_command: bool,
@@ -211,12 +220,15 @@ def command(
             plans = _with_trainers(plans)
         if placements:
             plans = _placed(loaded, plans, placements, limits, selection, simulated)
-    elif selection.selects or placements:
+        if churn is not None:
+            _check_churn_options(simulated, inventory, selection)
+            plans = tuple(_interrupted(plan, churn) for plan in plans)
+    elif selection.selects or placements or churn is not None:
         raise UsageError(
             "--resume continues the plans of an earlier run; leave out --systems, --layers, "
-            "--batch, --micro-batch, --networks, --models, --replicas, --peers, --seeds, --all, "
-            "--scale, --placement, --compute, --token-file, --command and --iteration-regex, or "
-            "start a new run"
+            "--batch, --micro-batch, --networks, --models, --replicas, --peers, --churn, --seeds, "
+            "--all, --scale, --placement, --compute, --token-file, --command and "
+            "--iteration-regex, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -311,6 +323,32 @@ def _check_options(
         )
     if simulated and trace == IN_RUN:
         raise UsageError("--trace needs a file with --testbed sim; write e.g. --trace out.json.gz")
+
+
+def _check_churn_options(simulated: bool, inventory: Path | None, selection: Selection) -> None:
+    """Raises UsageError for options that exclude --churn."""
+    if simulated:
+        raise UsageError("--churn ends ranks; netbench cost --churn simulates it: use that")
+    if inventory is not None:
+        raise UsageError(
+            "--churn ends ranks on this machine; hosts go when they go: leave out --inventory"
+        )
+    if selection.warmup:
+        raise UsageError(
+            "--churn has no warm-ups, since its trace begins with the first iteration; leave out "
+            "--warmup"
+        )
+
+
+def _interrupted(plan: Plan, churn: Path) -> Plan:
+    """Return `plan` with machines that go and come. Raises PlanError."""
+    check_churn(plan)
+    return dataclasses.replace(
+        plan,
+        churn=read_trace(churn, len(plan.node_names)),
+        iterations=plan.iterations - plan.warmup_iterations,
+        warmup_iterations=0,
+    )
 
 
 def _with_dynamics(

@@ -21,6 +21,9 @@ from netbench.workload.costs import pflop_per_iteration
 MAX_OTHERS = 50
 """Number of runs that are read to find one with another source."""
 
+INTERRUPTED = ", interrupted"
+"""End of the name of a row whose machines go and come."""
+
 EXECUTED = {"emulated", "measured"}
 """Sources of records whose plan ran on ranks."""
 
@@ -93,6 +96,7 @@ def compare(run: Run) -> tuple[Comparison, ...]:
     for record in sorted(run.records, key=lambda record: order[record.plan_hash]):
         scheduler = run.plans[record.plan_hash].get("scheduler", "")
         name = placed_name(record.variant, str(scheduler)) if scheduler else record.variant
+        name += INTERRUPTED if run.plans[record.plan_hash].get("churn") else ""
         groups.setdefault((settings[record.plan_hash], name), []).append(record)
     networks = list(dict.fromkeys(setting.network for setting, _ in groups))
     names_network = len(networks) > 1

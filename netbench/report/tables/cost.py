@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from netbench.cost.bill import CLASSES, ON_DEMAND, SPOT, Bill, bill, machines_of
+from netbench.cost.churn import interrupted_usd
 from netbench.errors import PlanError
 from netbench.plan.serial import plan_from_json
 from netbench.records import Run
+from netbench.report.tables.churn import interrupted_plans
 from netbench.report.tables.comparison import compare
 from netbench.report.tables.grid import Column, Grid, table_of
 from netbench.scenario.model import Prices, Scenario
@@ -89,9 +91,11 @@ def run_usd(run: Run, scenario: Scenario, prices: Prices | None = None) -> Mappi
     """Return $ per million samples on the spot market of each row of a run (`compare`), by
     `Comparison.plan_hash`; nothing without prices, or for plans of another scenario.
 
-    Traffic is that of the plan, time that of the run. prices: None = the scenario's.
+    Traffic is that of the plan, time that of the run; of plans whose machines go and come also the
+    samples, and the machines' hours. prices: None = the scenario's.
     """
     found: dict[str, float] = {}
+    interrupted = interrupted_plans(run) if prices or scenario.prices else {}
     for row in compare(run) if prices or scenario.prices else ():
         with suppress(PlanError):  # a script, or a machine without a price
             plan = plan_from_json(json.dumps(run.plans[row.plan_hash]))
@@ -99,6 +103,9 @@ def run_usd(run: Run, scenario: Scenario, prices: Prices | None = None) -> Mappi
             if machines is not None and row.found is not None:
                 priced = bill(machines, plan, prices, iteration_s=row.found.mean_s)
                 found[row.plan_hash] = priced.million_usd(SPOT)
+                if churn := interrupted.get(row.plan_hash):
+                    usd = interrupted_usd(machines, prices, priced, churn.found)
+                    found[row.plan_hash] = usd
     return found
 
 

@@ -19,6 +19,8 @@ from netbench.report.numbers import (
     seconds_text,
     spread_text,
 )
+from netbench.report.tables.churn import CAPTION as CHURN_CAPTION
+from netbench.report.tables.churn import churn_grid
 from netbench.report.tables.comparison import (
     Comparison,
     compare,
@@ -28,7 +30,8 @@ from netbench.report.tables.comparison import (
 )
 from netbench.report.tables.cost import MILLION, MILLION_CAPTION, money
 from netbench.report.tables.grid import Column, Grid, csv_of, markdown, rich_table, table_of
-from netbench.report.tables.hosts import CAPTION, hosts_grid
+from netbench.report.tables.hosts import CAPTION as HOSTS_CAPTION
+from netbench.report.tables.hosts import hosts_grid
 from netbench.report.tables.throughput import run_caption, run_grid
 from netbench.units import counted
 
@@ -72,7 +75,7 @@ REASONS_SHOWN = 5
 
 
 def render_run(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) -> "Group":
-    """The comparison and its caption, and what hosts used, for a `rich` console.
+    """The comparison and its caption, and further tables, for a `rich` console.
 
     others: runs of the same scenario with other sources, for a column each. usd: see
     `cost.run_usd`.
@@ -84,10 +87,9 @@ def render_run(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) -> "
         Text(line, style="bold red" if _is_alarm(line) else "dim")
         for line in caption(run, others, usd)
     ]
-    hosts = hosts_grid(run)
     below: list[RenderableType] = []
-    if hosts:
-        below = ["", rich_table(hosts), "", Text(CAPTION, style="dim")]
+    for grid, text in _further(run):
+        below += ["", rich_table(grid), "", Text(text, style="dim")]
     return Group(rich_table(comparison_grid(run, others, usd)), "", *lines, *below)
 
 
@@ -95,9 +97,17 @@ def run_markdown(run: Run, others: Sequence[Run] = (), usd: Costs = NO_COSTS) ->
     """The same as markdown."""
     lines = caption(run, others, usd)
     bullets = (f"- **{line}**" if _is_alarm(line) else f"- {line}" for line in lines)
-    hosts = hosts_grid(run)
-    below = ["", markdown(hosts), "", f"- {CAPTION}"] if hosts else []
+    below = [line for grid, text in _further(run) for line in ("", markdown(grid), "", f"- {text}")]
     return "\n".join([markdown(comparison_grid(run, others, usd)), "", *bullets, *below])
+
+
+def _further(run: Run) -> list[tuple[Grid, str]]:
+    """Return the other tables of a run with their captions."""
+    churn, hosts = churn_grid(run), hosts_grid(run)
+    return [
+        *([(churn, CHURN_CAPTION)] if churn else []),
+        *([(hosts, HOSTS_CAPTION)] if hosts else []),
+    ]
 
 
 def run_csv(run: Run, usd: Costs = NO_COSTS) -> str:

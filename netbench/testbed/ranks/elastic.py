@@ -3,10 +3,14 @@
 The pool decides who is a member. When all members have reported on a round, it decides whether the
 round counts or the remaining members repeat it (`netbench.trainers.protocol`). A central decision
 spares the peers from having to agree. A rank whose process has ended is left out. Before the next
-iteration another one starts in its place and gets the parameters of the others.
+iteration another one starts in its place and gets the parameters of the others. `interruptions`
+ends ranks on purpose.
 """
 
+import os
+import signal
 from collections.abc import Collection
+from contextlib import suppress
 
 from netbench.errors import TestbedError
 from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json, is_elastic
@@ -25,6 +29,7 @@ class PeerPool(RankPool):
         self._connected: frozenset[int] = frozenset()
         self._epoch = 0
         self._gone: list[str] = []
+        self._interrupted: set[int] = set()
 
     def prepare(self) -> list[Message]:
         """Prepare the plan, and connect the peers of an elastic system with each other."""
@@ -54,7 +59,8 @@ class PeerPool(RankPool):
             if message is None:
                 self._leave(rank, doing)
             elif message["event"] == "ended":
-                self._gone.append(f"{self._name(rank)} {failure.what if failure else 'ended'}")
+                if rank not in self._interrupted:
+                    self._gone.append(f"{self._name(rank)} {failure.what if failure else 'ended'}")
             elif failure is not None:
                 raise TestbedError(self._explain(failure, doing))
             elif message["event"] == "round":
@@ -68,7 +74,13 @@ class PeerPool(RankPool):
 
     def _leave(self, rank: int, doing: str) -> None:
         self._present.discard(rank)
-        if not any(text.startswith(f"{self._name(rank)} ") for text in self._gone):
+        if not self._present and rank in self._interrupted:
+            raise TestbedError(
+                f"all machines are away in {doing}, and with them the model; let fewer go at a time"
+            )
+        if rank not in self._interrupted and not any(
+            text.startswith(f"{self._name(rank)} ") for text in self._gone
+        ):
             self._gone.append(f"{self._name(rank)} ended without a message")
         if not self._present:
             raise TestbedError(f"no peer is left in {doing}: {'; '.join(self._gone)}")
@@ -94,10 +106,23 @@ class PeerPool(RankPool):
         """Return the addresses of the present ranks, by rank as text."""
         return {str(rank): self._addresses[rank] for rank in sorted(self._present)}
 
-    def readmit(self) -> dict[int, int]:
-        """Replace every rank that left by a new one, and let it join: rank -> process."""
-        joined = sorted(set(range(len(self._channels))) - self._present) if self._elastic else []
+    def interrupt(self, node: int) -> None:
+        """End the ranks of a node of this machine: its machine goes. They are not failures."""
+        for rank, place in enumerate(self._rank_nodes):
+            if place == node and rank in self._present:
+                self._interrupted.add(rank)
+                with suppress(ProcessLookupError):
+                    os.kill(self._pids[rank], signal.SIGKILL)
+
+    def readmit(self, away: Collection[int] = ()) -> dict[int, int]:
+        """Replace every rank that left by a new one, and let it join: rank -> process.
+
+        away: nodes whose ranks stay away.
+        """
+        left = set(range(len(self._channels))) - self._present if self._elastic else set()
+        joined = sorted(rank for rank in left if self._rank_nodes[rank] not in away)
         for rank in joined:
+            self._interrupted.discard(rank)
             self._join(rank)
         if joined:
             self._meet(joined)

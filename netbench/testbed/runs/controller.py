@@ -355,6 +355,7 @@ class _Controller:
             loss=event.get("loss"),
             sent_bytes=tuple(event.get("sent_bytes", ())),
             peers=event.get("peers"),
+            samples=event.get("samples"),
             hosts=tuple(map(HostSample.of, event.get("hosts", ()))),
         )
         if event.get("gone"):

@@ -9,7 +9,8 @@ Everything about where the nodes are is behind `Testbed`. The events:
     phase      name, done, total: the current step, for progress
     probe      the network verification
     iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
-               peers: ranks that ended it, where ranks may leave (else null), gone: those that left;
+               peers: ranks that ended it, where ranks may leave (else null), gone: those that left
+               and were not to; samples: that reached the model, if that differs;
                hosts: what each has used (`records.HostSample`)
     output     plan_hash, rank, text: a line that a script has printed
     drops      packets that full queues dropped since the last such event: the limits were too short
@@ -18,6 +19,7 @@ Everything about where the nodes are is behind `Testbed`. The events:
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.interface import STORE_PORT, Testbed
 from netbench.testbed.ranks.elastic import PeerPool
+from netbench.testbed.ranks.interruptions import Interruptions
 from netbench.testbed.ranks.pool import Message
 from netbench.testbed.ranks.scripts import ScriptPool
 from netbench.testbed.runs.launch import Emit, phase
@@ -75,6 +78,7 @@ class _PlanSession:
         self._emit = emit
         self._trace = trace
         self._num_dropped = 0
+        self._churn = Interruptions(plan) if isinstance(plan, Plan) and plan.churn else None
 
     def train(self) -> None:
         """Run the plan's iterations on trainers."""
@@ -161,20 +165,28 @@ class _PlanSession:
         It starts on a whole second. TCP's timers tick every 10 ms, and the offset of the start
         between two ticks would decide when an acknowledgement goes out.
         """
-        pool.readmit()
+        if self._churn:
+            self._churn.readmit(pool, index)
+        else:
+            pool.readmit()
         self._testbed.host_use()
         start_at_s = float(math.ceil(time.monotonic() + self._testbed.start_margin_s))
         before = self._testbed.sent_bytes()
-        ended = pool.run(index, start_at_s, trace)
+        with self._churn.during(pool, start_at_s) if self._churn else nullcontext():
+            ended = pool.run(index, start_at_s, trace)
         after = self._testbed.sent_bytes()
         last = max(ended, key=lambda answer: float(answer["end_s"]))
         late_s = max(float(answer["start_s"]) for answer in ended) - start_at_s
+        if self._churn:
+            self._churn.advance(float(last["end_s"]) - start_at_s)
+        samples = [answer["samples"] for answer in ended if answer.get("samples") is not None]
         losses = [answer["loss"] for answer in ended if answer.get("loss") is not None]
         return {
             "iteration_s": float(last["end_s"]) - start_at_s,
             "phases": last["phases"],
             "late_start_s": late_s,
             "loss": sum(losses) if losses else None,
+            "samples": sum(samples) if samples else None,
             "trace": {answer["rank"]: answer["events"] for answer in ended} if trace else None,
             "sent_bytes": [after[n] - before[n] for n in sorted({*self._plan.device_nodes})],
             "peers": len(ended) if is_elastic(self._plan) else None,

@@ -9,9 +9,13 @@ import selectors
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
+
+from netbench.errors import TestbedError
 
 HELLO = struct.Struct("!II")
 """First bytes on a connection: rank of the process that opened it, epoch of the membership."""
@@ -25,6 +29,46 @@ Tensors = tuple[torch.Tensor, ...]
 
 class PeerLost(Exception):
     """A connection has ended, or was not established."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundOutcome:
+    """Outcome of a round. members: peers that are left, with their addresses. again: they repeat
+    the round in this epoch. Not `netbench.records.Verdict`, which is on a run."""
+
+    members: Mapping[int, str]
+    again: bool
+    epoch: int
+
+
+Decide = Callable[[bool], RoundOutcome]
+"""Tells the controller whether this peer has the result of a round, and returns the outcome."""
+
+
+def agree(
+    attempt: Callable[[RoundOutcome | None], None], close: Callable[[], None], decide: Decide | None
+) -> RoundOutcome | None:
+    """Attempt a round until the controller accepts it; return its outcome.
+
+    attempt: given the outcome to attempt it again with, which has an epoch of its own; may raise
+    PeerLost. close: ends all connections, so that the others notice. decide: None = losing a peer
+    is an error; then there is no outcome. Raises TestbedError.
+    """
+    outcome: RoundOutcome | None = None
+    while True:
+        try:
+            attempt(outcome)
+            is_complete = True
+        except PeerLost as error:
+            close()
+            if decide is None:
+                raise TestbedError(f"a peer was lost: {error}") from error
+            is_complete = False
+        if decide is None:
+            return None
+        outcome = decide(is_complete)
+        if not outcome.again:
+            return outcome
 
 
 class Peers:
@@ -74,8 +118,10 @@ class Peers:
         return self._connections
 
     def close(self) -> None:
-        """Close all connections; peers that wait for this one notice."""
+        """Close all connections; peers that wait for this one notice, and threads of this one."""
         for connection in self._connections.values():
+            with suppress(OSError):  # the other end has closed it
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         self._connections.clear()
 
@@ -85,7 +131,7 @@ class Peers:
         A peer must send exactly as many bytes as are expected from it. Raises PeerLost.
         """
         left = {
-            event: {peer: deque(_bytes_of(tensors)) for peer, tensors in tensors_of.items()}
+            event: {peer: deque(bytes_of(tensors)) for peer, tensors in tensors_of.items()}
             for event, tensors_of in (
                 (selectors.EVENT_WRITE, outgoing),
                 (selectors.EVENT_READ, incoming),
@@ -135,7 +181,7 @@ def part_of(total: int, members: Sequence[int], rank: int) -> tuple[int, int]:
     return first, total * (place + 1) // count - first
 
 
-def _bytes_of(tensors: Tensors) -> Iterator[memoryview]:
+def bytes_of(tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
     """Yield the memory of contiguous CPU tensors, without empty ones."""
     for tensor in tensors:
         if tensor.numel():

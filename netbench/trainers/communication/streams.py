@@ -38,11 +38,16 @@ class _Inbound:
 class Streams:
     """Messages to and from the peers at the other ends of `connections`, in order per peer.
 
-    most_bytes: of a payload.
+    most_bytes: of a payload. survives: goes on without peers that are lost, and never raises
+    PeerLost. lost: these peers.
     """
 
-    def __init__(self, connections: Mapping[int, socket.socket], most_bytes: int) -> None:
+    def __init__(
+        self, connections: Mapping[int, socket.socket], most_bytes: int, *, survives: bool = False
+    ) -> None:
         self._connections = connections
+        self._survives = survives
+        self.lost: set[int] = set()
         self._nothing = memoryview(bytearray(most_bytes))
         self._discarded = memoryview(bytearray(most_bytes + HEADER.size))
         self._outbound: dict[int, deque[memoryview]] = {peer: deque() for peer in connections}
@@ -60,6 +65,8 @@ class Streams:
         self, peer: int, kind: int, index: int = 0, *, value: float = 0.0, payload_bytes: int = 0
     ) -> None:
         """Queue a message and send what the kernel takes now. Raises PeerLost."""
+        if peer in self.lost:
+            return
         header = HEADER.pack(kind, index, value, payload_bytes)
         self._outbound[peer].append(memoryview(header))
         if payload_bytes:
@@ -75,9 +82,25 @@ class Streams:
         for key, ready in self._selector.select(timeout_s):
             if ready & selectors.EVENT_WRITE:
                 self._flush(key.data)
-            if ready & selectors.EVENT_READ:
+            if ready & selectors.EVENT_READ and key.data not in self.lost:
                 found += self._read(key.data)
         return found
+
+    def drop(self, peer: int) -> None:
+        """Go on without a peer."""
+        if peer not in self.lost:
+            self.lost.add(peer)
+            self._outbound[peer].clear()
+            self._selector.unregister(self._connections[peer])
+
+    def close(self) -> None:
+        """Forget the connections, which stay open."""
+        self._selector.close()
+
+    def _fail(self, peer: int, why: str) -> None:
+        if not self._survives:
+            raise PeerLost(f"rank {peer} {why}")
+        self.drop(peer)
 
     def _flush(self, peer: int) -> None:
         waiting, connection = self._outbound[peer], self._connections[peer]
@@ -91,7 +114,8 @@ class Streams:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise PeerLost(f"rank {peer}: {error}") from error
+            self._fail(peer, f"cannot be reached: {error}")
+            return
         if bool(waiting) != was_blocked:
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
             self._selector.modify(connection, wanted, peer)
@@ -113,9 +137,11 @@ class Streams:
             except BlockingIOError:
                 return found
             except OSError as error:
-                raise PeerLost(f"rank {peer}: {error}") from error
+                self._fail(peer, f"cannot be reached: {error}")
+                return found
             if count == 0:
-                raise PeerLost(f"rank {peer} has closed its connection")
+                self._fail(peer, "has closed its connection")
+                return found
             if inbound.left:
                 inbound.left -= count
             else:

@@ -9,15 +9,24 @@ iteration also has the outer step.
 
 The state of the outer step is on the CPU, in fp32 or more; a virtual device spends no time on it.
 The average is an all-reduce in a ring, as NCCL's.
+
+With machines that go and come (`Plan.churn`), the ring is over connections of `Peers`. If a rank
+goes, the others take the outer step again without it. A new one gets the state of the outer step
+before a round, and begins with inner moments of zero.
 """
 
+import io
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from netbench.errors import TestbedError
 from netbench.plan.model import Plan
 from netbench.trainers.communication.collectives import Group, count_slices, ring_all_reduce
+from netbench.trainers.communication.peer_transfers import PeerTransfers
+from netbench.trainers.communication.peers import Decide, PeerLost, Peers, RoundOutcome, agree
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.stage import StageRole, build_stage, gradient_dtype, run_micro_batches
 
@@ -43,15 +52,20 @@ NESTEROV = Outer()
 
 
 class DilocoRank:
-    """One rank, with the whole model; logical rank = replica = place in the ring."""
+    """One rank, with the whole model; logical rank = replica = place in the ring.
+
+    samples: that reached the model with the last iteration, in an outer step. With `Plan.churn`,
+    `meet` comes before the first iteration, and `decide` is as in `hivemind.HivemindRank`.
+    """
 
     def __init__(self, world: World, plan: Plan, outer: Outer = NESTEROV) -> None:
-        self._plan = plan
+        self._plan, self._world = plan, world
         (cost,) = plan.stages
         self._slices = count_slices(plan, cost.gradient_bytes)
         # A ring cuts the differences into a part per replica, and those into slices.
         messages = max(self._slices, plan.layout.dp)
-        self._replicas = Group.buffered(world, plan.placement, plan, cost.gradient_bytes / messages)
+        self._slice_bytes = cost.gradient_bytes / messages
+        self._replicas = self._ring(world, plan.placement)
         dtype = gradient_dtype(plan)
         part = StageRole(
             index=0, replica=self._replicas.index, gradient_dtype=dtype, gradient_messages=messages
@@ -60,9 +74,31 @@ class DilocoRank:
         self._start = self._stage.parameters.to("cpu", dtype, copy=True)
         self._outer = outer.build(self._start)
         self._num_steps = 0
+        self._peers = Peers(world.rank, world.address) if plan.churn else None
+        self._transfers = PeerTransfers({})
+        self.decide: Decide | None = None
+        self.samples = 0
+
+    @property
+    def address(self) -> str | None:
+        """Address of this rank, for others; None if ranks stay."""
+        return self._peers.address if self._peers else None
 
     def peers(self) -> set[int]:
-        return self._replicas.neighbours
+        return set() if self._peers else self._replicas.neighbours
+
+    def meet(self, members: Mapping[int, str], epoch: int, new: Sequence[int]) -> None:
+        """Connect to these ranks. The first that is not new sends the state to new ones.
+
+        Raises TestbedError if one cannot be reached.
+        """
+        try:
+            self._connect(members, epoch)
+            giver = min(set(members) - set(new), default=-1)
+            if new and giver >= 0 and self._world.rank in (giver, *new):
+                self._pass_state(giver, new)
+        except PeerLost as error:
+            raise TestbedError(f"ranks did not meet: {error}") from error
 
     def take_loss(self) -> float | None:
         return self._stage.take_loss()
@@ -75,8 +111,11 @@ class DilocoRank:
         self._stage.update()
         optimizer_s = time.monotonic() - computed_s
         self._num_steps += 1
+        self.samples = 0
         if self._num_steps % self._plan.local_steps == 0:
             self._step_together()
+            rounds = self._plan.local_steps * self._plan.num_micro_batches
+            self.samples = rounds * self._plan.workload.micro_batch
         return {
             "forward_s": forward_s,
             "backward_s": backward_s,
@@ -86,8 +125,55 @@ class DilocoRank:
 
     def _step_together(self) -> None:
         """Take the outer step, from which all ranks continue."""
-        difference = (self._start - self._stage.parameters.to(self._start)) / self._plan.layout.dp
-        ring_all_reduce(self._replicas, difference, self._slices)
+        mine = self._start - self._stage.parameters.to(self._start)
+        difference = mine
+
+        def attempt(anew: RoundOutcome | None) -> None:
+            nonlocal difference
+            if anew is not None:
+                self._connect(anew.members, anew.epoch)
+            difference = mine / self._replicas.size
+            ring_all_reduce(self._replicas, difference, self._slices)
+
+        agree(attempt, self._close, self.decide)
         self._start.grad = difference
         self._outer.step()
         self._stage.load(self._start)
+
+    def _ring(self, world: World, members: Sequence[int]) -> Group:
+        return Group.buffered(world, members, self._plan, self._slice_bytes)
+
+    def _connect(self, members: Mapping[int, str], epoch: int) -> None:
+        """Make a ring of these ranks, in the order of the placement. Raises PeerLost."""
+        assert self._peers is not None
+        self._close()
+        self._peers.connect(members, epoch)
+        self._transfers = PeerTransfers(self._peers.connections)
+        world = World(self._transfers, self._world.rank, self._world.size, self._world.address)
+        self._replicas = self._ring(world, [p for p in self._plan.placement if p in members])
+
+    def _close(self) -> None:
+        assert self._peers is not None
+        self._peers.close()
+        self._transfers.close()
+
+    def _pass_state(self, giver: int, new: Sequence[int]) -> None:
+        """Send new ranks the state of the outer step, or take it. Raises PeerLost."""
+        if self._world.rank == giver:
+            state = io.BytesIO()
+            kept = {"outer": self._outer.state_dict(), "num_steps": self._num_steps}
+            torch.save({"start": self._start, **kept}, state)
+            data = torch.frombuffer(state.getbuffer(), dtype=torch.uint8)
+            sent = [self._transfers.send([torch.tensor([data.numel()]), data], n, 0) for n in new]
+            for transfer in sent:
+                transfer.wait()
+            return
+        size = torch.zeros(1, dtype=torch.int64)
+        self._transfers.recv([size], giver, 0).wait()
+        data = torch.empty(int(size.item()), dtype=torch.uint8)
+        self._transfers.recv([data], giver, 0).wait()
+        loaded = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+        self._start.copy_(loaded["start"])
+        self._outer.load_state_dict(loaded["outer"])
+        self._stage.load(self._start)
+        self._num_steps = loaded["num_steps"]

@@ -21,7 +21,7 @@ relays.
 
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,7 +29,14 @@ import torch
 
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
-from netbench.trainers.communication.peers import PeerLost, Peers, part_of
+from netbench.trainers.communication.peers import (
+    Decide,
+    PeerLost,
+    Peers,
+    RoundOutcome,
+    agree,
+    part_of,
+)
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.gpt import DTYPES
@@ -39,16 +46,6 @@ from netbench.trainers.layers.stage import (
     build_stage,
     run_micro_batches,
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoundOutcome:
-    """Outcome of a round. members: peers that are left, with their addresses. again: they repeat
-    the round in this epoch. Not `netbench.records.Verdict`, which is on a run."""
-
-    members: Mapping[int, str]
-    again: bool
-    epoch: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +82,7 @@ class HivemindRank:
         self._peers = Peers(world.rank, world.address)
         self._members: tuple[int, ...] = ()
         self._missing = 0.0
-        self.decide: Callable[[bool], RoundOutcome] | None = None
+        self.decide: Decide | None = None
 
     @property
     def address(self) -> str:
@@ -166,27 +163,18 @@ class HivemindRank:
 
     def _agreed_average(self, mine: Accumulated) -> torch.Tensor:
         """Repeat the round until the controller accepts it; return its average."""
-        average = self._attempt(mine)
-        while self.decide is not None:
-            outcome = self.decide(average is not None)
-            self._members = tuple(sorted(outcome.members))
-            if not outcome.again:
-                break
-            average = self._attempt(mine, outcome)
-        assert average is not None
-        return average
+        averages: list[torch.Tensor] = []
 
-    def _attempt(self, mine: Accumulated, anew: RoundOutcome | None = None) -> torch.Tensor | None:
-        """Average, with `anew` over new connections; return None if a peer was lost."""
-        try:
+        def attempt(anew: RoundOutcome | None) -> None:
             if anew is not None:
+                self._members = tuple(sorted(anew.members))
                 self._peers.connect(anew.members, anew.epoch)
-            return self._average(mine)
-        except PeerLost as error:
-            self._peers.close()  # so that all others notice
-            if self.decide is None:
-                raise TestbedError(f"a peer was lost: {error}") from error
-            return None
+            averages.append(self._average(mine))
+
+        outcome = agree(attempt, self._peers.close, self.decide)
+        if outcome is not None:
+            self._members = tuple(sorted(outcome.members))
+        return averages[-1]
 
     def _average(self, mine: Accumulated) -> torch.Tensor:
         """Return the average, (elements,), the same on all members. Raises PeerLost."""

@@ -9,9 +9,9 @@ from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
 from netbench.systems import system_of
+from netbench.trainers.communication.peers import Decide
 from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.systems.benchmark import Benchmark
-from netbench.trainers.systems.hivemind import RoundOutcome
 
 Phases = dict[str, float]
 """Seconds: forward_s, backward_s, sync_s, optimizer_s, or a collective's parts, e.g. reduce_s.
@@ -54,16 +54,26 @@ class LaneTrainer(Protocol):
 class ElasticTrainer(Trainer, Protocol):
     """A trainer whose peers may leave and join (see `protocol`).
 
-    address: of this peer, for others. decide: see `hivemind.HivemindRank`.
+    address: of this peer, for others; None if none may leave. decide: see `hivemind.HivemindRank`.
     """
 
-    decide: Callable[[bool], RoundOutcome] | None
+    decide: Decide | None
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str | None: ...
 
     def meet(self, members: Mapping[int, str], epoch: int, new: Sequence[int]) -> None:
         """Connect to these peers; new ones receive the state from one that is not new."""
+
+
+@runtime_checkable
+class CountingTrainer(Protocol):
+    """A trainer whose iterations differ in the samples that reach the model.
+
+    samples: of this rank, with the last iteration.
+    """
+
+    samples: int
 
 
 def build_trainer(world: World, plan: Experiment) -> Trainer:

@@ -72,3 +72,40 @@ def test_two_traces_are_one_too_many(capsys: CaptureFixture) -> None:
     options = ["--interruptions", "1", "--churn", "trace.csv"]
     assert run(["cost", "multicloud-a", *options]) == 2
     assert "leave out one" in capsys.readouterr().err
+
+
+def test_a_drawn_trace_is_written_and_read(tmp_path: Path, capsys: CaptureFixture) -> None:
+    """With the same outcome."""
+    trace, row = (
+        tmp_path / "churn.csv",
+        ["cost", "multicloud-a", "--peers", "A-4", "--models", "CONV"],
+    )
+    drawn = ["--interruptions", "1", "--write-churn", str(trace)]
+    assert run([*row, *drawn]) == 0
+    first = capsys.readouterr().out
+    assert trace.read_text().startswith("time_s,node,event\n")
+    assert run([*row, "--churn", str(trace)]) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-8:]
+        == [line for line in first.splitlines() if not line.startswith("trace: ")][-8:]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--write-churn", "churn.csv"], "that --interruptions draws; add it"),
+        (["--write-churn", "churn.csv", "--interruptions", "1"], "choose a row"),
+    ],
+)
+def test_one_drawn_trace_is_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: CaptureFixture,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["cost", "multicloud-a", *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "churn.csv").exists()

@@ -12,7 +12,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netbench.trainers.communication.peers import HELLO, PeerLost, Peers, part_of
+from netbench.errors import TestbedError
+from netbench.trainers.communication.collectives import Group, ring_all_reduce
+from netbench.trainers.communication.peer_transfers import PeerTransfers
+from netbench.trainers.communication.peers import (
+    HELLO,
+    PeerLost,
+    Peers,
+    RoundOutcome,
+    agree,
+    part_of,
+)
+from netbench.trainers.communication.streams import Streams
+from netbench.trainers.communication.world import World
 
 LARGE = 4_000_000
 """Bytes that no socket buffer takes at once."""
@@ -116,3 +128,86 @@ def test_parts_cover_everything_once_and_nearly_evenly(total: int, members: set[
     taken = [i for first, count in parts for i in range(first, first + count)]
     assert taken == list(range(total))
     assert max(count for _, count in parts) - min(count for _, count in parts) <= 1
+
+
+def ring(me: Peers, vector: torch.Tensor) -> torch.Tensor:
+    """The sum over three peers, by an all-reduce in a ring."""
+    transfers = PeerTransfers(me.connections)
+    try:
+        group = Group.of(World(transfers, me.rank, 3), range(3), ahead=1)
+        ring_all_reduce(group, vector, 6)
+    except PeerLost:
+        me.close()  # so that the others notice
+        raise
+    finally:
+        if not me.connections:
+            transfers.close()
+    return vector
+
+
+def test_a_ring_of_peers_sums(peers: list[Peers]) -> None:
+    connect(peers)
+    found = on_all(peers, lambda me: ring(me, torch.full((LARGE // 4,), float(1 + me.rank))))
+    for vector in found:
+        assert isinstance(vector, torch.Tensor)
+        assert torch.equal(vector, torch.full((LARGE // 4,), 6.0))
+
+
+def test_a_ring_breaks_for_all_if_one_is_lost(peers: list[Peers]) -> None:
+    """One of them only waits for a neighbour of the lost one."""
+    connect(peers)
+
+    def work(me: Peers) -> object:
+        if me.rank == 2:
+            me.close()
+            return None
+        return ring(me, torch.ones(LARGE // 4))
+
+    assert [type(found) for found in on_all(peers, work)] == [PeerLost, PeerLost, type(None)]
+
+
+def test_streams_that_survive_go_on_without_a_peer(peers: list[Peers]) -> None:
+    """Messages that it had sent before still arrive."""
+    connect(peers)
+    streams = {peer.rank: Streams(peer.connections, 0, survives=True) for peer in peers}
+    streams[2].send(0, 1, value=5.0)
+    peers[2].close()
+    streams[1].send(0, 1, value=7.0)
+    heard: list[float] = []
+    while len(heard) < 2 or streams[0].lost != {2}:
+        heard += [message.value for message in streams[0].poll(10.0)]
+    assert sorted(heard) == [5.0, 7.0]
+    streams[0].send(2, 1)  # to nobody
+    streams[0].send(1, 1, value=9.0)
+    assert [message.value for message in streams[1].poll(10.0) if message.peer == 0] == [9.0]
+
+
+def test_a_round_is_attempted_until_it_is_accepted() -> None:
+    """The second time it is complete here, and not elsewhere."""
+    attempts: list[RoundOutcome | None] = []
+    decided: list[bool] = []
+    closed: list[int] = []
+
+    def attempt(anew: RoundOutcome | None) -> None:
+        attempts.append(anew)
+        if len(attempts) == 1:
+            raise PeerLost("rank 1")
+
+    def decide(complete: bool) -> RoundOutcome:
+        decided.append(complete)
+        return RoundOutcome(members={0: "a"}, again=len(decided) < 3, epoch=len(decided))
+
+    outcome = agree(attempt, lambda: closed.append(len(attempts)), decide)
+    assert decided == [False, True, True]
+    assert [anew and anew.epoch for anew in attempts] == [None, 1, 2]
+    assert closed == [1]
+    assert outcome is not None
+    assert outcome.epoch == 3
+
+
+def test_without_a_controller_a_lost_peer_is_an_error() -> None:
+    def attempt(anew: RoundOutcome | None) -> None:
+        raise PeerLost("rank 1 has gone")
+
+    with pytest.raises(TestbedError, match="a peer was lost: rank 1 has gone"):
+        agree(attempt, lambda: None, None)
