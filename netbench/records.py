@@ -230,6 +230,20 @@ class Run:
     verdicts: tuple[Verdict, ...]
     reasons: tuple[str, ...]
 
+    @property
+    def shared_reasons(self) -> tuple[str, ...]:
+        """Return `reasons`, with one that several plans have told once: `a, b, c: reason`."""
+        variants = {str(plan.get("variant", "")) for plan in self.plans.values()}
+        found: dict[str, list[str]] = {}
+        for reason in self.reasons:
+            name, _, text = reason.partition(" ")
+            key, names = (text, [name]) if name in variants else (reason, [])
+            found.setdefault(key, []).extend(names)
+        return tuple(
+            f"{', '.join(names)}: {text}" if len(names) > 1 else " ".join([*names, text])
+            for text, names in found.items()
+        )
+
 
 def read_run(path: Path) -> Run:
     """Read a run from its folder or its record file, without an incomplete last line.

@@ -24,6 +24,7 @@ from netbench.records import (
     Environment,
     HostSample,
     Record,
+    Run,
     RunStore,
     find_run,
     find_runs,
@@ -523,3 +524,19 @@ def test_runs_of_a_scenario_are_found_newest_first(tmp_path: Path) -> None:
     first = find_run(tmp_path, "case3")
     assert first is not None
     assert first.parent.name.split("-")[1] == "20260103"
+
+
+def test_a_reason_that_plans_share_is_told_once() -> None:
+    """After the names of their variants; others stay as they are."""
+    run = Run(
+        path=Path("records.jsonl"),
+        run_id="r",
+        sessions=(),
+        plans={"a": {"variant": "zero3"}, "b": {"variant": "ddp"}, "c": {"variant": "fsdp"}},
+        predictions={},
+        probes=(),
+        records=(),
+        verdicts=(),
+        reasons=("zero3 is scaled", "rtt 9% off", "ddp is scaled", "fsdp is late"),
+    )
+    assert run.shared_reasons == ("zero3, ddp: is scaled", "rtt 9% off", "fsdp is late")

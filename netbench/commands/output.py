@@ -51,7 +51,7 @@ def print_warning(console: Console, subject: str, warning: str) -> None:
 
 def print_verdict(console: Console, run: "Run") -> int:
     """Print why a run is not trustworthy, if it is not; return the exit code of its command."""
-    for reason in run.reasons:
+    for reason in run.shared_reasons:
         alarm = Text.assemble(("not trustworthy", "bold red"), f": {reason}")
         print_line(console, alarm)
     return exit_code(run)

@@ -29,7 +29,7 @@ def summary(study: Study) -> dict[str, Any]:
         "where": MODE_WORDS[session.environment.mode],
         "host": session.environment.machine,
         "facts": _facts(study, source),
-        "reasons": run.reasons,
+        "reasons": run.shared_reasons,
         "is_finished": bool(run.verdicts),
         "verdict": verdict,
         "is_trusted": verdict.startswith(TRUSTED),

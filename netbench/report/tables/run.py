@@ -370,8 +370,9 @@ def _is_alarm(line: str) -> bool:
 def _trust(run: Run) -> str:
     """The verdict in one line. Reasons count even without a verdict."""
     if run.reasons:
-        shown = [*run.reasons[:REASONS_SHOWN]]
-        if more := len(run.reasons) - REASONS_SHOWN:
+        reasons = run.shared_reasons
+        shown = [*reasons[:REASONS_SHOWN]]
+        if more := len(reasons) - REASONS_SHOWN:
             shown += [f"and {more} more, in the records"] * (more > 0)
         return f"{ALARM}: {'; '.join(shown)}."
     if not run.verdicts:

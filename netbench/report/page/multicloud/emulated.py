@@ -6,12 +6,16 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from netbench.cost.bill import SPOT, Bill, bill
+from netbench.cost.churn import interrupted_usd
 from netbench.plan.serial import plan_from_json
 from netbench.records import Run
 from netbench.report.numbers import or_dash, percent_text
 from netbench.report.page.multicloud.data import Experiment, measured
+from netbench.report.tables.churn import Interrupted, interrupted_plans
 from netbench.report.tables.comparison import EXECUTED
-from netbench.report.tables.grid import WIDTH, Grid, table_of
+from netbench.report.tables.cost import money
+from netbench.report.tables.grid import WIDTH, Column, Grid, table_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +60,7 @@ def emulated_rounds(
     for experiment in experiments:
         for run in runs.get(experiment.scenario.name, ()):
             for plan_hash, text in run.plans.items():
-                if text.get("peers") != experiment.plan.peers:
+                if text.get("peers") != experiment.plan.peers or text.get("churn"):
                     continue
                 plan = plan_from_json(json.dumps(text))
                 seconds = _rounds_s(run, plan_hash)
@@ -68,6 +72,68 @@ def emulated_rounds(
                         reasons=tuple(run.reasons),
                     )
     return tuple(found.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InterruptedRounds:
+    """An emulated plan whose machines go and come. experiment: the same plan without."""
+
+    experiment: Experiment
+    interrupted: Interrupted
+
+    @property
+    def uninterrupted_usd(self) -> float:
+        """Return $ per million samples on the spot market if no machine goes, as simulated."""
+        return self._bill.million_usd(SPOT)
+
+    @property
+    def usd(self) -> float:
+        """Return $ per million samples of the emulated run."""
+        found = self.interrupted.found
+        return interrupted_usd(self.experiment.scenario, None, self._bill, found)
+
+    @property
+    def _bill(self) -> Bill:
+        return bill(self.experiment.scenario, self.experiment.plan)
+
+
+def interrupted_rounds(
+    experiments: Sequence[Experiment], runs: Mapping[str, Sequence[Run]]
+) -> tuple[InterruptedRounds, ...]:
+    """Return the recorded emulations of experiments with churn, in their order.
+
+    runs: recorded ones by scenario.
+    """
+    return tuple(
+        InterruptedRounds(experiment=experiment, interrupted=interrupted)
+        for experiment in experiments
+        for run in runs.get(experiment.scenario.name, ())
+        for interrupted in interrupted_plans(run).values()
+        if (interrupted.plan.peers, interrupted.plan.workload)
+        == (experiment.plan.peers, experiment.plan.workload)
+    )
+
+
+def interrupted_grid(rows: Sequence[InterruptedRounds]) -> Grid:
+    """A row per run: samples per second that reached the model, and what they cost."""
+    columns: list[Column[InterruptedRounds]] = [
+        ("Run", lambda row: row.experiment.name),
+        ("Model", lambda row: row.experiment.key[1]),
+        ("rounds", lambda row: str(row.interrupted.found.num_rounds)),
+        ("interruptions", lambda row: str(row.interrupted.num_interruptions)),
+        ("machines there", lambda row: f"{_there(row.interrupted):.2f}"),
+        ("if none goes /s", lambda row: _short(row.experiment.round.throughput)),
+        ("simulated", lambda row: _short(row.interrupted.simulated.goodput)),
+        ("emulated", lambda row: _short(row.interrupted.found.goodput)),
+        ("difference", lambda row: or_dash(percent_text, row.interrupted.difference)),
+        ("if none goes $/M", lambda row: money(row.uninterrupted_usd)),
+        ("emulated $/M", lambda row: money(row.usd)),
+    ]
+    return table_of(rows, columns, num_labels=2)
+
+
+def _there(interrupted: Interrupted) -> float:
+    return sum(interrupted.found.machine_s) / interrupted.found.seconds
 
 
 def _rounds_s(run: Run, plan_hash: str) -> tuple[float, ...]:

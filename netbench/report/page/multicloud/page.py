@@ -16,7 +16,13 @@ from netbench.report.page.multicloud.data import (
     published,
     timed_fraction,
 )
-from netbench.report.page.multicloud.emulated import emulated_grid, emulated_note, emulated_rounds
+from netbench.report.page.multicloud.emulated import (
+    emulated_grid,
+    emulated_note,
+    emulated_rounds,
+    interrupted_grid,
+    interrupted_rounds,
+)
 from netbench.report.tables.cost import CostRow, cost_grid, egress_grid, money
 from netbench.report.tables.grid import WIDTH, Grid, markdown, table_of
 
@@ -69,6 +75,15 @@ same rounds simulated and, for the calibration part, published
 ([how](../docs/local-steps.md#emulated)). A link that one TCP stream fills at less than the rate of
 the NICs is not limited in its rate: the window of the connection is what the rate carries in a
 round trip. Samples per second, and seconds per round in which the mean peer does not compute.
+"""
+
+INTERRUPTED = """\
+### Machines that go
+
+The same while spot machines go and come, six times per hour each and for five minutes on average,
+far more often than in a market, so that a few rounds show it. Simulated and emulated under the same
+trace ([how](../docs/clouds.md#machines-that-go)). Goodput is samples per second that reached the
+model; $ per million samples are of spot machines.
 """
 
 COSTS = """\
@@ -127,6 +142,8 @@ def multicloud_page(
     parts += [markdown(_predictions(blind)), ""]
     if emulated := emulated_rounds(experiments, runs):
         parts += [EMULATED, markdown(emulated_grid(emulated)), "", emulated_note(emulated), ""]
+    if interrupted := interrupted_rounds(experiments, runs):
+        parts += [INTERRUPTED, markdown(interrupted_grid(interrupted)), ""]
     parts += [COSTS, markdown(_costs(priced)), ""]
     parts += [markdown(_egress(priced)), "", POINTS, markdown(_points()), "", _anomalies_text()]
     return "\n".join(parts)
