@@ -120,3 +120,15 @@ def test_cells_end_with_their_worker_and_with_the_process_that_forked_them(victi
         owner.kill()
     for pid in living(pids):  # children in other sessions of a server that nobody could ask
         os.kill(pid, signal.SIGKILL)
+
+
+def test_cells_keep_the_memory_that_they_allocate_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask's nanny tells its workers to return it at every chance, which slows simulations."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    server = CellServer()
+    try:
+        cell = start(server, Work(name="variable", function=os.getenv), "MALLOC_TRIM_THRESHOLD_")
+        assert [pickle.loads(data) for _, data in rest_of(cell)] == [[None]]
+        cell.close()
+    finally:
+        server.close()
