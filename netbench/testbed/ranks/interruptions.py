@@ -7,6 +7,7 @@ round if a round has several, and not before it would have loaded the state over
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ class Interruptions:
 
     def __init__(self, plan: Plan) -> None:
         self._events = with_loading(plan)
+        self._going = deque(event for event in self._events if event.event == GO)
         self._round = max(1, plan.local_steps)
         self._elapsed_s = 0.0
 
@@ -38,13 +40,13 @@ class Interruptions:
         """End ranks of machines that go while an iteration runs, which starts at `start_at_s`."""
         over = threading.Event()
         begin_s = start_at_s - self._elapsed_s
-        coming = [e for e in self._events if e.event == GO and e.time_s > self._elapsed_s]
 
         def end() -> None:
-            for event in coming:
-                if over.wait(max(0.0, begin_s + event.time_s - time.monotonic())):
+            while self._going:
+                wait_s = begin_s + self._going[0].time_s - time.monotonic()
+                if over.wait(max(0.0, wait_s)):
                     return
-                pool.interrupt(event.node)
+                pool.interrupt(self._going.popleft().node)
 
         thread = threading.Thread(target=end, daemon=True)
         thread.start()

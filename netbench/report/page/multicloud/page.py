@@ -80,10 +80,9 @@ round trip. Samples per second, and seconds per round in which the mean peer doe
 INTERRUPTED = """\
 ### Machines that go
 
-The same while spot machines go and come, six times per hour each and for five minutes on average,
-far more often than in a market, so that a few rounds show it. Simulated and emulated under the same
-trace ([how](../docs/clouds.md#machines-that-go)). Goodput is samples per second that reached the
-model; $ per million samples are of spot machines.
+The same while spot machines go and come, far more often than in a market, so that a few rounds show
+it. Simulated and emulated under the same trace ([how](../docs/clouds.md#machines-that-go)). Goodput
+is samples per second that reached the model; $ per million samples are of spot machines.
 """
 
 COSTS = """\
