@@ -142,8 +142,10 @@ def _disk_full(play: Play, controller: Controller, node: int) -> Iterator[None]:
 @contextmanager
 def _power_lost(play: Play, controller: Controller, node: int) -> Iterator[None]:
     play.machines.lose(node)
-    yield
-    play.machines.boot(node)
+    try:
+        yield
+    finally:
+        play.machines.boot(node)
 
 
 FAULTS: dict[str, Fault] = {

@@ -244,15 +244,25 @@ def sshd_killed(lab: Cluster) -> Iterator[str]:
 
 
 def power_lost(lab: Cluster) -> Iterator[str]:
-    """It does not close its connections. The host is named within 20 s."""
-    controller = lab.running()
+    """It does not close its connections."""
+    yield from lost(lab, lab.running(), "rank 1 on host1: host1: silent for 1")
+
+
+def power_lost_at_the_probe(lab: Cluster) -> Iterator[str]:
+    """The other host's probe waits for minutes; the run does not."""
+    controller = lab.run("--iterations", "1")
+    controller.await_output("verifying the network")
+    yield from lost(lab, controller, "host1: silent for 1")
+
+
+def lost(lab: Cluster, controller: Controller, *words: str) -> Iterator[str]:
+    """Cut the power of a host: it is named within 20 s."""
     lab.machines.lose(1)
     began_s = time.monotonic()
     yield from expect(controller.end(), 1, "status")
     took_s = time.monotonic() - began_s
     yield from expect(took_s < 20.0, True, f"within 20 s; it took {took_s:.1f} s")
-    yield from said(controller, "rank 1 on host1: host1: silent for 1", "it has lost power")
-    yield from said(controller, "host1: unknown:")
+    yield from said(controller, *words, "it has lost power", "host1: unknown:")
     lab.machines.boot(1)
     yield from lab.changed()
 
@@ -492,11 +502,11 @@ SCENARIOS: dict[str, Callable[[Cluster], Iterator[str]]] = {
     function.__name__: function
     for function in (
         a_run_ends_well, output_is_whole, interrupted, controller_killed, rank_killed,
-        rank_stopped, node_server_killed, sshd_killed, power_lost, host_frozen, cable_out,
-        two_runs, hosts_are_examined, port_in_use, full_frames_lost, what_is_left_is_ended,
-        hosts_of_several_nodes, controller_of_several_nodes_killed, rank_of_several_nodes_killed,
-        terminated, rank_never_starts, unlike_interfaces, a_machine_twice, unlike_versions,
-        no_netem, disk_full, one_host,
+        rank_stopped, node_server_killed, sshd_killed, power_lost, power_lost_at_the_probe,
+        host_frozen, cable_out, two_runs, hosts_are_examined, port_in_use, full_frames_lost,
+        what_is_left_is_ended, hosts_of_several_nodes, controller_of_several_nodes_killed,
+        rank_of_several_nodes_killed, terminated, rank_never_starts, unlike_interfaces,
+        a_machine_twice, unlike_versions, no_netem, disk_full, one_host,
     )
 }  # fmt: skip
 

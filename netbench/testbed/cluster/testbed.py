@@ -10,6 +10,7 @@ this process, hosts restore their network and end their ranks by themselves. SSH
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -215,9 +216,31 @@ class ClusterTestbed:
         self, network: Network, scale: float, messages: Messages | None = None
     ) -> dict[str, Any]:
         assert messages is None, "on hosts TCP is theirs, and their clocks are not shared"
-        measured = measure(network, sample_links(network), self._endpoints(), scale, pace=Pace())
+        samples = sample_links(network)
+        measured = self._unless_lost(
+            lambda: measure(network, samples, self._endpoints(), scale, pace=Pace())
+        )
         found = evaluate(measured, network, scale, self.tolerance, shared_clock=False)
         return asdict(found)
+
+    def _unless_lost(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, in which hosts wait minutes for each other.
+
+        Raises TestbedError as soon as a host is given up.
+        """
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(work())
+            except BaseException as error:
+                result.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        while not wait([result], BEAT_INTERVAL_S).done:
+            if lost := [server.lost for server in self._servers.values() if server.lost]:
+                raise TestbedError("\n".join(lost))
+        return result.result()
 
     def dropped_packets(self) -> int:
         shown = self._all(self._fleet.show(), "counting dropped packets")
