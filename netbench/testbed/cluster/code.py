@@ -18,10 +18,10 @@ RUN_VARIABLE = "NETBENCH_RUN"
 BOOTSTRAP = """\
 import base64, fcntl, hashlib, os, shutil, sys
 folder, token, size, checksum, interface = sys.argv[1:]
-os.mkdir(folder + ".new", 0o700)
-fcntl.flock(os.open(folder + ".new", os.O_RDONLY), fcntl.LOCK_EX)  # until this process ends
-os.rename(folder + ".new", folder)
 try:
+    os.mkdir(folder + ".new", 0o700)
+    fcntl.flock(os.open(folder + ".new", os.O_RDONLY), fcntl.LOCK_EX)  # until this process ends
+    os.rename(folder + ".new", folder)
     text = b""
     while len(text) < int(size):
         read = os.read(0, int(size) - len(text))
@@ -34,8 +34,11 @@ try:
     code = folder + "/code.zip"
     with open(code, "xb") as file:
         file.write(data)
-except BaseException:
-    shutil.rmtree(folder, ignore_errors=True)
+except BaseException as error:
+    for made in (folder + ".new", folder):
+        shutil.rmtree(made, ignore_errors=True)
+    if isinstance(error, OSError):
+        sys.exit(f"cannot write its code to {folder}: {error.strerror}")
     raise
 sys.path.insert(0, code)
 path = os.environ.get("PYTHONPATH")
