@@ -86,6 +86,7 @@ class Machines(SshServers):
     def __init__(self, scratch: Path, count: int = NUM_NODES) -> None:
         self.scratch = scratch
         self._firsts: dict[int, int] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
         scratch.mkdir()
         assert TC is not None
         shutil.copy(TC, scratch / "tc")
@@ -145,7 +146,9 @@ class Machines(SshServers):
 
     def start(self, node: int, *argv: str) -> subprocess.Popen[bytes]:
         """Start a command on the machine."""
-        return subprocess.Popen([*self._inside(node), *argv])
+        process = subprocess.Popen([*self._inside(node), *argv])
+        self._started.append(process)
+        return process
 
     def execute(self, node: int, *argv: str) -> str:
         """Run a command on the machine and return its output."""
@@ -327,6 +330,10 @@ class Machines(SshServers):
         """Its processes, its memory and its network end, as when the power fails."""
         _ip(f"link set v{node} down")  # first: nothing says good-bye
         os.kill(self._first(node), signal.SIGKILL)
+        # `nsenter` stops when its command is stopped, and a namespace ends when no dead process of
+        # it waits for its parent.
+        for process in self._started:
+            process.send_signal(signal.SIGCONT)
         self._servers[node].wait()
         _ip(f"link del v{node}", f"netns del {namespace_path(node).name}")
 

@@ -59,8 +59,8 @@ def measured_s(run: Run) -> dict[tuple[str, int], float]:
 
 
 UNSTEADY = {"megatron": 0.02}
-"""Relative tolerance of systems whose iterations, too, depend on where cubic leaves slow start:
-those of `megatron` take 2.449 or 2.486 s (docs/local-testbed.md)."""
+"""Relative tolerance of systems whose iterations, too, depend on where cubic leaves slow start, if
+other processes read the clock: an sshd, or the controller of a resumed run."""
 
 
 def assert_same_times(found: Run, expected: Run) -> None:
@@ -125,9 +125,15 @@ def busy_machine() -> Iterator[None]:
 
 @pytest.mark.usefixtures("busy_machine")
 def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
-    """Virtual time; nor does it matter that fewer plans ran, and in another order."""
+    """Virtual time: equal to the bit, with warm-ups. Nor does it matter that fewer plans ran, and
+    in another order."""
     run(tmp_path, "--systems", "zero3,megatron", "--iterations", "1")
-    assert_same_times(recorded(tmp_path), quiet_run[1])
+    times = [
+        {(r.variant, r.iteration): r.iteration_s for r in one.records}
+        for one in (quiet_run[1], recorded(tmp_path))
+    ]
+    assert times[1]
+    assert times[1].items() <= times[0].items()
 
 
 def host_network() -> str:

@@ -88,7 +88,9 @@ class _PlanSession:
         # they are set up at full speed, not at 1/scale of it.
         shapes_first = self._plan.network.tcp.acts
         if shapes_first:
+            _await_second()
             self._shape()
+            _await_second()
         with phase(self._emit, "connect", 1):
             pool.connect(STORE_PORT)
         with phase(self._emit, "prepare", 1):
@@ -162,8 +164,7 @@ class _PlanSession:
     def iterate(self, pool: PeerPool, index: int, trace: bool) -> Message:
         """Run one iteration and time it from the common start to the last rank's end, seconds.
 
-        It starts on a whole second. TCP's timers tick every 10 ms, and the offset of the start
-        between two ticks would decide when an acknowledgement goes out.
+        It starts on a whole second, see `_await_second`.
         """
         if self._churn:
             self._churn.readmit(pool, index)
@@ -202,3 +203,14 @@ class _PlanSession:
         for node in self._testbed.nodes if used else ():
             sent[node.kernel] += after[node.index] - before[node.index]
         return [{**values, "sent_bytes": sent[kernel]} for kernel, values in used.items()]
+
+
+def _await_second() -> None:
+    """Wait for a whole second.
+
+    TCP's timers tick every 10 ms. The offset of a start between two ticks would decide when an
+    acknowledgement goes out, and what connections learn from it. It depends on how often programs
+    read the clock before, for each reading takes a quarter of a microsecond of virtual time.
+    """
+    now_s = time.monotonic()
+    time.sleep(math.ceil(now_s) - now_s)
