@@ -190,7 +190,7 @@ def _add_interface(root: Any, bridge: int, node: NodeAddress, mtu_bytes: int) ->
 def _without_ipv6(interface: str) -> None:
     """Keep the kernel from sending IPv6's own packets, which leave at random moments.
 
-    With them, iterations of two runs of a plan differed by up to 0.5%.
+    With them, iterations of two runs of a plan differed by up to 0.54%.
     """
     setting = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
     if setting.exists():
