@@ -84,7 +84,14 @@ _LINE_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "verdict": {"plan_hash": _OPTIONAL_TEXT, "trustworthy": bool, "reasons": list},
 }
 _LATER_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "iteration": {"loss": _NUMBER, "sent_bytes": list, "peers": int, "samples": int, "hosts": list}
+    "iteration": {
+        "loss": _NUMBER,
+        "sent_bytes": list,
+        "peers": int,
+        "samples": int,
+        "hosts": list,
+        "parts_s": list,
+    }
 }
 """Fields that older records lack; written only if they have a value."""
 
@@ -154,7 +161,8 @@ class Record:
     headers and divided by the scale; empty if nothing was sent. peers: number of ranks that took
     part, if peers can join and leave. samples: that reached the model, if that differs between
     iterations. hosts: what was used on each, in the order of nodes; empty if
-    all nodes were on this machine.
+    all nodes were on this machine. parts_s: seconds of the two short iterations that ran, from
+    which iteration_s, phases and sent_bytes are extended (`Plan.parts`); empty if it ran whole.
     """
 
     run_id: str
@@ -175,10 +183,13 @@ class Record:
     peers: int | None = None
     samples: int | None = None
     hosts: tuple[HostSample, ...] = ()
+    parts_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.iteration_s <= sys.float_info.max:
             raise RecordError(f"iteration_s is {self.iteration_s}, expected seconds above 0")
+        if not all(type(part) is float and 0 < part < math.inf for part in self.parts_s):
+            raise RecordError(f"parts_s is {self.parts_s}, expected seconds above 0")
         if self.iteration < 0:
             raise RecordError(f"iteration is {self.iteration}, expected an index from 0")
         if self.source not in SOURCES:
@@ -668,6 +679,7 @@ def _record(where: str, line: dict[str, Any], plans: Mapping[str, object]) -> Re
         later = {
             "sent_bytes": tuple(line.get("sent_bytes", ())),
             "hosts": tuple(map(HostSample.of, line.get("hosts", ()))),
+            "parts_s": tuple(line.get("parts_s", ())),
         }
         return Record(**line | later)
     except RecordError as error:

@@ -22,12 +22,21 @@ def describe_plan(plan: Plan) -> str:
     if plan.script:
         ranks = counted(plan.layout.num_ranks, "rank")
         return f"{head} {ranks}, {placement}, {iterations} of: {shlex.join(plan.script)}"
+    if plan.parts:
+        iterations += f" in parts ({' and '.join(map(str, plan.parts))} {name_periods(plan)})"
     how = f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}"
     synchronised = f"{plan.data_parallel}{_sharding(plan)}"
     return (
         f"{head} {_layout(plan)}{_types(plan)}, {placement}, {_schedule(plan)}, {synchronised}, "
         f"{iterations}, {how}"
     )
+
+
+def name_periods(plan: Plan) -> str:
+    """Return what an iteration of `plan` repeats, e.g. `micro-batches`."""
+    if plan.num_rounds > 1:
+        return "rounds"
+    return "micro-batches" if plan.has_pipelines else "micro-steps"
 
 
 def _layout(plan: Plan) -> str:

@@ -124,6 +124,9 @@ class Plan:
     beside: what runs beside the next accumulation: `UPDATE`, `AVERAGING` (and the update), "" =
     nothing.
 
+    parts: periods of the two short iterations that an emulation runs and extends (`plan.parts`);
+    empty: iterations run whole.
+
     churn: machines that go and come while the plan runs, in order of time. It begins with the first
     iteration, and stands still between iterations.
     """
@@ -179,6 +182,7 @@ class Plan:
     peers: str = field(default="", metadata=LATER)
     beside: str = field(default="", metadata=LATER)
     churn: tuple[ChurnEvent, ...] = field(default=(), metadata=LATER)
+    parts: tuple[int, ...] = field(default=(), metadata=LATER)
 
     @property
     def has_pipelines(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from netbench.errors import PlanError
 from netbench.plan.collectives import DATA_PARALLEL
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
+from netbench.plan.parts import num_periods
 from netbench.plan.schedules import SCHEDULES
 from netbench.records import canonical_text, content_hash
 from netbench.scenario.model import LATER, Network
@@ -57,6 +58,11 @@ def _check_parts(plan: Plan) -> None:
         "data_parallel": not plan.has_pipelines
         or plan.data_parallel in (*DATA_PARALLEL, "reduce-broadcast", "zero1", "by-tensor"),
         "schedule": plan.schedule in (*SCHEDULES, "none"),
+        "parts": not plan.parts
+        or (
+            (len(plan.parts) == 2 and 0 < plan.parts[0] < plan.parts[1])
+            and plan.parts[0] <= num_periods(plan)
+        ),
     }
     if wrong := [name for name, fit in fits.items() if not fit]:
         raise PlanError(f"plan.{wrong[0]}: does not fit the other parts; was the plan edited?")

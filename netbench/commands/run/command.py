@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from netbench.api.emulation import LOCAL, Target, run_recorded
+from netbench.api.emulation import LOCAL, VIRTUAL_TIME, Target, run_recorded
 from netbench.api.placement import Limits
 from netbench.api.results import open_run
 from netbench.commands.options import FILE, NUMBERS, aliased_option, picture_option, prices_option
@@ -36,6 +36,7 @@ from netbench.limits import MAX_ITERATIONS
 from netbench.plan.build import at_scale, is_quick, keep_dynamics
 from netbench.plan.checks import check_churn, check_data, micro_batch_warnings
 from netbench.plan.describe import describe_plan
+from netbench.plan.effort import in_parts
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.serial import plan_from_json
 from netbench.records import find_run, read_run
@@ -113,6 +114,12 @@ IN_RUN = "in the run's folder"
     help="Emulate rates and delays only, without TCP's windows, or TCP as on the machines too.  "
     "[default: faithful if an iteration of every plan then sends at most 1 GB, or runs at full "
     "size, else fast]",
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Emulate every iteration to its end. Else two short ones stand for those that take long "
+    "here and repeat a period many times.",
 )
 @click.option(
     "--compute",
@@ -196,6 +203,7 @@ def command(
     plot: Path | None,
     timeline: Path | None,
     fast: bool | None,
+    whole: bool,
     **selected: Any,
 ) -> int:
     """Run SCENARIO (a name, or the path of a YAML file) and print its table.
@@ -223,12 +231,12 @@ def command(
         if churn is not None:
             _check_churn_options(simulated, inventory, selection)
             plans = tuple(_interrupted(plan, churn) for plan in plans)
-    elif selection.selects or placements or churn is not None:
+    elif selection.selects or placements or churn is not None or fast is not None or whole:
         raise UsageError(
             "--resume continues the plans of an earlier run; leave out --systems, --layers, "
             "--batch, --micro-batch, --networks, --models, --replicas, --peers, --churn, --seeds, "
-            "--all, --scale, --placement, --compute, --token-file, --command and "
-            "--iteration-regex, or start a new run"
+            "--all, --scale, --fast, --faithful, --whole, --placement, --compute, --token-file, "
+            "--command and --iteration-regex, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -241,6 +249,8 @@ def command(
         print_warning(console, "--all", "of the sweep, only what the other options choose")
     if resumed is None and not simulated:
         plans = _with_dynamics(loaded, plans, selection, fast, inventory is not None)
+        if not whole and testbed in VIRTUAL_TIME and inventory is None and trace is None:
+            plans = in_parts(plans)
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
@@ -369,12 +379,12 @@ def _with_dynamics(
     kept = tuple(keep_dynamics(plan, scenario, selection.scale) for plan in plans)
     if fast is None and not all(map(is_quick, kept)):
         return plans
-    for plan in kept if fast is False else ():
-        if not plan.network.tcp.acts:
-            click.echo(
-                f"{plan.variant}: its tensors do not fit a guest at a scale that keeps TCP's "
-                f"dynamics; emulated as with --fast, at scale {plan.scale:g}"
-            )
+    left = {plan.variant: plan.scale for plan in kept if not plan.network.tcp.acts}
+    for variant, scale in left.items() if fast is False else ():
+        click.echo(
+            f"{variant}: its tensors do not fit a guest at a scale that keeps TCP's dynamics; "
+            f"emulated as with --fast, at scale {scale:g}"
+        )
     return kept
 
 

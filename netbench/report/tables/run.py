@@ -280,7 +280,7 @@ def provenance(run: Run) -> list[str]:
         for session in run.sessions
         for libraries in [[f"{k} {v}" for k, v in session.environment.versions.items()]]
     )
-    return [*places, *_dynamics(run), *versions, _trust(run)]
+    return [*places, *_dynamics(run), *_in_parts(run), *versions, _trust(run)]
 
 
 def _dynamics(run: Run) -> list[str]:
@@ -304,6 +304,18 @@ def _dynamics(run: Run) -> list[str]:
             f"segments are not{_named(fast, plans)}."
         )
     return lines
+
+
+def _in_parts(run: Run) -> list[str]:
+    """Say which plans' iterations did not run to their end."""
+    plans = list(run.plans.values())
+    partial = [plan for plan in plans if plan.get("parts")]
+    if not partial:
+        return []
+    return [
+        "in parts: two short iterations ran for one, and what they repeat was repeated as often "
+        f"as the plan says{_named(partial, plans)}; --whole runs all of it."
+    ]
 
 
 def _named(some: Sequence[dict[str, Any]], plans: Sequence[dict[str, Any]]) -> str:

@@ -212,6 +212,10 @@ class RankPool(Ranks):
             )
         return self._collect("ready", "connecting")
 
+    def use(self, plan: Experiment) -> None:
+        """Prepare and run `plan` from now on, which has the same ranks."""
+        self._plan = plan
+
     def prepare(self) -> list[Message]:
         """Build what the plan needs on every rank and warm the connections it uses."""
         self._order(op="prepare", plan=experiment_to_json(self._plan))

@@ -2,6 +2,8 @@
 
     plans -> sessions (one per plan; two guests side by side) -> events -> records
 
+Plans in parts that differ only in the number of periods share a session.
+
 It is the only writer of the run's record file: finished iterations and reasons not to trust them
 are on disk whatever happens to a session. Sessions die with the controller.
 """
@@ -26,6 +28,7 @@ from netbench.plan.experiment import (
     experiment_to_json,
 )
 from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.parts import extend, shortened
 from netbench.plan.serial import plan_hash
 from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, HostSample, Record, RunStore
@@ -193,6 +196,31 @@ def _slice(plan: Plan, logical: dict[int, int], rank: int, event: Sequence[Any])
     )
 
 
+def _families(plans: Mapping[str, Experiment]) -> dict[str, list[str]]:
+    """Return the hashes of plans that share a session, by that of the first."""
+    families: dict[Experiment, list[str]] = {}
+    for key, plan in plans.items():
+        shared = shortened(plan)[0] if isinstance(plan, Plan) else plan
+        families.setdefault(shared, []).append(key)
+    return {family[0]: family for family in families.values()}
+
+
+def extended(plan: Plan, event: Event) -> Event:
+    """Return the event of an iteration of `plan` from that of its longer part."""
+    (short,) = event["parts"]
+    pairs = zip(short["sent_bytes"], event["sent_bytes"], strict=True)
+    return {
+        **event,
+        "iteration_s": extend(plan, short["iteration_s"], event["iteration_s"]),
+        "phases": {
+            name: extend(plan, short["phases"].get(name, 0.0), seconds)
+            for name, seconds in event["phases"].items()
+        },
+        "sent_bytes": [round(extend(plan, *pair)) for pair in pairs],
+        "parts_s": (short["iteration_s"], event["iteration_s"]),
+    }
+
+
 class _Controller:
     """Turns the events of the sessions of one run into records and a verdict."""
 
@@ -205,9 +233,10 @@ class _Controller:
         observer: Observer,
     ) -> None:
         self._plans = {experiment_hash(plan): plan for plan in plans}
+        self._families = _families(self._plans)
         self._setup = setup
         self._open_store = open_store
-        self._finished = {key: list(finished.get(key, ())) for key in self._plans}
+        self._finished = {key: set(finished.get(key, ())) for key in self._plans}
         self._observer = observer
         self._store: RunStore | None = None
         self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
@@ -222,7 +251,9 @@ class _Controller:
         the first from restoring the network.
         """
         waiting = deque(
-            plan for key, plan in self._plans.items() if len(self._finished[key]) < plan.iterations
+            self._plans[first]
+            for first, family in self._families.items()
+            if any(len(self._finished[key]) < self._plans[key].iterations for key in family)
         )
         try:
             while waiting or self._running:
@@ -249,7 +280,8 @@ class _Controller:
 
     def _start(self, plan: Experiment) -> None:
         index, setup = len(self._started), self._setup
-        finished = self._finished[experiment_hash(plan)]
+        family = self._families[experiment_hash(plan)]
+        finished = sorted(set.intersection(*(self._finished[key] for key in family)))
         self._started.append(plan)
 
         def on_event(event: Event | None) -> None:
@@ -310,7 +342,9 @@ class _Controller:
         elif kind == "iteration":
             variant = self._plans[event["plan_hash"]].variant
             self._last[session] = f"iteration {event['iteration']} of {variant}"
-            self._iteration(event)
+            for key in self._families[event["plan_hash"]]:
+                if event["iteration"] not in self._finished[key]:
+                    self._iteration(self._plans[key], event)
         elif kind == "output":
             self._keep_output(event)
         elif kind == "certificate":
@@ -340,10 +374,11 @@ class _Controller:
             )
         )
 
-    def _iteration(self, event: dict[str, Any]) -> None:
+    def _iteration(self, plan: Experiment, event: dict[str, Any]) -> None:
         assert self._store is not None
-        plan = self._plans[event["plan_hash"]]
         training = plan if isinstance(plan, Plan) else None
+        if training and event.get("parts"):
+            event = extended(training, event)
         record = experiment_record(
             plan,
             self._store.run_id,
@@ -357,6 +392,7 @@ class _Controller:
             peers=event.get("peers"),
             samples=event.get("samples"),
             hosts=tuple(map(HostSample.of, event.get("hosts", ()))),
+            parts_s=event.get("parts_s", ()),
         )
         if event.get("gone"):
             peers = f"{record.peers} of {len(plan.device_nodes)} peers ended it"
@@ -385,9 +421,11 @@ class _Controller:
                 output.write(event["text"] + "\n")
 
     def _doubt(self, plan: Experiment, reason: str) -> None:
-        """Record a reason not to trust a plan, before the iteration it is about."""
+        """Record a reason not to trust a plan, and those that share its session, before the
+        iteration it is about."""
         assert self._store is not None
-        self._store.append_doubt(experiment_hash(plan), f"{plan.variant} {reason}")
+        for key in self._families.get(experiment_hash(plan), ()):
+            self._store.append_doubt(key, f"{plan.variant} {reason}")
 
     def _kept(self) -> str:
         if self._store is None:

@@ -11,7 +11,8 @@ Everything about where the nodes are is behind `Testbed`. The events:
     iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
                peers: ranks that ended it, where ranks may leave (else null), gone: those that left
                and were not to; samples: that reached the model, if that differs;
-               hosts: what each has used (`records.HostSample`)
+               hosts: what each has used (`records.HostSample`); parts: the same of the shorter part
+               of a plan in parts, of whose longer part all this is
     output     plan_hash, rank, text: a line that a script has printed
     drops      packets that full queues dropped since the last such event: the limits were too short
 """
@@ -29,6 +30,7 @@ from netbench.network.probing.dynamics import Messages
 from netbench.network.shaping.segments import on_testbed
 from netbench.plan.experiment import Experiment, experiment_hash, is_elastic, message_sizes
 from netbench.plan.model import Plan
+from netbench.plan.parts import shortened
 from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.interface import STORE_PORT, Testbed
@@ -72,6 +74,7 @@ class _PlanSession:
     ) -> None:
         self._testbed = testbed
         self._plan = plan
+        self._parts = shortened(plan) if isinstance(plan, Plan) else (plan,)
         self._hash = experiment_hash(plan)
         self._finished = frozenset(finished)
         self._last = max((i for i in range(plan.iterations) if i not in finished), default=-1)
@@ -94,11 +97,19 @@ class _PlanSession:
         with phase(self._emit, "connect", 1):
             pool.connect(STORE_PORT)
         with phase(self._emit, "prepare", 1):
-            pool.prepare()
+            for part in self._parts:
+                pool.use(part)
+                pool.prepare()
         if not shapes_first:
             self._shape()
         for index in range(self._last + 1):
-            self._report(index, self.iterate(pool, index, self._trace and index == self._last))
+            measured = []
+            for part in self._parts:
+                pool.use(part)
+                traced = self._trace and index == self._last
+                measured.append(self.iterate(pool, index, traced))
+            late_s = max(part["late_start_s"] for part in measured)
+            self._report(index, {**measured[-1], "late_start_s": late_s, "parts": measured[:-1]})
         pool.stop()
 
     def run_script(self, plan: Plan) -> None:

@@ -473,3 +473,39 @@ def test_a_second_interruption_does_not_keep_the_first_from_restoring_the_networ
         run_plans(plans[:1], setup, open_store=interrupted, finished={}, observer=Recorder())
     assert PressedAgain.is_restored
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_plans_that_share_their_parts_share_a_session(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session for 4, 8 and 16 micro-batches. 2 and 4 took 1 s and 1.5 s; the one that was
+    recorded before is not recorded again."""
+    first = dataclasses.replace(plans[0], num_rounds=1)
+    family = tuple(
+        dataclasses.replace(
+            first,
+            parts=(2, 4),
+            num_micro_batches=count,
+            workload=dataclasses.replace(first.workload, batch=4 * count),
+        )
+        for count in (4, 8, 16)
+    )
+    sessions: list[str] = []
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        key = hash_of(job["plan"])
+        sessions.append(key)
+        assert job["finished"] == []
+        short = iteration(key, 1) | {"iteration_s": 1.0, "sent_bytes": [100]}
+        long = iteration(key, 1) | {"iteration_s": 1.5, "sent_bytes": [150], "parts": [short]}
+        drops = {"event": "drops", "iteration": 1, "packets": 3}
+        return [HELLO, GOOD_PROBE, drops, long, {"event": "done"}, None]
+
+    finished = {plan_hash(family[0]): [0, 1], plan_hash(family[1]): [0]}
+    found, recorder = run(family, tmp_path, monkeypatch, script, finished)
+    assert sessions == [plan_hash(family[0])]
+    assert [record.plan_hash for record in recorder.records] == [*map(plan_hash, family[1:])]
+    assert [record.iteration_s for record in recorder.records] == [2.5, 4.5]
+    assert [record.sent_bytes for record in recorder.records] == [(250,), (450,)]
+    assert {record.parts_s for record in found.records} == {(1.0, 1.5)}
+    assert len(found.reasons) == 1

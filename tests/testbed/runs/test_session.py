@@ -11,6 +11,7 @@ import pytest
 
 from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
+from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
 from netbench.testbed import interface
 from netbench.testbed.namespaces import node_addresses
@@ -169,3 +170,15 @@ def test_hosts_are_asked_before_and_after_each_iteration() -> None:
     found = [event["hosts"] for event in events if event["event"] == "iteration"]
     assert found == [[{"host": "a", "sent_bytes": 1}, {"host": "b", "sent_bytes": 5}]] * 2
     assert asked == ["use", "sent", "sent", "use"] * 10
+
+
+def test_a_plan_in_parts_runs_two_short_iterations_for_each() -> None:
+    """Both are prepared; the event is that of the longer, and has the shorter in it."""
+    plan = dataclasses.replace(make_plan("megatron"), parts=(2, 4))
+    _, events = run(plan, range(8))
+    found = [event for event in events if event["event"] == "iteration"]
+    assert [event["iteration"] for event in found] == [8, 9]
+    assert {event["plan_hash"] for event in found} == {plan_hash(plan)}
+    for event in found:
+        (short,) = event["parts"]
+        assert short["iteration_s"] == event["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)

@@ -1,0 +1,71 @@
+"""How long an emulation takes on this machine, and which iterations are emulated in part."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from netbench.plan.build import network_bytes
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.parts import num_periods, shortened
+from netbench.systems import system_of
+from netbench.systems.base import num_crossings
+from netbench.systems.sharded import Sharded
+
+MESSAGE_S = 0.4e-3
+"""Host time of a message in a guest, seconds (docs/local-testbed.md)."""
+
+GUEST_BPS = 1.8e9
+"""Simulated bits that a guest carries in a second of host time (measured)."""
+
+LONG_S = 10.0
+"""Host time of an iteration from which it is emulated in part, seconds."""
+
+ROUNDS = (1, 2)
+"""Rounds of GPipe that run. All ranks meet at a barrier in each."""
+
+STEPS = (2, 3)
+"""Micro-steps of sharded data parallelism that run; the first and the last differ from others."""
+
+DEPTHS = (4, 8)
+"""Micro-batches of other pipelines that run, in multiples of the stages."""
+
+
+def emulation_s(plan: Plan) -> float:
+    """Return the host time that one iteration of virtual layers takes in a guest, seconds."""
+    system = system_of(plan)
+    messages = system.num_messages(plan) if isinstance(system, Sharded) else num_crossings(plan)
+    return messages * MESSAGE_S + network_bytes(plan) * 8 / plan.scale / GUEST_BPS
+
+
+def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+    """Return the plans, those with long iterations in part if that is fewer periods in all.
+
+    A plan that shares the parts of others runs so too, also if it is short.
+    """
+    divided = [dataclasses.replace(plan, parts=_parts(plan)) for plan in plans]
+    families: dict[Plan, list[Plan]] = {}
+    for plan in divided:
+        if plan.parts:
+            families.setdefault(shortened(plan)[0], []).append(plan)
+    whole = {
+        plan
+        for family in families.values()
+        if sum(family[0].parts) >= sum(map(num_periods, family))
+        or max(map(emulation_s, family)) < LONG_S
+        for plan in family
+    }
+    return tuple(dataclasses.replace(plan, parts=()) if plan in whole else plan for plan in divided)
+
+
+def _parts(plan: Plan) -> tuple[int, ...]:
+    """Return `Plan.parts` for a plan; () if it is shorter than the shorter part, or repeats
+    nothing."""
+    if plan.compute != VIRTUAL or plan.churn:
+        return ()
+    if plan.has_pipelines:
+        depth = plan.layout.pp * plan.num_chunks
+        parts = ROUNDS if plan.num_rounds > 1 else tuple(depth * times for times in DEPTHS)
+    elif plan.units:
+        parts = STEPS
+    else:
+        return ()
+    return parts if num_periods(plan) >= parts[0] else ()

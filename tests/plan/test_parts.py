@@ -1,0 +1,80 @@
+"""Plans in parts: which run so, what runs of them, and what their iterations take."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from netbench.api.simulation import predictions
+from netbench.errors import PlanError
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.describe import describe_plan
+from netbench.plan.effort import in_parts
+from netbench.plan.model import Execution, Plan
+from netbench.plan.parts import extend, num_periods, shortened
+from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
+from netbench.scenario import load_scenario
+
+
+def make_plans(variant: str, *batch: int, scale: float = 1000.0) -> tuple[Plan, ...]:
+    choices = Choices(variants=[variant], layers=[24], batch=batch, seeds=[2022])
+    return build_plans(load_scenario("case3"), choices, Execution(iterations=2, scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("variant", "parts", "words"),
+    [
+        ("dtfm-scheduled", (1, 2), "in parts (1 and 2 rounds)"),
+        ("megatron-p8", (32, 64), "in parts (32 and 64 micro-batches)"),
+        ("megatron-p4-interleaved2", (32, 64), "in parts (32 and 64 micro-batches)"),
+        ("zero3", (2, 3), "in parts (2 and 3 micro-steps)"),
+    ],
+)
+def test_long_iterations_run_in_two_lengths_that_all_batches_share(
+    variant: str, parts: tuple[int, int], words: str
+) -> None:
+    plans = in_parts(make_plans(variant, 1024, 2048, 4096))
+    assert {plan.parts for plan in plans} == {parts}
+    assert words in describe_plan(plans[0])
+    shared = {shortened(plan) for plan in plans}
+    assert len(shared) == 1
+    ran = [part.num_rounds * part.num_micro_batches for part in shared.pop()]
+    whole = plans[0].num_rounds * plans[0].num_micro_batches
+    assert ran == [whole // num_periods(plans[0]) * number for number in parts]
+
+
+def test_iterations_run_whole_where_parts_would_not_be_shorter() -> None:
+    """Two rounds alone; a short iteration; a plan with one round among others."""
+    (alone,) = in_parts(make_plans("dtfm-scheduled", 1024))
+    assert alone.parts == ()
+    assert shortened(alone) == (alone,)
+    scenario = load_scenario("example-two-labs")
+    quick = build_plans(scenario, Choices.of(scenario.sweep, whole=True))
+    assert in_parts(quick) == quick
+
+
+def test_plans_that_run_whole_keep_their_hash() -> None:
+    (plan,) = make_plans("megatron-p8", 1024)
+    assert "parts" not in plan_to_json(plan)
+    divided = dataclasses.replace(plan, parts=(32, 64))
+    assert plan_hash(divided) != plan_hash(plan)
+    assert plan_from_json(plan_to_json(divided)) == divided
+
+
+@pytest.mark.parametrize("parts", [(64,), (64, 64), (0, 64), (256, 512)])
+def test_parts_that_do_not_fit_the_plan_are_refused(parts: tuple[int, ...]) -> None:
+    (plan,) = make_plans("megatron-p8", 1024)
+    with pytest.raises(PlanError, match=r"plan\.parts: does not fit"):
+        plan_from_json(plan_to_json(dataclasses.replace(plan, parts=parts)))
+
+
+@pytest.mark.parametrize("variant", ["dtfm-random", "megatron-p8", "deepspeed-pp", "zero3"])
+def test_parts_give_the_simulated_time_of_the_whole(variant: str) -> None:
+    """The simulator is no proof for an emulation, but has the same periods. Within 0.5%."""
+    plans = in_parts(make_plans(variant, 1024, 2048, 4096, scale=1.0))
+    parts = shortened(plans[0])
+    times = predictions([*plans, *parts], None)
+    short_s, long_s = (times[plan_hash(part)] for part in parts)
+    for plan in plans:
+        assert extend(plan, short_s, long_s) == pytest.approx(times[plan_hash(plan)], rel=5e-3)
