@@ -9,5 +9,5 @@ exchanges JSON lines with it (`protocol`).
 - `rank` is the main loop of one rank; `fork_server` forks many, each in its own namespace.
 - `node_server` starts the ranks of a host in a cluster run.
 - `calibrate` measures a device; `events` records the events of a traced iteration.
-- `epoll_shim.c` is a preload library that spares gloo's event loop most of its polling.
+- `gloo_shim.c` is a preload library that spares gloo's event loop most of its system calls.
 """

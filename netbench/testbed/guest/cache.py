@@ -35,7 +35,7 @@ from netbench.testbed.lifetime import Scratch
 from netbench.testbed.machine.packages import find_command
 from netbench.units import format_bytes
 
-SHIM_SOURCE = Path(__file__).parents[2] / "trainers" / "epoll_shim.c"
+SHIM_SOURCE = Path(__file__).parents[2] / "trainers" / "gloo_shim.c"
 
 GOOD, CORRUPT, MISSING = "good", "corrupt", "missing"
 
@@ -251,8 +251,8 @@ def _check_starts(kernel: Path) -> None:
 def ensure_shim(source: Path = SHIM_SOURCE) -> Path | None:
     """Return the library that trainers preload, or None without a compiler or a source.
 
-    It lengthens the timeout of gloo's polling loop, the largest host cost in virtual time. Results
-    do not change, but without it runs take longer. Its name has the checksums of its source and of
+    It spares gloo's event loop most of its system calls, the largest host cost in virtual time.
+    Results do not change, but without it runs take longer. Its name has the checksums of its source and of
     itself; a file with another checksum is compiled again. Raises TestbedError when the compiler
     fails or the cache cannot be written.
     """
