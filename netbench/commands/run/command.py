@@ -98,12 +98,13 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--iterations",
     type=click.IntRange(1, MAX_ITERATIONS),
-    help="Number of measured iterations per plan.  [default: 2; sim: always 1]",
+    help="Number of measured iterations per plan.  [default: 2, in parts 1; sim: always 1]",
 )
 @click.option(
     "--warmup",
     type=click.IntRange(0, MAX_ITERATIONS),
-    help="Number of warm-up iterations, recorded separately.  [default: 1; sim: always 0]",
+    help="Number of warm-up iterations, recorded separately.  [default: 1, in parts 0; sim: "
+    "always 0]",
 )
 @click.option(
     "--scale", type=float, help="Divisor of bytes and bandwidths.  [default: by size of the model]"
@@ -251,6 +252,8 @@ def command(
         plans = _with_dynamics(loaded, plans, selection, fast, inventory is not None)
         if not whole and testbed in VIRTUAL_TIME and inventory is None and trace is None:
             plans = in_parts(plans)
+            if selection.iterations is None and selection.warmup is None:
+                plans = tuple(map(_once, plans))
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
@@ -386,6 +389,13 @@ def _with_dynamics(
             f"emulated as with --fast, at scale {scale:g}"
         )
     return kept
+
+
+def _once(plan: Plan) -> Plan:
+    """Return a plan in parts with one iteration: further ones would take the same time."""
+    if not plan.parts:
+        return plan
+    return dataclasses.replace(plan, iterations=1, warmup_iterations=0)
 
 
 def _placed(

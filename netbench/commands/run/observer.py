@@ -26,6 +26,7 @@ STEPS = {
     "prepare": "preparing plans",
     "shape": "shaping links",
     "verify": "verifying the network",
+    "warm": "running a short iteration first",
     "repeat": "repeating finished iterations",
 }
 """Steps of a session before its first new iteration, in order, as shown."""

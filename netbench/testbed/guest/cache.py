@@ -252,9 +252,9 @@ def ensure_shim(source: Path = SHIM_SOURCE) -> Path | None:
     """Return the library that trainers preload, or None without a compiler or a source.
 
     It spares gloo's event loop most of its system calls, the largest host cost in virtual time.
-    Results do not change, but without it runs take longer. Its name has the checksums of its source and of
-    itself; a file with another checksum is compiled again. Raises TestbedError when the compiler
-    fails or the cache cannot be written.
+    Results do not change, but without it runs take longer. Its name has the checksums of its source
+    and of itself; a file with another checksum is compiled again. Raises TestbedError when the
+    compiler fails or the cache cannot be written.
     """
     if not source.exists():
         return None

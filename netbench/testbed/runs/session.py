@@ -2,7 +2,8 @@
 
 A plan never shares a session: TCP connections remember what they carried (congestion window, round
 trip times), so a plan would run at another speed after another plan. For the same reason a resumed
-plan repeats its finished iterations, without reporting them.
+plan repeats its finished iterations, without reporting them. A plan in parts begins with its
+shorter part, unreported: an iteration takes another time on connections that have carried nothing.
 
 Everything about where the nodes are is behind `Testbed`. The events:
 
@@ -11,8 +12,8 @@ Everything about where the nodes are is behind `Testbed`. The events:
     iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
                peers: ranks that ended it, where ranks may leave (else null), gone: those that left
                and were not to; samples: that reached the model, if that differs;
-               hosts: what each has used (`records.HostSample`); parts: the same of the shorter part
-               of a plan in parts, of whose longer part all this is
+               hosts: what each has used (`records.HostSample`); parts: all this of the shorter
+               part of a plan in parts, beside that of the longer
     output     plan_hash, rank, text: a line that a script has printed
     drops      packets that full queues dropped since the last such event: the limits were too short
 """
@@ -74,7 +75,7 @@ class _PlanSession:
     ) -> None:
         self._testbed = testbed
         self._plan = plan
-        self._parts = shortened(plan) if isinstance(plan, Plan) else (plan,)
+        self._parts: tuple[Experiment, ...] = shortened(plan) if isinstance(plan, Plan) else (plan,)
         self._hash = experiment_hash(plan)
         self._finished = frozenset(finished)
         self._last = max((i for i in range(plan.iterations) if i not in finished), default=-1)
@@ -102,14 +103,16 @@ class _PlanSession:
                 pool.prepare()
         if not shapes_first:
             self._shape()
+        if len(self._parts) > 1:
+            with phase(self._emit, "warm", 1):
+                self._run(pool, self._parts[0], 0, trace=False)
         for index in range(self._last + 1):
-            measured = []
-            for part in self._parts:
-                pool.use(part)
-                traced = self._trace and index == self._last
-                measured.append(self.iterate(pool, index, traced))
-            late_s = max(part["late_start_s"] for part in measured)
-            self._report(index, {**measured[-1], "late_start_s": late_s, "parts": measured[:-1]})
+            long, *short = [
+                self._run(pool, part, index, self._trace and index == self._last)
+                for part in reversed(self._parts)
+            ]
+            late_s = max(part["late_start_s"] for part in (long, *short))
+            self._report(index, {**long, "late_start_s": late_s, "parts": short})
         pool.stop()
 
     def run_script(self, plan: Plan) -> None:
@@ -171,6 +174,10 @@ class _PlanSession:
 
     def _print(self, rank: int, text: str) -> None:
         self._emit("output", plan_hash=self._hash, rank=rank, text=text)
+
+    def _run(self, pool: PeerPool, part: Experiment, index: int, trace: bool) -> Message:
+        pool.use(part)
+        return self.iterate(pool, index, trace)
 
     def iterate(self, pool: PeerPool, index: int, trace: bool) -> Message:
         """Run one iteration and time it from the common start to the last rank's end, seconds.
