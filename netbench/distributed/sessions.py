@@ -7,7 +7,8 @@ worker, because its own has died, repeats its events, and those that are recorde
 import functools
 import queue
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from netbench.distributed.client import DaskPool, describe_failure
@@ -20,7 +21,7 @@ from netbench.pool import Work
 from netbench.testbed.guest.cache import ensure_shim
 from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.machine.choose import choose
-from netbench.testbed.runs.controller import Event, SessionSetup
+from netbench.testbed.runs.controller import Event, SessionSetup, SessionTask
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted
 
@@ -62,22 +63,20 @@ class DaskSession:
         pool: DaskPool,
         ssh: bool,
         plan: Experiment,
-        finished: Sequence[int],
-        trace: bool,
+        task: SessionTask,
         on_event: Callable[[Event | None], None],
     ) -> None:
         self._pool = pool
         self._on_event = on_event
-        self._seen = set(finished)
+        self._seen = set(task.finished)
         self._has_probe = self._is_over = False
         self._host = ""
         self._work = session_work(len(plan.device_nodes))
         job = {
+            **asdict(task),
             "plan": experiment_to_json(plan),
-            "finished": list(finished),
             "ssh": ssh,
             "tolerance": TOLERANCE[TESTBED],
-            "trace": trace,
             "num_ranks": len(plan.device_nodes),
         }
         self._number = pool.submit(

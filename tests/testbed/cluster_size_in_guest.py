@@ -52,7 +52,9 @@ def run(machines: Machines, count: int, folder: str) -> Iterator[str]:
     words = ["run", str(SCRATCH / "many.yaml"), "--inventory", inventory, "--replace"]
     what = ["--command", f"{sys.executable} -S {SCRIPT}", "--iterations", "1"]
     began_s = time.monotonic(), host_s(folder)
-    controller = Controller(Path(folder) / "output", "alpha", *words, *what, "--results", str(results))
+    controller = Controller(
+        Path(folder) / "output", "alpha", *words, *what, "--results", str(results)
+    )
     controller.await_output(STEPS["shape"])
     ready_s = time.monotonic() - began_s[0], host_s(folder) - began_s[1]
     yield from expect(controller.end(), 0, f"status of {controller.output}")

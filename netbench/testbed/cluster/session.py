@@ -6,13 +6,14 @@ Events are those of `testbed.runs.session`, and before the end:
 """
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from netbench.errors import NetbenchError
 from netbench.plan.experiment import Experiment, experiment_hash, rank_modules, runs_script
 from netbench.testbed.cluster.testbed import ClusterTestbed
 from netbench.testbed.local import RankSetup
+from netbench.testbed.runs.controller import SessionTask
 from netbench.testbed.runs.launch import phase
 from netbench.testbed.runs.session import run_session
 from netbench.testbed.ssh.inventory import Inventory
@@ -29,15 +30,13 @@ class ClusterSession:
         inventory: Inventory,
         replace: bool,
         plan: Experiment,
-        finished: Collection[int],
-        trace: bool,
+        task: SessionTask,
         on_event: Callable[[dict[str, Any] | None], None],
     ) -> None:
         self._inventory = inventory
         self._plan = plan
-        self._finished = finished
+        self._task = task
         self._on_event = on_event
-        self._trace = trace
         self._replace = replace
         self._testbed: ClusterTestbed | None = None
         self._is_closed = False
@@ -89,7 +88,8 @@ class ClusterSession:
             }
             self._emit("hello", kernel=testbed.kernel, versions=versions)
             if not self._is_closed:
-                run_session(testbed, plan, self._finished, self._emit, trace=self._trace)
+                task = self._task
+                run_session(testbed, plan, task.finished, self._emit, trace=task.trace)
         finally:
             testbed.close()
             left = {host: str(found) for host, found in testbed.leftovers.items()}

@@ -12,7 +12,7 @@ import os
 import queue
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,12 +26,14 @@ from netbench.plan.experiment import (
     experiment_hash,
     experiment_record,
     experiment_to_json,
+    message_sizes,
 )
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.parts import extend, shortened
 from netbench.plan.serial import plan_hash
 from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, HostSample, Record, RunStore
+from netbench.scenario.model import Network
 from netbench.systems import system_of
 from netbench.testbed.lifetime import uninterrupted
 from netbench.testbed.machine.capabilities import Capabilities
@@ -53,6 +55,7 @@ MAX_SESSIONS = 2
 
 
 Event = dict[str, Any]
+OnEvent = Callable[[Event | None], None]
 
 
 class RunningSession(Protocol):
@@ -82,13 +85,26 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SessionTask:
+    """What a session does with its plan.
+
+    finished: iterations recorded before. trace: keep a trace of the last iteration. verify: measure
+    the network.
+    """
+
+    finished: Sequence[int]
+    trace: bool
+    verify: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SessionSetup:
     """Settings of the sessions of a run.
 
     testbed: one of `records.TESTBEDS`. ssh: start ranks by an sshd per node. preload: library to
     preload into ranks. trace: keep a trace of the last iteration of every plan. start: starts a
-    session elsewhere, given the plan, its finished iterations and the receiver of its events; None
-    = on this machine. side_by_side: number of sessions that may run at the same time now; None =
+    session elsewhere, given the plan, its task and the receiver of its events; None = on this
+    machine. side_by_side: number of sessions that may run at the same time now; None =
     as many as this machine can. place: description of where.
     """
 
@@ -97,10 +113,7 @@ class SessionSetup:
     preload: Path | None = None
     ssh: bool = False
     trace: bool = False
-    start: (
-        Callable[[Experiment, Sequence[int], bool, Callable[[Event | None], None]], RunningSession]
-        | None
-    ) = None
+    start: Callable[[Experiment, "SessionTask", OnEvent], RunningSession] | None = None
     side_by_side: Callable[[], int] | None = None
     place: str = field(default_factory=machine_name)
 
@@ -242,6 +255,7 @@ class _Controller:
         self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
         self._running: dict[int, RunningSession] = {}
         self._started: list[Experiment] = []
+        self._verified: set[tuple[Network, float, tuple[int, ...]]] = set()
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def run(self) -> Path:
@@ -281,27 +295,42 @@ class _Controller:
     def _start(self, plan: Experiment) -> None:
         index, setup = len(self._started), self._setup
         family = self._families[experiment_hash(plan)]
-        finished = sorted(set.intersection(*(self._finished[key] for key in family)))
+        task = SessionTask(
+            finished=sorted(set.intersection(*(self._finished[key] for key in family))),
+            trace=setup.trace,
+            verify=self._is_new(plan),
+        )
         self._started.append(plan)
 
         def on_event(event: Event | None) -> None:
             self._events.put((index, event))
 
         if setup.start is not None:
-            self._running[index] = setup.start(plan, finished, setup.trace, on_event)
+            self._running[index] = setup.start(plan, task, on_event)
             return
         assert setup.machine is not None
         job = {
+            **asdict(task),
             "plan": experiment_to_json(plan),
-            "finished": finished,
             "ssh": setup.ssh,
             "tolerance": TOLERANCE[setup.testbed],
             "rank_environment": ({"LD_PRELOAD": str(setup.preload)} if setup.preload else {}),
-            "trace": setup.trace,
         }
         self._running[index] = start_session(
             setup.testbed, setup.machine, job, len(plan.device_nodes), on_event
         )
+
+    def _is_new(self, plan: Experiment) -> bool:
+        """Return whether no session of this run has verified the network of `plan`.
+
+        In virtual time, equal configurations deliver equal links.
+        """
+        if self._setup.testbed != "guest-virtual":
+            return True
+        key = (plan.network, plan.scale, message_sizes(plan))
+        is_new = key not in self._verified
+        self._verified.add(key)
+        return is_new
 
     def _next_event(self) -> None:
         try:
@@ -329,6 +358,8 @@ class _Controller:
         kind = event["event"]
         if kind == "hello":
             self._open(event)
+            if doubt := dynamics_doubt(self._started[session]):
+                self._doubt(self._started[session], doubt)
         elif kind == "place":
             self._observer.place(session, event["host"])
         elif kind == "phase":
@@ -337,8 +368,6 @@ class _Controller:
         elif kind == "probe":
             assert self._store is not None
             self._store.append_probe(event["probe"])
-            if doubt := dynamics_doubt(self._started[session]):
-                self._doubt(self._started[session], doubt)
         elif kind == "iteration":
             variant = self._plans[event["plan_hash"]].variant
             self._last[session] = f"iteration {event['iteration']} of {variant}"

@@ -50,7 +50,7 @@ def run(job: Mapping[str, Any], emit: Emit) -> None:
             ),
         )
     with closing(testbed):
-        run_session(testbed, plan, job["finished"], emit, trace=job.get("trace", False))
+        run_session(testbed, plan, job["finished"], emit, trace=job["trace"], verify=job["verify"])
     emit("done")
 
 

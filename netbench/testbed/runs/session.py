@@ -49,14 +49,16 @@ def run_session(
     emit: Emit,
     *,
     trace: bool = False,
+    verify: bool = True,
 ) -> None:
     """Run every unfinished iteration of `plan` on `testbed`, which stays open.
 
     finished: indices of the iterations recorded before. trace: have ranks report what they did in
-    the last iteration. Raises NetbenchError when a rank, or the network, fails.
+    the last iteration. verify: measure the links; else they are only read back. Raises
+    NetbenchError when a rank, or the network, fails.
     """
     testbed.tune(*on_testbed(plan.network, plan.scale))
-    session = _PlanSession(testbed, plan, finished, emit, trace=trace)
+    session = _PlanSession(testbed, plan, finished, emit, trace=trace, verify=verify)
     if isinstance(plan, Plan) and plan.script:
         session.run_script(plan)
     else:
@@ -72,6 +74,7 @@ class _PlanSession:
         emit: Emit,
         *,
         trace: bool,
+        verify: bool,
     ) -> None:
         self._testbed = testbed
         self._plan = plan
@@ -81,6 +84,7 @@ class _PlanSession:
         self._last = max((i for i in range(plan.iterations) if i not in finished), default=-1)
         self._emit = emit
         self._trace = trace
+        self._verify = verify
         self._num_dropped = 0
         self._churn = Interruptions(plan) if isinstance(plan, Plan) and plan.churn else None
 
@@ -150,9 +154,10 @@ class _PlanSession:
         network, scale = on_testbed(self._plan.network, self._plan.scale)
         with phase(self._emit, "shape", network.num_nodes + num_routers(network)):
             self._testbed.shape(network, scale)
-        with phase(self._emit, "verify", 1):
-            probe = self._testbed.verify(network, scale, self._messages())
-        self._emit("probe", probe=probe)
+        if self._verify:
+            with phase(self._emit, "verify", 1):
+                probe = self._testbed.verify(network, scale, self._messages())
+            self._emit("probe", probe=probe)
 
     def _messages(self) -> Messages | None:
         """Return the messages that show whether TCP acts, None where it does not."""

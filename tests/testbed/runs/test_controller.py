@@ -458,9 +458,7 @@ class PressedAgain(FakeSession):
 def test_a_second_interruption_does_not_keep_the_first_from_restoring_the_network(
     plans: tuple[Plan, ...],
 ) -> None:
-    def start(
-        plan: object, finished: object, trace: bool, on_event: Callable[[Event | None], None]
-    ) -> PressedAgain:
+    def start(plan: object, task: object, on_event: Callable[[Event | None], None]) -> PressedAgain:
         on_event(HELLO)
         return PressedAgain()
 
@@ -509,3 +507,17 @@ def test_plans_that_share_their_parts_share_a_session(
     assert [record.sent_bytes for record in recorder.records] == [(250,), (450,)]
     assert {record.parts_s for record in found.records} == {(1.0, 1.5)}
     assert len(found.reasons) == 1
+
+
+def test_a_network_is_verified_once_in_a_run(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two systems that send messages of one size share a verification; zero3 sends others."""
+    asked: list[bool] = []
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        asked.append(job["verify"])
+        return obedient(job)
+
+    run(plans, tmp_path, monkeypatch, script)
+    assert asked == [True, False, True]

@@ -182,3 +182,13 @@ def test_a_plan_in_parts_runs_two_short_iterations_for_each() -> None:
     for event in found:
         (short,) = event["parts"]
         assert short["iteration_s"] == event["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
+
+
+def test_a_session_that_does_not_verify_still_shapes_and_reads_back() -> None:
+    plan = make_plan("megatron")
+    testbed = FakeTestbed(node_addresses(plan.node_names), lambda node, rank: Rank(rank))
+    events: list[str] = []
+    run_session(testbed, plan, range(9), lambda event, **fields: events.append(event), verify=False)
+    assert "shape" in testbed.asked
+    assert "verify" not in testbed.asked
+    assert {*events} == {"phase", "iteration"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import struct
@@ -59,7 +60,7 @@ def facts(request: Request) -> Any:
     try:
         interface = request["interface"] or host.interface_with(request["addresses"])
         found.update(_interface_facts(interface), interface=interface)
-        found["routes"] = {peer: _or("", _route, peer) for peer in request["peers"]}
+        found["routes"] = _routes(request["peers"])
     except host.AgentError as error:
         found["problem"] = str(error)
     return found
@@ -94,8 +95,23 @@ def _interface_facts(interface: str) -> dict[str, Any]:
     }
 
 
+def _routes(peers: list[str]) -> dict[str, str]:
+    """Return the interface through which each peer is reached, "" if that is not known.
+
+    One `ip` asks for all: on 64 hosts, one for each pair would be 4032.
+    """
+    plain = [peer for peer in peers if re.fullmatch(r"[0-9a-fA-F.:]+", peer)]
+    lines = "".join(f"route get {peer}\n" for peer in plain)
+    _, answers, _ = host.run_tool(["ip", "-j", "-force", "-batch", "-"], lines)
+    found = {}
+    for line in answers.splitlines():
+        for route in _or([], json.loads, line):
+            found[route["dst"]] = str(route["dev"])
+    # An address may be written in several ways.
+    return {peer: found.get(peer) or _or("", _route, peer) for peer in peers}
+
+
 def _route(peer: str) -> str:
-    """Return the interface through which a peer is reached."""
     return str(host.json_of(["ip", "-j", "route", "get", peer])[0]["dev"])
 
 
