@@ -21,6 +21,7 @@ from netbench.units import counted, format_bytes
 STEPS = {
     "nodes": "building nodes",
     "hosts": "preparing hosts",
+    "tune": "setting up TCP",
     "ranks": "starting ranks",
     "connect": "connecting ranks",
     "prepare": "preparing plans",

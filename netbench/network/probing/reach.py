@@ -7,8 +7,8 @@ Lines of JSON. From the controller, then from the node, in turns:
     {"ports": chosen ones by node; null: do not try it}
     {"failed": [[node, part, reason], ..]}     part: "port" | "any port" | "frames"
 
-The node listens on its own address until its input ends, and only answers clients that know the
-token.
+The node listens on its own address until its input ends. At the chosen port it answers clients that
+know the token. At the given port the kernel answers: that a connection is made there is enough.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from __future__ import annotations
 import errno
 import hmac
 import json
+import math
 import os
+import selectors
 import socket
 import sys
 import threading
@@ -31,7 +33,10 @@ FULL_BYTES = 1 << 16
 ANSWER_S = 5.0
 """Deadline to connect, for a byte, and for `FULL_BYTES`, seconds. Lost packets were sent again."""
 
-MAX_THREADS = 64
+MIN_THREADS = 16
+ROUNDS = 4
+"""Peers per thread at most, if there are more than `MIN_THREADS`. Threads take time to start, and
+each round of peers that do not answer takes twice `ANSWER_S`."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -40,19 +45,52 @@ def listen(address: str, port: int) -> socket.socket:
     return socket.create_server((address, port), family=family, backlog=1024)
 
 
+class _Client:
+    """What a client has sent, and what it has still to get."""
+
+    def __init__(self) -> None:
+        self.sent, self.due = bytearray(), b""
+
+    def go_on(self, connection: socket.socket, secret: bytes) -> bool:
+        """Read and write as much as is possible now. Return False when this client is done with."""
+        if self.due:
+            self.due = self.due[connection.send(self.due) :]
+            return bool(self.due) or len(self.sent) < len(secret) + FULL_BYTES
+        before, more = len(self.sent), connection.recv(FULL_BYTES)
+        self.sent += more
+        if not more or not hmac.compare_digest(self.sent[: len(secret)], secret[: len(self.sent)]):
+            return False
+        if before < len(secret) <= len(self.sent):
+            self.due = b"!"
+        if len(self.sent) == len(secret) + FULL_BYTES:
+            self.due += bytes(FULL_BYTES)
+        return len(self.sent) <= len(secret) + FULL_BYTES
+
+
 def serve(listener: socket.socket, secret: bytes) -> None:
-    """Answer clients until the process ends: a byte for the token, then `FULL_BYTES`, sent back."""
+    """Answer clients until the process ends: a byte for the token, then as many as `FULL_BYTES`.
+
+    In one thread: hundreds of hosts call at the same time.
+    """
+    ready = selectors.DefaultSelector()
+    ready.register(listener, selectors.EVENT_READ)
     while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=_answer, args=(connection, secret), daemon=True).start()
-
-
-def _answer(connection: socket.socket, secret: bytes) -> None:
-    with suppress(OSError, EOFError), connection:
-        connection.settimeout(ANSWER_S)
-        if hmac.compare_digest(_receive(connection, len(secret)), secret):
-            connection.sendall(b"!")
-            connection.sendall(_receive(connection, FULL_BYTES))
+        for key, _ in ready.select():
+            if key.data is None:
+                accepted, _ = listener.accept()
+                accepted.setblocking(False)
+                ready.register(accepted, selectors.EVENT_READ, _Client())
+                continue
+            connection, goes_on = key.fileobj, False
+            assert isinstance(connection, socket.socket)
+            with suppress(OSError):
+                goes_on = key.data.go_on(connection, secret)
+            if goes_on:
+                events = selectors.EVENT_WRITE if key.data.due else selectors.EVENT_READ
+                ready.modify(connection, events, key.data)
+            else:
+                ready.unregister(connection)
+                connection.close()
 
 
 def _receive(connection: socket.socket, num_bytes: int) -> bytes:
@@ -69,14 +107,14 @@ def attempt(address: str, port: int, chosen: int, secret: bytes) -> tuple[str, s
     """Reach a node at both ports, with full frames. Return what failed and why; "" = nothing."""
     part = "port"
     try:
-        for part, number in (("port", port), ("any port", chosen)):
-            with socket.create_connection((address, number), timeout=ANSWER_S) as connection:
-                connection.sendall(secret)
-                _receive(connection, 1)
-                if part == "any port":
-                    part = "frames"
-                    connection.sendall(bytes(FULL_BYTES))
-                    _receive(connection, FULL_BYTES)
+        socket.create_connection((address, port), timeout=ANSWER_S).close()
+        part = "any port"
+        with socket.create_connection((address, chosen), timeout=ANSWER_S) as connection:
+            connection.sendall(secret)
+            _receive(connection, 1)
+            part = "frames"
+            connection.sendall(bytes(FULL_BYTES))
+            _receive(connection, FULL_BYTES)
     except TimeoutError:
         return part, f"no answer within {ANSWER_S:g} s"
     except EOFError as error:
@@ -93,7 +131,7 @@ def reach(
     others = [i for i, chosen in enumerate(ports) if i != node and chosen is not None]
     if not others:
         return []
-    with ThreadPoolExecutor(min(MAX_THREADS, len(others))) as pool:
+    with ThreadPoolExecutor(max(MIN_THREADS, math.ceil(len(others) / ROUNDS))) as pool:
         found = pool.map(lambda i: (i, *attempt(addresses[i], port, ports[i] or 0, secret)), others)
         return [failure for failure in found if failure[1]]
 
@@ -103,14 +141,14 @@ def main() -> None:
     job = json.loads(sys.stdin.readline())
     secret, address = bytes.fromhex(job["token"]), job["addresses"][job["node"]]
     busy = ""
-    listeners = [listen(address, 0)]
+    kept: list[socket.socket] = []
+    chosen = listen(address, 0)
     try:
-        listeners.append(listen(address, job["port"]))
+        kept.append(listen(address, job["port"]))
     except OSError as error:
         busy = "in use" if error.errno == errno.EADDRINUSE else str(error)
-    for listener in listeners:
-        threading.Thread(target=serve, args=(listener, secret), daemon=True).start()
-    print(json.dumps({"port": listeners[0].getsockname()[1], "busy": busy}), flush=True)
+    threading.Thread(target=serve, args=(chosen, secret), daemon=True).start()
+    print(json.dumps({"port": chosen.getsockname()[1], "busy": busy}), flush=True)
     ports = json.loads(sys.stdin.readline())["ports"]
     failed = reach(job["node"], job["addresses"], job["port"], ports, secret)
     print(json.dumps({"failed": failed}), flush=True)

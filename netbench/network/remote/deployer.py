@@ -20,6 +20,7 @@ from typing import Any
 from netbench.errors import NetbenchError, NetworkError
 from netbench.network.nodes import ALONE, Channel, Completed, Node, output_of
 from netbench.network.remote.agent.messages import FOLDER_PREFIX, STATE_FOLDER
+from netbench.network.remote.bytecode import add_module
 
 ROOT = Path(__file__).parents[3]
 """Parent folder of the package."""
@@ -56,8 +57,11 @@ _CLEANUP = 'cat > /dev/null; rm -rf -- "$1"'
 
 
 @functools.cache
-def agent_zip() -> bytes:
-    """Return the agent as a zip that Python runs, the same bytes on every machine."""
+def agent_zip(*, compiled: bool = False) -> bytes:
+    """Return the agent as a zip that Python runs, the same bytes on every machine.
+
+    compiled: with its modules as this Python compiles them, so that it starts faster.
+    """
     modules = (*SHARED, *(f"{AGENT}/{path.name}" for path in (ROOT / AGENT).glob("*.py")))
     packages = {
         f"{folder}/__init__.py" for module in modules for folder in Path(module).parents[:-1]
@@ -68,7 +72,11 @@ def agent_zip() -> bytes:
     # Not compressed, since compressors differ between machines.
     with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as archive:
         for name, source in sorted(sources.items()):
-            archive.writestr(zipfile.ZipInfo(name), (ROOT / source).read_bytes())
+            text = (ROOT / source).read_bytes()
+            if compiled:
+                add_module(archive, name, text)
+            else:
+                archive.writestr(zipfile.ZipInfo(name), text)
     return data.getvalue()
 
 
@@ -186,9 +194,9 @@ class Deployer:
             self._remove(node, sent.path)
 
     def _send(self, node: int) -> Sent:
-        source = agent_zip()
         if installed := self.machines[node].agent_path:
-            return self._checked(node, source, installed)
+            return self._checked(node, agent_zip(), installed)
+        source = agent_zip(compiled=True)
         refusals = []
         for folder in FOLDERS:
             try:

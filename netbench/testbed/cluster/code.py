@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from netbench.network.remote.bytecode import add_module
+
 ROOT = Path(__file__).parents[3]
 """Parent folder of the package."""
 
@@ -63,7 +65,7 @@ def code_zip() -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(_closure()):
-            archive.writestr(zipfile.ZipInfo(str(path.relative_to(ROOT))), path.read_bytes())
+            add_module(archive, str(path.relative_to(ROOT)), path.read_bytes())
     return data.getvalue()
 
 

@@ -57,7 +57,8 @@ def run_session(
     the last iteration. verify: measure the links; else they are only read back. Raises
     NetbenchError when a rank, or the network, fails.
     """
-    testbed.tune(*on_testbed(plan.network, plan.scale))
+    with phase(emit, "tune", 1):
+        testbed.tune(*on_testbed(plan.network, plan.scale))
     session = _PlanSession(testbed, plan, finished, emit, trace=trace, verify=verify)
     if isinstance(plan, Plan) and plan.script:
         session.run_script(plan)

@@ -67,3 +67,21 @@ def test_the_same_bytes_come_of_the_same_sources(
         agent_zip.cache_clear()
     assert names == sorted(names)
     assert names[0] == "__main__.py"
+
+
+def test_a_python_of_the_same_version_does_not_compile_it(tmp_path: Path) -> None:
+    """Modules come from bytecode, which another version ignores: then they are compiled."""
+    path = tmp_path / "agent.zip"
+    path.write_bytes(agent_zip(compiled=True))
+    name = "netbench.network.remote.agent.operations"
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); import {name} as m; print(m.__file__)"
+    argv = [sys.executable, "-I", "-S", "-c", code, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("operations.pyc")
+    strange = tmp_path / "strange.zip"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(strange, "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            new.writestr(entry, b"\0\0\r\n" + data[4:] if entry.filename.endswith("c") else data)
+    done = subprocess.run([*argv[:-1], str(strange)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("operations.py")

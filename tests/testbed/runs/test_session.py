@@ -86,7 +86,7 @@ def test_tcp_is_tuned_before_connections_and_links_are_shaped_after() -> None:
     started = [f"start_rank {node} {node}" for node in range(4)]
     assert testbed.asked == ["tune", *started, "shape", "verify", *["dropped_packets"] * 10]
     phases = dict.fromkeys(event["name"] for event in events if event["event"] == "phase")
-    assert list(phases) == ["ranks", "connect", "prepare", "shape", "verify", "repeat"]
+    assert list(phases) == ["tune", "ranks", "connect", "prepare", "shape", "verify", "repeat"]
     others = [event["event"] for event in events if event["event"] != "phase"]
     assert others == ["probe", "iteration", "iteration"]
 
