@@ -124,8 +124,8 @@ class Plan:
     beside: what runs beside the next accumulation: `UPDATE`, `AVERAGING` (and the update), "" =
     nothing.
 
-    parts: periods of the two short iterations that an emulation runs and extends (`plan.parts`);
-    empty: iterations run whole.
+    parts: periods of the two short iterations that an emulation runs and extends
+    (`testbed.effort`); empty: iterations run whole.
 
     churn: machines that go and come while the plan runs, in order of time. It begins with the first
     iteration, and stands still between iterations.
@@ -198,6 +198,27 @@ class Plan:
     def splits_backward(self) -> bool:
         """Gradients of weights are computed apart from those of activations."""
         return self.has_pipelines and SCHEDULES[self.schedule].splits_backward
+
+    @property
+    def num_periods(self) -> int:
+        """Number of repetitions in an iteration: of a round of GPipe, of a micro-batch in another
+        pipeline, of a micro-step of zero3."""
+        return self.num_rounds if self.num_rounds > 1 else self.num_micro_batches
+
+    def shortened(self) -> "tuple[Plan, ...]":
+        """Return the plans of the two iterations that run for one of this plan, or the plan itself.
+
+        They are equal for plans that share them.
+        """
+        batch = self.workload.batch // self.num_periods
+        lengths = [self._of_length(periods, periods * batch) for periods in self.parts]
+        return tuple(lengths) or (self,)
+
+    def _of_length(self, periods: int, batch: int) -> "Plan":
+        workload = dataclasses.replace(self.workload, batch=batch)
+        if self.num_rounds > 1:
+            return dataclasses.replace(self, workload=workload, num_rounds=periods, parts=())
+        return dataclasses.replace(self, workload=workload, num_micro_batches=periods, parts=())
 
     def type_on(self, device: int) -> str:
         """Return the name of the type of `device`; "" if all are of one type."""

@@ -13,7 +13,6 @@ from typing import Any
 from netbench.errors import PlanError
 from netbench.plan.collectives import DATA_PARALLEL
 from netbench.plan.model import PLAN_SCHEMA_VERSION, Plan
-from netbench.plan.parts import num_periods
 from netbench.plan.schedules import SCHEDULES
 from netbench.records import canonical_text, content_hash
 from netbench.scenario.model import LATER, Network
@@ -61,7 +60,7 @@ def _check_parts(plan: Plan) -> None:
         "parts": not plan.parts
         or (
             (len(plan.parts) == 2 and 0 < plan.parts[0] < plan.parts[1])
-            and plan.parts[0] <= num_periods(plan)
+            and plan.parts[0] <= plan.num_periods
         ),
     }
     if wrong := [name for name, fit in fits.items() if not fit]:

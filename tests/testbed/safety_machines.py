@@ -61,7 +61,7 @@ BOOT = """\
 set -e
 for folder in {folders}; do mount -t tmpfs -o size=4m tmpfs $folder; done
 mkdir -p {state}
-mount -t tmpfs -o size=256k,mode=700 tmpfs {state}
+mount -t tmpfs -o size=512k,mode=700 tmpfs {state}
 {sshd} &
 exec sleep infinity
 """

@@ -36,7 +36,6 @@ from netbench.limits import MAX_ITERATIONS
 from netbench.plan.build import at_scale, is_quick, keep_dynamics
 from netbench.plan.checks import check_churn, check_data, micro_batch_warnings
 from netbench.plan.describe import describe_plan
-from netbench.plan.effort import in_parts
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
 from netbench.plan.serial import plan_from_json
 from netbench.records import find_run, read_run
@@ -48,6 +47,7 @@ from netbench.scenario.churn import read_trace
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.prices import read_prices
 from netbench.systems import find_variant
+from netbench.testbed.effort import in_parts
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
 

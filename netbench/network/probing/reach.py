@@ -46,7 +46,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class _Client:
-    """What a client has sent, and what it has still to get."""
+    """A client: its bytes so far, and those that it is still to get."""
 
     def __init__(self) -> None:
         self.sent, self.due = bytearray(), b""

@@ -16,6 +16,6 @@ def add_module(archive: zipfile.ZipFile, name: str, source: bytes) -> None:
     """Add a module to a zip: its source, and beside it what this Python compiles it to."""
     compiled = marshal.dumps(compile(source, name, "exec", dont_inherit=True))
     head = importlib.util.MAGIC_NUMBER + UNCHECKED.to_bytes(4, "little")
-    archive.writestr(zipfile.ZipInfo(name), source)
-    checked = head + importlib.util.source_hash(source)
-    archive.writestr(zipfile.ZipInfo(f"{name}c"), checked + compiled)
+    head += importlib.util.source_hash(source)
+    for path, data in ((name, source), (f"{name}c", head + compiled)):
+        archive.writestr(zipfile.ZipInfo(path), data, archive.compression)

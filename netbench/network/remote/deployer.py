@@ -69,8 +69,9 @@ def agent_zip(*, compiled: bool = False) -> bytes:
     sources = {name: name for name in {*modules, *packages}}
     sources["__main__.py"] = f"{AGENT}/__main__.py"
     data = io.BytesIO()
-    # Not compressed, since compressors differ between machines.
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as archive:
+    # Compressors differ between machines.
+    how = zipfile.ZIP_DEFLATED if compiled else zipfile.ZIP_STORED
+    with zipfile.ZipFile(data, "w", how) as archive:
         for name, source in sorted(sources.items()):
             text = (ROOT / source).read_bytes()
             if compiled:

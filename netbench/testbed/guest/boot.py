@@ -45,7 +45,7 @@ BOOTED = "netbench: the guest has booted"
 # TCP may use half of the memory. The default, a tenth, is too little for many flows on long paths:
 # 64 x 100 Mbit/s over 0.6 s got 0.80 of the rate, now 0.9999.
 # All nodes share one table of neighbours. By default it has 1024 entries; pairs of 64 nodes need
-# 4032. Beyond that a node is unreachable ("No route to host"), or is looked up again.
+# 4032. Beyond that a node is unreachable ("No route to host"), or loses its entry for a while.
 INIT = """\
 #!{shell}
 mount -t proc proc /proc

@@ -29,20 +29,22 @@ from netbench.plan.experiment import (
     message_sizes,
 )
 from netbench.plan.model import VIRTUAL, Plan
-from netbench.plan.parts import extend, shortened
 from netbench.plan.serial import plan_hash
 from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, HostSample, Record, RunStore
 from netbench.scenario.model import Network
 from netbench.systems import system_of
+from netbench.testbed.effort import emulation_s, extend
 from netbench.testbed.lifetime import uninterrupted
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted, format_time
 
 STALL_S = 900.0
-"""Longest silence of a session before it counts as hung, wall seconds. The longest seen is one
-zero3 iteration of 64 ranks: 1-2 minutes on two cores."""
+"""Silence of a session before it counts as hung, wall seconds, or longer if its iterations are."""
+
+SLOWER = 30.0
+"""Machines may be slower by this than the one on which `emulation_s` was measured, or busier."""
 
 LATE_START_S = 0.05
 """Largest delay of a rank's start for which an iteration is trusted, seconds."""
@@ -86,7 +88,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTask:
-    """What a session does with its plan.
+    """The work of a session on its plan.
 
     finished: iterations recorded before. trace: keep a trace of the last iteration. verify: measure
     the network.
@@ -213,7 +215,7 @@ def _families(plans: Mapping[str, Experiment]) -> dict[str, list[str]]:
     """Return the hashes of plans that share a session, by that of the first."""
     families: dict[Experiment, list[str]] = {}
     for key, plan in plans.items():
-        shared = shortened(plan)[0] if isinstance(plan, Plan) else plan
+        shared = plan.shortened()[0] if isinstance(plan, Plan) else plan
         families.setdefault(shared, []).append(key)
     return {family[0]: family for family in families.values()}
 
@@ -332,14 +334,21 @@ class _Controller:
         self._verified.add(key)
         return is_new
 
+    def _stall_s(self) -> float:
+        """Return how long running sessions may be silent: no longer than an iteration takes."""
+        plans = [self._started[index] for index in self._running]
+        virtual = [plan for plan in plans if isinstance(plan, Plan) and plan.compute == VIRTUAL]
+        return max([STALL_S, *(SLOWER * emulation_s(plan) for plan in virtual)])
+
     def _next_event(self) -> None:
+        stall_s = self._stall_s()
         try:
-            index, event = self._events.get(timeout=STALL_S)
+            index, event = self._events.get(timeout=stall_s)
         except queue.Empty:
             tails = "".join(session.console_tail() for session in self._running.values())
             last = "; ".join(f"session {i + 1} after {self._last[i]}" for i in self._running)
             raise TestbedError(
-                f"no sign of life for {STALL_S:g} s, {last}: a rank hangs or computes for ever"
+                f"no sign of life for {stall_s:g} s, {last}: a rank hangs or computes for ever"
                 f"{tails}{self._kept()}"
             ) from None
         if index not in self._running:

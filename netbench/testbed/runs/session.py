@@ -31,7 +31,6 @@ from netbench.network.probing.dynamics import Messages
 from netbench.network.shaping.segments import on_testbed
 from netbench.plan.experiment import Experiment, experiment_hash, is_elastic, message_sizes
 from netbench.plan.model import Plan
-from netbench.plan.parts import shortened
 from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.interface import STORE_PORT, Testbed
@@ -79,7 +78,9 @@ class _PlanSession:
     ) -> None:
         self._testbed = testbed
         self._plan = plan
-        self._parts: tuple[Experiment, ...] = shortened(plan) if isinstance(plan, Plan) else (plan,)
+        self._parts: tuple[Experiment, ...] = (
+            plan.shortened() if isinstance(plan, Plan) else (plan,)
+        )
         self._hash = experiment_hash(plan)
         self._finished = frozenset(finished)
         self._last = max((i for i in range(plan.iterations) if i not in finished), default=-1)

@@ -10,11 +10,10 @@ from netbench.api.simulation import predictions
 from netbench.errors import PlanError
 from netbench.plan.build import Choices, build_plans
 from netbench.plan.describe import describe_plan
-from netbench.plan.effort import in_parts
 from netbench.plan.model import Execution, Plan
-from netbench.plan.parts import extend, num_periods, shortened
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
+from netbench.testbed.effort import extend, in_parts
 
 
 def make_plans(variant: str, *batch: int, scale: float = 1000.0) -> tuple[Plan, ...]:
@@ -37,18 +36,18 @@ def test_long_iterations_run_in_two_lengths_that_all_batches_share(
     plans = in_parts(make_plans(variant, 1024, 2048, 4096))
     assert {plan.parts for plan in plans} == {parts}
     assert words in describe_plan(plans[0])
-    shared = {shortened(plan) for plan in plans}
+    shared = {plan.shortened() for plan in plans}
     assert len(shared) == 1
     ran = [part.num_rounds * part.num_micro_batches for part in shared.pop()]
     whole = plans[0].num_rounds * plans[0].num_micro_batches
-    assert ran == [whole // num_periods(plans[0]) * number for number in parts]
+    assert ran == [whole // plans[0].num_periods * number for number in parts]
 
 
 def test_iterations_run_whole_where_parts_would_not_be_shorter() -> None:
     """Two rounds alone; a short iteration; a plan with one round among others."""
     (alone,) = in_parts(make_plans("dtfm-scheduled", 1024))
     assert alone.parts == ()
-    assert shortened(alone) == (alone,)
+    assert alone.shortened() == (alone,)
     scenario = load_scenario("example-two-labs")
     quick = build_plans(scenario, Choices.of(scenario.sweep, whole=True))
     assert in_parts(quick) == quick
@@ -71,9 +70,9 @@ def test_parts_that_do_not_fit_the_plan_are_refused(parts: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("variant", ["dtfm-random", "megatron-p8", "deepspeed-pp", "zero3"])
 def test_parts_give_the_simulated_time_of_the_whole(variant: str) -> None:
-    """The simulator is no proof for an emulation, but has the same periods. Within 0.5%."""
+    """Within 0.5%, in the simulator; emulations were compared once (docs/local-testbed.md)."""
     plans = in_parts(make_plans(variant, 1024, 2048, 4096, scale=1.0))
-    parts = shortened(plans[0])
+    parts = plans[0].shortened()
     times = predictions([*plans, *parts], None)
     short_s, long_s = (times[plan_hash(part)] for part in parts)
     for plan in plans:

@@ -1,11 +1,19 @@
-"""How long an emulation takes on this machine, and which iterations are emulated in part."""
+"""Host time of emulations, and iterations that are emulated in part.
+
+An iteration repeats a period: a round of GPipe, a micro-batch of another pipeline, a micro-step of
+zero3. Filling and draining pipelines, synchronising and updating take as long whatever the number
+of periods. Two short iterations, of F and of M periods, then give the time of one of N periods:
+
+    t(N) = t(M) + (N - M) x (t(M) - t(F)) / (M - F)
+
+Plans that differ in nothing but the number of periods, as for several batches, share the two.
+"""
 
 import dataclasses
 from collections.abc import Iterable
 
 from netbench.plan.build import network_bytes
 from netbench.plan.model import VIRTUAL, Plan
-from netbench.plan.parts import num_periods, shortened
 from netbench.systems import system_of
 from netbench.systems.base import num_crossings
 from netbench.systems.sharded import Sharded
@@ -45,15 +53,21 @@ def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     families: dict[Plan, list[Plan]] = {}
     for plan in divided:
         if plan.parts:
-            families.setdefault(shortened(plan)[0], []).append(plan)
+            families.setdefault(plan.shortened()[0], []).append(plan)
     whole = {
         plan
         for family in families.values()
-        if sum(family[0].parts) >= sum(map(num_periods, family))
+        if sum(family[0].parts) >= sum(plan.num_periods for plan in family)
         or max(map(emulation_s, family)) < LONG_S
         for plan in family
     }
     return tuple(dataclasses.replace(plan, parts=()) if plan in whole else plan for plan in divided)
+
+
+def extend(plan: Plan, short: float, long: float) -> float:
+    """Return what an iteration of `plan` takes or sends, from those of its two parts."""
+    fewer, more = plan.parts
+    return long + (plan.num_periods - more) / (more - fewer) * (long - short)
 
 
 def _parts(plan: Plan) -> tuple[int, ...]:
@@ -68,4 +82,4 @@ def _parts(plan: Plan) -> tuple[int, ...]:
         parts = STEPS
     else:
         return ()
-    return parts if num_periods(plan) >= parts[0] else ()
+    return parts if plan.num_periods >= parts[0] else ()
