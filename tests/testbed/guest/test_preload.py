@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +66,43 @@ def test_without_a_compiler_there_is_none(source: Path, monkeypatch: pytest.Monk
 def test_without_a_source_there_is_none(source: Path) -> None:
     """A package stripped of its C file still runs."""
     assert ensure_shim(source.with_name("absent.c")) is None
+
+
+EXCHANGE = """
+import sys
+import torch
+import torch.distributed as dist
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+sizes = [1, 7, 40, 41, 32767, 32768, 32769, 65536, 100_000, 3_000_000, 1, 1]
+for size in sizes * 3:
+    data = (torch.arange(size) % 251).to(torch.uint8)
+    if rank == 0:
+        dist.send(data, 1)
+        dist.recv(data.zero_(), 1)
+    else:
+        found = torch.zeros(size, dtype=torch.uint8)
+        dist.recv(found, 0)
+        assert torch.equal(found, data), size
+        dist.send(found, 0)
+    dist.barrier()
+"""
+
+
+def test_gloo_gets_all_of_every_message(tmp_path: Path) -> None:
+    """Of sizes around the limits at which the library has gloo wake. A last piece that it never
+    hears of would leave both ranks waiting for ever."""
+    library = ensure_shim()
+    assert library is not None
+    environment = {**os.environ, "LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", EXCHANGE, str(rank), str(tmp_path / "store")], env=environment
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(120.0) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
