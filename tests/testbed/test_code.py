@@ -2,13 +2,15 @@
 
 import base64
 import hashlib
+import io
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from netbench.testbed.cluster.code import BOOTSTRAP
+from netbench.testbed.cluster.code import BOOTSTRAP, code_zip
 
 
 def _take(folder: Path, sent: bytes, size: int, checksum: str) -> subprocess.CompletedProcess[str]:
@@ -17,6 +19,14 @@ def _take(folder: Path, sent: bytes, size: int, checksum: str) -> subprocess.Com
     return subprocess.CompletedProcess(
         words, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
+
+
+def test_the_code_is_compressed() -> None:
+    """Each host gets it over SSH. It is Python that a zip's importer finds."""
+    code = code_zip()
+    with zipfile.ZipFile(io.BytesIO(code)) as archive:
+        assert "netbench/trainers/node_server.py" in archive.namelist()
+        assert len(code) < sum(entry.file_size for entry in archive.infolist()) / 2
 
 
 @pytest.mark.parametrize(

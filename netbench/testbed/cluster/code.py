@@ -7,8 +7,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from netbench.network.remote.bytecode import add_module
-
 ROOT = Path(__file__).parents[3]
 """Parent folder of the package."""
 
@@ -63,9 +61,10 @@ def code_zip() -> bytes:
     torch and numpy are not in it: they are the host's.
     """
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(data, "w") as archive:
         for path in sorted(_closure()):
-            add_module(archive, str(path.relative_to(ROOT)), path.read_bytes())
+            name = str(path.relative_to(ROOT))
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return data.getvalue()
 
 
