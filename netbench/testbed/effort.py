@@ -21,8 +21,9 @@ from netbench.systems.sharded import Sharded
 MESSAGE_S = 0.4e-3
 """Host time of a message in a guest, seconds (docs/local-testbed.md)."""
 
-GUEST_BPS = 1.8e9
-"""Simulated bits that a guest carries in a second of host time (measured)."""
+GUEST_BPS, SEGMENTS_BPS = 1.8e9, 0.7e9
+"""Simulated bits that a guest carries in a second of host time: with segments as large as on the
+machines, and with segments divided by 32 (measured)."""
 
 LONG_S = 10.0
 """Host time of an iteration from which it is emulated in part, seconds."""
@@ -41,7 +42,8 @@ def emulation_s(plan: Plan) -> float:
     """Return the host time that one iteration of virtual layers takes in a guest, seconds."""
     system = system_of(plan)
     messages = system.num_messages(plan) if isinstance(system, Sharded) else num_crossings(plan)
-    return messages * MESSAGE_S + network_bytes(plan) * 8 / plan.scale / GUEST_BPS
+    bps = SEGMENTS_BPS if plan.network.tcp.acts and plan.scale > 1 else GUEST_BPS
+    return messages * MESSAGE_S + network_bytes(plan) * 8 / plan.scale / bps
 
 
 def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:

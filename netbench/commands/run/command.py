@@ -47,7 +47,7 @@ from netbench.scenario.churn import read_trace
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.prices import read_prices
 from netbench.systems import find_variant
-from netbench.testbed.effort import in_parts
+from netbench.testbed.effort import LONG_S, emulation_s, in_parts
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
 
@@ -98,7 +98,8 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--iterations",
     type=click.IntRange(1, MAX_ITERATIONS),
-    help="Number of measured iterations per plan.  [default: 2, in parts 1; sim: always 1]",
+    help="Number of measured iterations per plan.  [default: 2, or 1 if one takes more than 10 s "
+    "here; sim: always 1]",
 )
 @click.option(
     "--warmup",
@@ -250,10 +251,10 @@ def command(
         print_warning(console, "--all", "of the sweep, only what the other options choose")
     if resumed is None and not simulated:
         plans = _with_dynamics(loaded, plans, selection, fast, inventory is not None)
-        if not whole and testbed in VIRTUAL_TIME and inventory is None and trace is None:
-            plans = in_parts(plans)
+        if testbed in VIRTUAL_TIME and inventory is None:
+            plans = plans if whole or trace else in_parts(plans)
             if selection.iterations is None and selection.warmup is None:
-                plans = tuple(map(_once, plans))
+                plans = tuple(map(_as_often_as_needed, plans))
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
@@ -391,11 +392,16 @@ def _with_dynamics(
     return kept
 
 
-def _once(plan: Plan) -> Plan:
-    """Return a plan in parts with one iteration: further ones would take the same time."""
-    if not plan.parts:
-        return plan
-    return dataclasses.replace(plan, iterations=1, warmup_iterations=0)
+def _as_often_as_needed(plan: Plan) -> Plan:
+    """Return a plan with long iterations with one iteration: further ones would take as long.
+
+    Plans in parts need no warm-up, because their sessions begin with the shorter part.
+    """
+    if plan.parts:
+        return dataclasses.replace(plan, iterations=1, warmup_iterations=0)
+    if plan.compute == VIRTUAL and not plan.churn and emulation_s(plan) >= LONG_S:
+        return dataclasses.replace(plan, iterations=2, warmup_iterations=1)
+    return plan
 
 
 def _placed(
