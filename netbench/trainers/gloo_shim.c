@@ -7,11 +7,13 @@
  *   interval is made longer. An event still ends the wait at once.
  * - gloo wakes for every packet of a message, reads it, and finds that there is no more. But it
  *   uses a message only when it is complete. So the kernel is told to wake it (SO_RCVLOWAT) when
- *   all that is missing is there, or LOW_BYTES of it. It is never more than what is missing: then
- *   the last bytes would be waited for in vain.
+ *   all that is missing is there, or NETBENCH_WAKE_BYTES of it, if that variable is set. It is
+ *   never more than what is missing: then the last bytes would be waited for in vain.
  *
- * No result depends on them: in virtual time, calls take none. Not for real time, where closing a
- * connection would take up to the interval. Ranks end with _exit and close nothing.
+ * In virtual time, calls take none, but readings of the clock take a quarter of a microsecond. The
+ * second changes how often it is read, by a few times in an iteration and not always alike. Not for
+ * real time, where closing a connection would take up to the interval. Ranks end with _exit and
+ * close nothing.
  *
  *     cc -O2 -shared -fPIC -o gloo_shim.so gloo_shim.c -ldl
  *     LD_PRELOAD=/path/to/gloo_shim.so python -m netbench.trainers ...
@@ -20,6 +22,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -27,9 +30,6 @@
 enum {
     GLOO_INTERVAL_MS = 10,
     INTERVAL_MS = 10000,
-    /* Twice this fits the receive buffer that a connection begins with, so that the kernel leaves
-     * the buffer, and with it the window, as they are. */
-    LOW_BYTES = 32768,
     MAX_FDS = 65536,
 };
 
@@ -79,15 +79,20 @@ static int is_gloo(void *caller)
 ssize_t recv(int fd, void *buffer, size_t size, int flags)
 {
     static ssize_t (*real)(int, void *, size_t, int);
+    static size_t most;
     ssize_t received;
     int wanted;
 
-    if (!real)
+    if (!real) {
+        const char *bytes = getenv("NETBENCH_WAKE_BYTES");
+
+        most = bytes ? (size_t)atol(bytes) : 0;
         real = (ssize_t (*)(int, void *, size_t, int))dlsym(RTLD_NEXT, "recv");
+    }
     received = real(fd, buffer, size, flags);
-    if (received != -1 || errno != EAGAIN || fd < 0 || fd >= MAX_FDS)
+    if (!most || received != -1 || errno != EAGAIN || fd < 0 || fd >= MAX_FDS)
         return received;
-    wanted = size < LOW_BYTES ? (int)size : LOW_BYTES;
+    wanted = (int)(size < most ? size : most);
     if (wanted != low_bytes[fd] && is_gloo(__builtin_return_address(0))) {
         if (!setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted))
             low_bytes[fd] = wanted;

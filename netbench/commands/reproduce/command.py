@@ -74,6 +74,7 @@ def command(simulate: bool, check: bool, register: bool, results: Path) -> int:
         checked = [_is_up_to_date(path, found[path], wanted) for path, wanted in pages.items()]
         return 0 if all(checked) else EXIT_OUT_OF_DATE
     for path, text in pages.items():
+        path.parent.mkdir(exist_ok=True)
         write_file(path, text, RecordError)
         click.echo(f"{path} {'is up to date' if found[path] == text else 'written'}")
     _draw(results)

@@ -27,6 +27,8 @@ from netbench.report.page.accuracy import (
 from netbench.report.page.anomalies import anomalies_page
 from netbench.report.page.blind import predictions
 from netbench.report.page.case import case_page
+from netbench.report.page.emulated import FILE as EMULATED
+from netbench.report.page.emulated import emulated_csv, emulated_page
 from netbench.report.page.fluidstack import fluidstack_page
 from netbench.report.page.ledger import check_registered, ledger_page
 from netbench.report.page.multicloud.data import PREFIX as CLOUDS
@@ -107,6 +109,7 @@ def results_pages(results: Path) -> dict[str, str]:
     pages = {
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
+        "emulated.md": emulated_page(results, runs),
         "fluidstack.md": fluidstack_page(results),
         "under_tc.md": under_tc_page(results),
         "predictions.md": predictions_page(results, others),
@@ -114,7 +117,8 @@ def results_pages(results: Path) -> dict[str, str]:
         "multicloud.md": multicloud_page(clouds, runs),
         "ledger.md": ledger_page(results),
     }
-    return {name: HEADER + text for name, text in pages.items()}
+    tables = {EMULATED: emulated_csv(results, runs)}
+    return {name: HEADER + text for name, text in pages.items()} | tables
 
 
 def recorded_runs(folder: Path) -> dict[str, list[Run]]:
@@ -198,9 +202,9 @@ def _accuracy(simulated: pd.DataFrame) -> str:
 
 ![Simulated and emulated over published seconds, and relative errors]({FOLDER}/{PICTURE}.svg)
 
-All {simulated["num"].sum()} published times are simulated, and some are emulated. They belong to
-{len(simulated)} settings: combinations of case, system, layers and batch. Mean absolute error of
-the simulated times over these settings:
+All {simulated["num"].sum()} published times are simulated, and [some emulated](emulated.md). They
+belong to {len(simulated)} settings: combinations of case, system, layers and batch. Mean absolute
+error of the simulated times over these settings:
 
 {markdown(accuracy(simulated))}
 """
@@ -263,6 +267,7 @@ def _pages() -> str:
 ## All pages
 
 - Case {cases}: all times, placements, layouts
+- [Emulated](emulated.md): which published times are emulated, and their errors
 - [FluidStack](fluidstack.md): rented machines in two and three regions
 - [Under tc](under_tc.md): GPT-3 small and collectives on equal machines
 - [Predictions](predictions.md): other networks and models, layouts, transfers, collectives
@@ -272,6 +277,6 @@ def _pages() -> str:
 - [Fidelity](fidelity.md): how closely the local testbeds deliver the network they are asked for
 
 Data: [published](published/README.md), [simulated](simulated/README.md),
-[placements](placements/README.md), [recorded runs](recorded). `make reproduce-table` regenerates
-all pages; `make simulate` also repeats the simulations.
+[emulated]({EMULATED}), [placements](placements/README.md), [recorded runs](recorded).
+`make reproduce-table` regenerates all pages; `make simulate` also repeats the simulations.
 """

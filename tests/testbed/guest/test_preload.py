@@ -90,11 +90,16 @@ for size in sizes * 3:
 
 
 def test_gloo_gets_all_of_every_message(tmp_path: Path) -> None:
-    """Of sizes around the limits at which the library has gloo wake. A last piece that it never
+    """Sizes are around the limits at which the library has gloo wake. A last piece that it never
     hears of would leave both ranks waiting for ever."""
     library = ensure_shim()
     assert library is not None
-    environment = {**os.environ, "LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NETBENCH_WAKE_BYTES": "32768",
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", EXCHANGE, str(rank), str(tmp_path / "store")], env=environment

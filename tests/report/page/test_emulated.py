@@ -1,0 +1,96 @@
+"""The table of emulated times, from runs that are written here."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pandas as pd
+
+from netbench.plan.build import Choices, build_plans, keep_dynamics
+from netbench.plan.experiment import experiment_record
+from netbench.plan.model import Execution, Plan
+from netbench.plan.serial import plan_hash, plan_to_json
+from netbench.records import Environment, Run, RunStore, read_run
+from netbench.report.page.emulated import emulated_csv, emulated_page
+from netbench.scenario import load_scenario
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def make_plans(*, acts: bool, seeds: tuple[int, ...] = (2022,)) -> list[Plan]:
+    case3 = load_scenario("case3")
+    variants = ["dtfm-scheduled", "dtfm-random"]
+    choices = Choices(variants=variants, layers=[24], batch=[4096], seeds=seeds)
+    plans = build_plans(case3, choices, Execution(iterations=2, warmup_iterations=1, scale=1000))
+    return [keep_dynamics(plan, case3) if acts else plan for plan in plans]
+
+
+def record(folder: Path, plans: list[Plan], seconds: float, parts_s: tuple[float, ...] = ()) -> Run:
+    environment = Environment(
+        kernel="6.12", mode="guest-virtual", scale=1.0, versions={}, machine="a laptop"
+    )
+    with RunStore.create(
+        folder, scenario="case3", created=datetime(2026, 1, 2), command=[], environment=environment
+    ) as store:
+        for plan in plans:
+            store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
+            for iteration in range(2):
+                warmup = iteration == 0
+                store.append_iteration(
+                    experiment_record(
+                        plan, store.run_id, 1.0 if warmup else seconds, "emulated",
+                        iteration=iteration, warmup=warmup, parts_s=parts_s,
+                    )
+                )  # fmt: skip
+    return read_run(store.path)
+
+
+def rows(runs: list[Run]) -> pd.DataFrame:
+    text = emulated_csv(RESULTS, {"case3": runs})
+    table = pd.read_csv(io.StringIO(text), dtype={"seed": "Int64"})
+    cells = (table["case"] == "case3") & (table["layers"] == 24) & (table["batch"] == 4096)
+    return table[cells & table["system"].str.startswith("dtfm")]
+
+
+def test_every_published_time_has_a_figure_or_a_reason(tmp_path: Path) -> None:
+    """A placement that is not random stands for all seeds; a random one for its own."""
+    run = record(tmp_path, make_plans(acts=False), 100.0)
+    table = pd.read_csv(io.StringIO(emulated_csv(RESULTS, {"case3": [run]})))
+    assert len(table) == len(pd.read_csv(RESULTS / "simulated" / "iteration_times.csv"))
+    assert (table["emulated_s"].isna() == (table["reason"] == "not emulated yet")).all()
+    found = rows([run]).dropna(subset="emulated_s")
+    assert [*zip(found["system"], found["seed"], strict=True)] == [
+        *(("dtfm-scheduled", seed) for seed in (2022, 2023, 2024)),
+        ("dtfm-random", 2022),
+    ]
+    assert {*found["mode"]} == {"fast"}
+    assert ((100.0 / found["published_s"] - 1 - found["error"]).abs() < 1e-4).all()
+
+
+def test_a_faithful_time_counts_before_a_fast_one_and_a_newer_before_an_older(
+    tmp_path: Path,
+) -> None:
+    fast = record(tmp_path, make_plans(acts=False), 100.0)
+    acting = make_plans(acts=True)
+    old = record(tmp_path, acting, 101.0)
+    divided = [dataclasses.replace(plan, parts=(1, 2)) for plan in acting]
+    new = record(tmp_path, divided, 102.0, parts_s=(50.0, 60.0))
+    found = rows([old, new, fast]).dropna(subset="emulated_s")
+    assert {*found["emulated_s"]} == {102.0}
+    assert {*found["mode"]} == {"faithful, in parts"}
+    text = emulated_page(RESULTS, {"case3": [old, fast]})
+    assert "4 of 666 published times are emulated" in text
+    assert "*faithful*: TCP's windows act as on the machines (4 times)." in text
+    assert "*fast*" not in text
+
+
+def test_runs_with_another_placement_or_network_do_not_count(tmp_path: Path) -> None:
+    plans = make_plans(acts=False)
+    placed = [dataclasses.replace(plan, scheduler="netbench") for plan in plans]
+    elsewhere = [dataclasses.replace(plan, network_name="slow") for plan in plans]
+    runs = [record(tmp_path, some, 100.0) for some in (placed, elsewhere)]
+    assert rows(runs)["emulated_s"].isna().all()
