@@ -73,18 +73,24 @@ def serve(listener: socket.socket, secret: bytes) -> None:
     In one thread: hundreds of hosts call at the same time.
     """
     ready = selectors.DefaultSelector()
+    listener.setblocking(False)  # a client may have gone before it is accepted
     ready.register(listener, selectors.EVENT_READ)
     while True:
         for key, _ in ready.select():
             if key.data is None:
-                accepted, _ = listener.accept()
-                accepted.setblocking(False)
-                ready.register(accepted, selectors.EVENT_READ, _Client())
+                with suppress(OSError):
+                    accepted, _ = listener.accept()
+                    accepted.setblocking(False)
+                    ready.register(accepted, selectors.EVENT_READ, _Client())
                 continue
-            connection, goes_on = key.fileobj, False
+            connection = key.fileobj
             assert isinstance(connection, socket.socket)
-            with suppress(OSError):
+            try:
                 goes_on = key.data.go_on(connection, secret)
+            except BlockingIOError:
+                continue
+            except OSError:
+                goes_on = False
             if goes_on:
                 events = selectors.EVENT_WRITE if key.data.due else selectors.EVENT_READ
                 ready.modify(connection, events, key.data)
