@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from netbench.errors import TestbedError
 from netbench.network.remote import deployer
 from netbench.network.remote.agent import division, host, state, timer
 from netbench.network.remote.agent.host import AgentError
+from netbench.network.remote.agent.messages import SERVE
 from netbench.network.remote.agent.operations import OPERATIONS
 from netbench.network.remote.deployer import Machine
 from netbench.network.shaping.batch import HANDLE
@@ -139,7 +140,7 @@ class FakeReplay(FakeChannel):
 
 
 class FakeMachines:
-    """`run`, `run_as_root` and `put` for a fleet. lost: nodes that are not reached. python,
+    """`run` and `run_as_root` for a fleet. lost: nodes that are not reached. python,
     checksum: what the check before the first run answers. files: what is there, by node and path.
     """
 
@@ -177,28 +178,24 @@ class FakeMachines:
         named = {"name": f"m{node}", "interface": "eth0", "root": host.as_root, **about}
         return Machine(**named, node=host)
 
-    def put(self, node: int, data: bytes, path: str) -> None:
-        self._reach(node)
-        if path.split("/")[1] in self.full:
-            raise TestbedError(f"m{node}: cannot write {path}: Failure (0 of 1M free)")
-        self.files[node, path] = data
-
     def run(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         self._reach(node)
-        if argv[0] == "env":
-            assert argv[1] == "LC_ALL=C"
-            argv = argv[2:]
-        if argv[0] == "mktemp":
-            return 0, argv[-1].replace("X", "a") + "\n", ""
         if argv[0] == "rm":
             folder = argv[-1]
             kept = {at: d for at, d in self.files.items() if not at[1].startswith(folder + "/")}
             self.files = {**kept, **{at: d for at, d in self.files.items() if at[0] != node}}
             return 0, "", ""
-        data = b"" if argv[-1] == os.devnull else self.files[node, argv[-1]]
-        checksum = self.checksum or hashlib.sha256(data).hexdigest()
         ssh = f"192.0.2.9 50000 192.0.2.{node + 1} 22"
-        return 0, json.dumps([self.python, checksum, ssh, True]), ""
+        about: dict[str, Any] = {"version": self.python, "ssh": ssh, "is_open": True}
+        path, refused = argv[-1], []
+        if stdin:  # the agent, for the first of some folders
+            prefix, *folders = argv[5:]
+            refused = [f"{folder}: No space left on device" for folder in folders]
+            free = [folder for folder in folders if folder.split("/")[1] not in self.full]
+            path = f"{free[0]}/{prefix}aaaaaaaaaa/agent.zip" if free else ""
+            self.files[node, path] = binascii.a2b_base64(stdin)
+        checksum = self.checksum or hashlib.sha256(self.files[node, path]).hexdigest()
+        return 0, json.dumps({**about, "path": path, "checksum": checksum, "refused": refused}), ""
 
     def run_as_root(self, node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
         self._reach(node)
@@ -219,13 +216,17 @@ class FakeMachines:
                 answer = {"error": str(error)}
         return int("error" in answer), json.dumps(answer), ""
 
-    def open(self, node: int, argv: Sequence[str], as_root: bool = True) -> FakeReplay:
+    def open(self, node: int, argv: Sequence[str], as_root: bool = True) -> FakeChannel:
         self._reach(node)
-        if argv[0] == "sh":  # what takes the agent's folder away when the connection ends
-            return FakeReplay()
         assert (node, argv[-2]) in self.files
+        if argv[-1] == SERVE:
+            return FakeChannel(lambda line: [self._served(node, argv, line)])
         self.asked.append((node, argv[-1]))
         return self.replays.setdefault(node, FakeReplay())
+
+    def _served(self, node: int, argv: Sequence[str], line: str) -> str:
+        operation, _, request = line.partition(" ")
+        return self.run_as_root(node, [*argv[:-1], operation], request)[1]
 
     def _reach(self, node: int) -> None:
         if node in self.lost:
@@ -236,6 +237,6 @@ class FakeHost(FakeNode):
     """A host as its login user reaches it. Channels are opened as root."""
 
     def __init__(self, node: int, machines: FakeMachines) -> None:
-        super().__init__(node, machines.run, write=machines.put)
+        super().__init__(node, machines.run)
         # Looked up late: tests replace it.
         self.as_root = FakeNode(node, lambda *call: machines.run_as_root(*call), machines.open)

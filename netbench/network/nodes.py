@@ -1,4 +1,4 @@
-"""The interface to a node: run a command, open a channel to one that stays, put a file.
+"""The interface to a node: run a command, open a channel to one that stays.
 
 `netbench.testbed` has namespaces of this machine, hosts over SSH, nodes of a persistent network.
 """
@@ -25,17 +25,6 @@ COMMAND_TIMEOUT_S = 7200.0
 """Deadline of a command on a node, by the controller's clock, seconds. The longest is a probe of
 links scaled to 1/1000: two flows over 150 Mbit/s take 20 minutes of virtual time."""
 
-NEW_FILE = """\
-export LC_ALL=C
-umask 077
-set -C
-: > "$1" || exit
-set +C
-cat > "$1" || { rm -f -- "$1"; exit 1; }
-"""
-WRITE_NEW = ("sh", "-c", NEW_FILE, "sh")
-"""Writes stdin to the new file named by one more argument. If it fails, no file is left."""
-
 
 class Completed(NamedTuple):
     """A command that has ended: a tuple, because most callers unpack it."""
@@ -59,7 +48,7 @@ class Channel(Protocol):
 
 
 class Node(Protocol):
-    """A machine, or a namespace that plays one, as commands and files reach it.
+    """A machine, or a namespace that plays one, as commands reach it.
 
     `netbench.scenario.model.Node` describes a node; this one can be used, from many threads.
     """
@@ -71,9 +60,6 @@ class Node(Protocol):
 
     def open(self, argv: Sequence[str]) -> Channel:
         """Start a command that stays. Raises NetbenchError."""
-
-    def put(self, data: bytes, path: str) -> None:
-        """Write a new file; one that exists is an error. Raises NetbenchError."""
 
 
 def at_once(tasks: Mapping[K, Callable[[], T]], deadline_s: float) -> dict[K, T | Exception]:

@@ -360,14 +360,6 @@ class NamespaceNode:
         self.started.append(process)
         return SocketChannel(here)
 
-    def put(self, data: bytes, path: str) -> None:
-        """Write a new file: all nodes share this machine's file tree."""
-        try:
-            with Path(path).open("xb") as file:
-                file.write(data)
-        except OSError as error:
-            raise TestbedError(f"node n{self._index}: cannot write {path}: {error}") from error
-
 
 def kill_all(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     """Kill processes and wait for their end; SIGTERM would leave one that is stopped.

@@ -42,8 +42,7 @@ Answer = Callable[[int, Sequence[str], str], tuple[int, str, str]]
 class FakeNode:
     """A `netbench.network.nodes.Node`.
 
-    start: called by `open` with the node's index and argv; without it, `open` fails. write: called
-    by `put` with the index, data and path; without it, files are written on this machine.
+    start: called by `open` with the node's index and argv; without it, `open` fails.
     """
 
     def __init__(
@@ -51,9 +50,8 @@ class FakeNode:
         index: int,
         answer: Answer,
         start: Callable[[int, Sequence[str]], Channel] | None = None,
-        write: Callable[[int, bytes, str], None] | None = None,
     ) -> None:
-        self._index, self._answer, self._start, self._write = index, answer, start, write
+        self._index, self._answer, self._start = index, answer, start
 
     def run(self, argv: Sequence[str], stdin: str = "", timeout_s: float = 0.0) -> Completed:
         return Completed(*self._answer(self._index, argv, stdin))
@@ -62,16 +60,6 @@ class FakeNode:
         if self._start is None:
             raise NetworkError(f"node {self._index} opens no channels")
         return self._start(self._index, argv)
-
-    def put(self, data: bytes, path: str) -> None:
-        if self._write is not None:
-            self._write(self._index, data, path)
-            return
-        try:
-            with Path(path).open("xb") as file:
-                file.write(data)
-        except OSError as error:
-            raise NetworkError(f"node {self._index}: cannot write {path}: {error}") from error
 
 
 class FakeChannel:

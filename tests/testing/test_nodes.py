@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -57,15 +56,6 @@ def channel(node: Node) -> Iterator[Channel]:
 def test_a_command_gives_its_status_and_both_streams(node: Node) -> None:
     """A failed command is a result, not an exception."""
     assert node.run(FAILS, "input\n") == Completed(3, "input\n", "error\n")
-
-
-def test_a_file_is_written_once(node: Node, tmp_path: Path) -> None:
-    """A file that exists is an error, and keeps its content."""
-    path = tmp_path / "file"
-    node.put(b"first", str(path))
-    with pytest.raises(NetbenchError, match="cannot write"):
-        node.put(b"second", str(path))
-    assert path.read_bytes() == b"first"
 
 
 def test_lines_are_answered_in_order(channel: Channel) -> None:

@@ -23,7 +23,6 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 TOKEN_BYTES = 16
@@ -137,9 +136,21 @@ def reach(
     others = [i for i, chosen in enumerate(ports) if i != node and chosen is not None]
     if not others:
         return []
-    with ThreadPoolExecutor(max(MIN_THREADS, math.ceil(len(others) / ROUNDS))) as pool:
-        found = pool.map(lambda i: (i, *attempt(addresses[i], port, ports[i] or 0, secret)), others)
-        return [failure for failure in found if failure[1]]
+    left, failed = iter(others), list[tuple[int, str, str]]()  # `next` and `append` are atomic
+
+    def work() -> None:
+        for i in left:
+            part, reason = attempt(addresses[i], port, ports[i] or 0, secret)
+            if part:
+                failed.append((i, part, reason))
+
+    count = min(len(others), max(MIN_THREADS, math.ceil(len(others) / ROUNDS)))
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(failed)
 
 
 def main() -> None:

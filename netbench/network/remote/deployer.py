@@ -1,15 +1,19 @@
-"""Send the agent to hosts, call it, and remove it; or call one that is installed there.
+"""Send the agent to hosts, ask it, and remove it; or one that is installed there.
 
 The agent gets a temporary folder that only the login user and root can enter. It is run only after
 its checksum was verified on the host. It receives nothing but arguments and JSON on stdin.
+
+One process of it stays on each host and answers request after request. Where it cannot, or has
+ended, each request starts a new one.
 """
 
+import binascii
 import functools
 import hashlib
 import io
 import json
-import os
 import re
+import threading
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from netbench.errors import NetbenchError, NetworkError
-from netbench.network.nodes import ALONE, Channel, Completed, Node, output_of
-from netbench.network.remote.agent.messages import FOLDER_PREFIX, STATE_FOLDER
+from netbench.network.nodes import ALONE, Channel, Completed, Node
+from netbench.network.remote.agent.messages import FOLDER_PREFIX, SERVE, STATE_FOLDER
 from netbench.network.remote.bytecode import add_module
 
 ROOT = Path(__file__).parents[3]
@@ -31,7 +35,7 @@ SHARED = ("netbench/network/shaping/batch.py",)
 """Modules that the agent shares with the controller."""
 
 FOLDERS: tuple[str, ...] = ("/tmp", "/dev/shm", "/var/tmp")
-"""Folders to try for the agent, in order: the first that has room."""
+"""Folders to try for the agent, in order: the first that can be written."""
 
 MIN_PYTHON = (3, 9)
 
@@ -39,21 +43,54 @@ _INSTALL = "write it with `netbench net agent FILE`, and install it as root (doc
 
 _NOT_THERE = 2  # Python's exit status when it finds no file to run
 
-_PLAIN = ("env", "LC_ALL=C")
-"""Prefix of a command whose error messages are parsed: makes them English."""
+BUSY_S = 10.0
+"""Longest wait for the agent that stays while it answers another request, seconds."""
 
-_CHECK = (
-    "import hashlib, json, os, sys; "
-    "print(json.dumps([list(sys.version_info[:3]), "
-    "hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest(), "
-    "os.environ.get('SSH_CONNECTION', ''), "
-    "bool(os.stat(sys.argv[1]).st_uid or os.stat(sys.argv[1]).st_mode & 18)]))"
-)
-"""Program for any Python 3: print its version, the agent's checksum, the SSH connection, and
-whether others than root may write the agent."""
+_CHECK = """\
+import hashlib, json, os, sys
+about = os.stat(sys.argv[1])
+with open(sys.argv[1], "rb") as file:
+    checksum = hashlib.sha256(file.read()).hexdigest()
+print(json.dumps({
+    "version": list(sys.version_info[:3]),
+    "ssh": os.environ.get("SSH_CONNECTION", ""),
+    "checksum": checksum,
+    "is_open": bool(about.st_uid or about.st_mode & 18),
+}))
+"""
+"""Program for any Python 3: print its version, the SSH connection, an agent's checksum, and whether
+others than root may write the agent."""
 
-_CLEANUP = 'cat > /dev/null; rm -rf -- "$1"'
-"""Shell program: delete a folder when stdin ends, however the controller ended."""
+_RECEIVE = """\
+import binascii, hashlib, json, os, sys
+found = {"version": list(sys.version_info[:3]), "ssh": os.environ.get("SSH_CONNECTION", "")}
+found.update(path="", checksum="", refused=[])
+line = sys.stdin.readline()
+if not line.endswith("\\n"):
+    sys.exit("the connection ended")
+os.umask(63)
+for folder in sys.argv[2:]:
+    made = folder + "/" + sys.argv[1] + binascii.hexlify(os.urandom(8)).decode()
+    path = made + "/agent.zip"
+    try:
+        os.mkdir(made)
+        with open(path, "xb") as file:
+            file.write(binascii.a2b_base64(line))
+        with open(path, "rb") as file:
+            found.update(path=path, checksum=hashlib.sha256(file.read()).hexdigest())
+        break
+    except OSError as error:
+        found["refused"].append(folder + ": " + str(error.strerror))
+        for remove, name in ((os.unlink, path), (os.rmdir, made)):
+            try:
+                remove(name)
+            except OSError:
+                pass
+print(json.dumps(found))
+"""
+"""Program for any Python 3: write the agent, in base64 on a line of stdin, into a new folder inside
+the first of some that can be written. Print what `_CHECK` prints, its path, and why not elsewhere.
+"""
 
 
 @functools.cache
@@ -118,7 +155,7 @@ class Sent:
 
 
 class Deployer:
-    """Sends and calls the agent on every host; node i is `machines[i]`.
+    """Sends and asks the agent on every host; node i is `machines[i]`.
 
     The agent stays until `remove`, or until the connection ends, if sooner.
     """
@@ -126,7 +163,8 @@ class Deployer:
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         self._sent: dict[int, Sent] = {}
-        self._cleanups: dict[int, Channel] = {}
+        self._serving: dict[int, Channel] = {}
+        self._locks = [threading.Lock() for _ in machines]
 
     def send(self, node: int) -> Sent:
         """Send the agent unless it is there already. Raises NetbenchError if it cannot be run."""
@@ -139,25 +177,61 @@ class Deployer:
         return self.machines[node].addresses or self.send(node).ssh[2:3]
 
     def ask(self, node: int, operation: str, request: Mapping[str, Any]) -> Any:
-        """Call the agent and return its answer. Raises AgentRefused for an error that it answers.
+        """Ask the agent and return its answer. Raises AgentRefused for an error that it answers.
 
         Raises NetbenchError if the call fails. An agent that is missing, for example because the
         host cleaned its temporary folder, is sent again.
         """
+        answer = self._served(node, operation, request)
+        if answer is None:
+            answer = self._called(node, operation, request)
+        if "error" in answer:
+            raise AgentRefused(answer["error"])
+        return answer["ok"]
+
+    def _served(self, node: int, operation: str, request: Mapping[str, Any]) -> Any:
+        """Return the answer of the process that stays; None if there is none."""
+        _, line = self._command(node, operation, request)
+        if not self._locks[node].acquire(timeout=BUSY_S):
+            return None
+        try:
+            channel = self._serving.get(node) or self._serve(node)
+            channel.send(f"{operation} {line}")
+            if (answer := channel.receive()) is not None:
+                return json.loads(answer)
+        except (NetbenchError, ValueError):
+            pass  # the call that follows says what is wrong
+        finally:
+            self._locks[node].release()
+        self._stop_serving(node)
+        return None
+
+    def _serve(self, node: int) -> Channel:
+        """Start the process that stays. When its stdin ends it deletes the agent that was sent."""
+        machine = self.machines[node]
+        argv = (machine.python, *ALONE, self.send(node).path, SERVE)
+        channel = self._serving[node] = machine.root.open(argv)
+        return channel
+
+    def _stop_serving(self, node: int) -> None:
+        channel = self._serving.pop(node, None)
+        if channel is not None:
+            with suppress(NetbenchError):
+                channel.close()
+
+    def _called(self, node: int, operation: str, request: Mapping[str, Any]) -> Any:
+        """Return the answer of a process for this request alone."""
         status, stdout, stderr = self._call(node, operation, request)
         if status == _NOT_THERE and "can't open file" in stderr:
             self._sent.pop(node, None)
             status, stdout, stderr = self._call(node, operation, request)
         try:
-            answer = json.loads(stdout)
+            return json.loads(stdout)
         except ValueError:
             text = " | ".join((stderr or stdout).strip().splitlines()[-3:])
             raise NetworkError(
                 f"`{operation}` ended with {status}: {text or 'it printed nothing'}"
             ) from None
-        if "error" in answer:
-            raise AgentRefused(answer["error"])
-        return answer["ok"]
 
     def open(self, node: int, operation: str, request: Mapping[str, Any]) -> Channel:
         """Start an operation that continues after its request. Raises NetbenchError."""
@@ -191,70 +265,63 @@ class Deployer:
     def remove(self, node: int) -> None:
         """Delete the agent; do nothing if it was not sent."""
         sent = self._sent.pop(node, None)
-        if sent is not None:
-            self._remove(node, sent.path)
+        try:
+            if sent is not None:
+                self._remove(node, sent.path)
+        finally:
+            self._stop_serving(node)
 
     def _send(self, node: int) -> Sent:
-        if installed := self.machines[node].agent_path:
-            return self._checked(node, agent_zip(), installed)
+        machine = self.machines[node]
+        if machine.agent_path:
+            return self._checked(node, agent_zip(), machine.agent_path)
         source = agent_zip(compiled=True)
-        refusals = []
-        for folder in FOLDERS:
-            try:
-                path = self._write(node, source, folder)
-                break
-            except NetbenchError as error:
-                if not _lacks_room(error):
-                    raise
-                refusals.append(str(error))
-        else:
-            if armed := self._armed(node):
-                return armed
-            raise NetworkError(f"no room for the agent: {'; '.join(refusals)}")
+        argv = (machine.python, *ALONE, "-c", _RECEIVE, FOLDER_PREFIX, *FOLDERS)
+        text = binascii.b2a_base64(source).decode()
+        found = self._understood(node, *machine.node.run(argv, text))
+        ssh = tuple(found["ssh"].split())
         try:
-            return self._checked(node, source, path)
+            self._check_version(node, found["version"])
+            if not found["path"]:
+                if armed := self._armed(node):
+                    return Sent(path=armed, ssh=ssh)
+                raise NetworkError(f"no room for the agent: {'; '.join(found['refused'])}")
+            if not re.fullmatch(r"/[\w./-]+", found["path"]):
+                raise NetworkError(f"{found['path']!r} is not the path of an agent")
+            self._check_sum(node, source, found)
         except BaseException:
-            with suppress(NetbenchError):  # the first error is the one to report
-                self._remove(node, path)
+            if found["path"]:
+                with suppress(NetbenchError):  # the first error is the one to report
+                    self._remove(node, found["path"])
             raise
+        sent = self._sent[node] = Sent(path=found["path"], ssh=ssh)
+        with suppress(NetbenchError):  # then only `remove` deletes the folder
+            self._stop_serving(node)
+            self._serve(node)
+        return sent
 
-    def _armed(self, node: int) -> Sent | None:
-        """Return the copy of the agent that a shaped host keeps; only root can change it."""
+    def _armed(self, node: int) -> str:
+        """Return the path of the agent that a shaped host keeps; only root can change it."""
         command = ("sh", "-c", 'ls -t "$1"/*.zip', "sh", STATE_FOLDER)
         copies = self.machines[node].root.run(command).stdout.splitlines()
-        if not copies:
-            return None
-        return Sent(path=copies[0], ssh=self._checked(node, b"", os.devnull).ssh)
-
-    def _write(self, node: int, source: bytes, folder: str) -> str:
-        template = f"{folder}/{FOLDER_PREFIX}XXXXXXXXXX"
-        made = output_of(
-            self.machines[node].node, (*_PLAIN, "mktemp", "-d", "--", template)
-        ).strip()
-        if not re.fullmatch(r"/[\w./-]+", made):
-            raise NetworkError(f"mktemp answered {made!r} instead of a folder's path")
-        path = f"{made}/agent.zip"
-        former = self._cleanups.pop(node, None)
-        if former is not None:
-            with suppress(NetbenchError):
-                former.close()
-        with suppress(NetbenchError):  # then only `remove` deletes the folder
-            cleanup = ("sh", "-c", _CLEANUP, "sh", made)
-            self._cleanups[node] = self.machines[node].root.open(cleanup)
-        try:
-            self.machines[node].node.put(source, path)
-        except BaseException:
-            with suppress(NetbenchError):  # the first error is the one to report
-                self._remove(node, path)
-            raise
-        return path
+        return copies[0] if copies else ""
 
     def _checked(self, node: int, source: bytes, path: str) -> Sent:
+        """Return an agent that is installed, if it is root's and this version's."""
         machine = self.machines[node]
-        python = machine.python
-        status, stdout, stderr = machine.node.run((python, *ALONE, "-c", _CHECK, path))
+        status, stdout, stderr = machine.node.run((machine.python, *ALONE, "-c", _CHECK, path))
         if status and "FileNotFoundError" in stderr:
             raise NetworkError(f"there is no {path}; {_INSTALL}")
+        found = self._understood(node, status, stdout, stderr)
+        self._check_version(node, found["version"])
+        if found["is_open"]:
+            raise NetworkError(f"others than root may write {path}, so it was not run; {_INSTALL}")
+        self._check_sum(node, source, {**found, "path": path}, f"; {_INSTALL}")
+        return Sent(path=path, ssh=tuple(found["ssh"].split()))
+
+    def _understood(self, node: int, status: int, stdout: str, stderr: str) -> dict[str, Any]:
+        """Return what a program of this module printed. Raises NetworkError if Python failed."""
+        python = self.machines[node].python
         if status:
             text = " ".join(stderr.split()[-20:])
             raise NetworkError(
@@ -262,37 +329,27 @@ class Deployer:
                 "another one in the inventory (`python:`)"
             )
         try:
-            version, checksum, connection, is_open = json.loads(stdout)
+            return dict(json.loads(stdout))
         except ValueError:
             raise NetworkError(
                 f"`{python}` is not a Python: asked for its version it answered "
                 f"{stdout[:60]!r}; name one in the inventory (`python:`)"
             ) from None
+
+    def _check_version(self, node: int, version: Sequence[int]) -> None:
         if tuple(version) < MIN_PYTHON:
             raise NetworkError(
-                f"`{python}` is Python {'.'.join(map(str, version))}, the node needs 3.9 or later; "
-                "name another one in the inventory (`python:`)"
+                f"`{self.machines[node].python}` is Python {'.'.join(map(str, version))}, the node "
+                "needs 3.9 or later; name another one in the inventory (`python:`)"
             )
-        if path == machine.agent_path and is_open:
-            raise NetworkError(f"others than root may write {path}, so it was not run; {_INSTALL}")
-        if checksum != hashlib.sha256(source).hexdigest():
-            remedy = f"; {_INSTALL}" if path == machine.agent_path else ""
-            raise NetworkError(f"{path} has a wrong checksum and was not run{remedy}")
-        return Sent(path=path, ssh=tuple(connection.split()))
+
+    def _check_sum(
+        self, node: int, source: bytes, found: Mapping[str, Any], remedy: str = ""
+    ) -> None:
+        if found["checksum"] != hashlib.sha256(source).hexdigest():
+            raise NetworkError(f"{found['path']} has a wrong checksum and was not run{remedy}")
 
     def _remove(self, node: int, path: str) -> None:
         if path.startswith(STATE_FOLDER) or path == self.machines[node].agent_path:
             return  # the host's own
-        cleanup = self._cleanups.pop(node, None)
-        try:
-            folder = path.rpartition("/")[0]
-            self.machines[node].node.run((*_PLAIN, "rm", "-rf", "--", folder))
-        finally:
-            if cleanup is not None:
-                cleanup.close()
-
-
-def _lacks_room(error: NetbenchError) -> bool:
-    """Return whether to try another folder: this one is full, read-only or missing."""
-    signs = ("No space", "quota", "Failure", "Permission denied", "Read-only", "No such file")
-    return any(sign in str(error) for sign in signs)
+        self.machines[node].node.run(("rm", "-rf", "--", path.rpartition("/")[0]))

@@ -7,10 +7,13 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from netbench.network.remote.bytecode import add_module
+
 ROOT = Path(__file__).parents[3]
 """Parent folder of the package."""
 
 TRAINERS = "netbench.trainers"
+SERVER = "netbench.trainers.node_server"
 
 RUN_VARIABLE = "NETBENCH_RUN"
 """Environment variable of every process of a run on a host: the token of the run."""
@@ -61,16 +64,21 @@ def code_zip() -> bytes:
     torch and numpy are not in it: they are the host's.
     """
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        for path in sorted(_closure()):
-            name = str(path.relative_to(ROOT))
-            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    trainers = [_name(path) for path in (ROOT / TRAINERS.replace(".", "/")).rglob("*.py")]
+    at_once = _closure([SERVER])
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(_closure(trainers)):
+            name, source = str(path.relative_to(ROOT)), path.read_bytes()
+            if path in at_once:
+                add_module(archive, name, source)
+            else:  # compiled, all would be three times as large
+                archive.writestr(zipfile.ZipInfo(name), source, archive.compression)
     return data.getvalue()
 
 
-def _closure() -> set[Path]:
+def _closure(names: list[str]) -> set[Path]:
+    """Return the files of some modules and of all that they import."""
     found: set[Path] = set()
-    names = [_name(path) for path in (ROOT / TRAINERS.replace(".", "/")).rglob("*.py")]
     while names:
         name = names.pop()
         path = _source(name)

@@ -257,10 +257,6 @@ class NamespaceOfHost:
         opened: HostChannel = channel  # of `login`, which has opened it
         return opened
 
-    def put(self, data: bytes, path: str) -> None:
-        """Write a file of the host: namespaces share its file tree."""
-        self._players.login(self._node).put(data, path)
-
 
 def node_address(inventory: Inventory, host: int, place: int) -> str:
     """Return the address of node `place` of a host."""

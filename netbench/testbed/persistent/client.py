@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from netbench.errors import TestbedError, UsageError, nearest
-from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Completed
+from netbench.network.nodes import COMMAND_TIMEOUT_S, Completed
 from netbench.plan.serial import network_from_json, network_to_json
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import num_routers
@@ -191,12 +191,6 @@ class PersistentNode:
         """
         connection = self._network.start(self._index, argv, None, wait=True, patience_s=patience_s)
         return FrameChannel(connection, what or " ".join(argv))
-
-    def put(self, data: bytes, path: str) -> None:
-        """Write a new file inside: the network has its own /run, and in a guest /dev/shm."""
-        status, _, stderr = self._run([*WRITE_NEW, path], data, COMMAND_TIMEOUT_S)
-        if status != 0:
-            raise TestbedError(f"cannot write {path}: {stderr.strip()}")
 
 
 def _path() -> str:

@@ -1,4 +1,4 @@
-"""A host over SSH: run a command, open a channel to one that stays, put a file.
+"""A host over SSH: run a command, open a channel to one that stays.
 
 `HostNode` is what hosts over SSH and this machine (`this_machine`) have in common.
 
@@ -7,7 +7,6 @@ stream while it waits for another. Nothing reaches a remote shell unquoted. Ever
 deadline, and every error names the host.
 """
 
-import hashlib
 import math
 import shlex
 import threading
@@ -20,13 +19,13 @@ from typing import Protocol
 import paramiko
 
 from netbench.errors import TestbedError
-from netbench.network.nodes import COMMAND_TIMEOUT_S, WRITE_NEW, Channel, Completed
+from netbench.network.nodes import COMMAND_TIMEOUT_S, Channel, Completed
 from netbench.testbed.lines import MAX_OUTPUT_BYTES, LineBuffer, last_lines
 from netbench.testbed.ssh.host import Host
 from netbench.units import format_bytes
 
-PUT_TIMEOUT_S = 60.0
-"""Deadline for sending one file, seconds. The largest is the agent, about 100 KB."""
+SHORT_S = 60.0
+"""Deadline of a command that only asks, seconds."""
 
 KEPT_ERROR_BYTES = 1 << 13
 """Bytes kept of the end of a persistent command's stderr, for messages."""
@@ -77,24 +76,10 @@ class HostNode(ABC):
         """Start a command that stays: lines to its stdin, lines from its stdout."""
         return self._open([*self._sudo(), *argv])
 
-    def put(self, data: bytes, path: str) -> None:
-        """Write a new file as the login user, and check its SHA-256 there.
-
-        A file that exists is an error: others may have left it in a shared folder.
-        """
-        status, _, stderr = self._run([*WRITE_NEW, path], data, PUT_TIMEOUT_S)
-        if status != 0:
-            raise TestbedError(f"{self._host.name}: cannot write {path}: {stderr.strip()}")
-        status, stdout, stderr = self._run(["sha256sum", "--", path], b"", PUT_TIMEOUT_S)
-        found = stdout.lstrip("\\").partition(" ")[0]  # a backslash: the name has an odd character
-        if found != hashlib.sha256(data).hexdigest():
-            what = f"has SHA-256 {found}" if status == 0 else f"was not checked: {stderr.strip()}"
-            raise TestbedError(f"{self._host.name}: {path} {what} after it was sent; send it again")
-
     def own_address(self) -> str:
         """Return the address at which the host takes our SSH connection, as the host sees it."""
         argv = ["printenv", "SSH_CONNECTION"]
-        status, stdout, _ = self._run(argv, b"", PUT_TIMEOUT_S)
+        status, stdout, _ = self._run(argv, b"", SHORT_S)
         fields = stdout.split()  # client address, client port, server address, server port
         if status != 0 or len(fields) != 4 or "%" in fields[2]:  # a link-local address has a %
             raise TestbedError(
@@ -116,7 +101,7 @@ class HostNode(ABC):
 
     def _check_sudo(self, sudo: Sequence[str]) -> None:
         """Tell a sudo that refuses from a command that failed, in whatever language it says so."""
-        status, _, stderr = self._run([*sudo, "true"], b"", PUT_TIMEOUT_S)
+        status, _, stderr = self._run([*sudo, "true"], b"", SHORT_S)
         if status != 0:
             host = self._host
             raise TestbedError(

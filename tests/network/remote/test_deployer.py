@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import binascii
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,23 +24,31 @@ from netbench.network.remote.deployer import Deployer, Machine
 from netbench.testing.nodes import Answer, FakeNode
 
 
-class Cleanup:
-    """A persistent command: a `network.traces.replay.Channel` as far as a deployer needs it."""
+class Command:
+    """A persistent command: a `netbench.network.nodes.Channel`."""
 
     def __init__(self, node: int, argv: Sequence[str]) -> None:
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
 
     def send(self, line: str) -> None:
-        raise NotImplementedError
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise TestbedError("the command has ended") from error
 
     def receive(self) -> str | None:
-        raise NotImplementedError
+        assert self.process.stdout is not None
+        return self.process.stdout.readline() or None
 
     def close(self) -> None:
         """Close stdin, as the end of a connection does."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(120.0) == 0
+        with suppress(OSError):
+            self.process.stdin.close()
+        self.process.wait(120.0)
 
 
 def run(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
@@ -45,92 +59,160 @@ def run(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
 def machine(
     answer: Answer,
     start: Callable[[int, Sequence[str]], Channel] | None = None,
-    write: Callable[[int, bytes, str], None] | None = None,
     python: str = sys.executable,
+    as_root: Answer = run,
 ) -> Machine:
-    """This machine. answer, write: for the login user; start: for root."""
-    node, root = FakeNode(0, answer, write=write), FakeNode(0, run, start)
+    """This machine. answer: for the login user; as_root, start: for root."""
+    node, root = FakeNode(0, answer), FakeNode(0, as_root, start)
     return Machine(name="here", python=python, node=node, root=root)
 
 
 @pytest.fixture
-def opened() -> list[Cleanup]:
+def opened() -> list[Command]:
     return []
 
 
-@pytest.fixture
-def sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Cleanup]) -> Deployer:
-    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
+def forbidden(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+    raise AssertionError(f"{argv} was started for one request")
 
-    def start(node: int, argv: Sequence[str]) -> Cleanup:
-        opened.append(Cleanup(node, argv))
+
+@pytest.fixture
+def start(opened: list[Command]) -> Callable[[int, Sequence[str]], Command]:
+    """Start a command that stays."""
+
+    def start(node: int, argv: Sequence[str]) -> Command:
+        opened.append(Command(node, argv))
         return opened[-1]
 
+    return start
+
+
+@pytest.fixture
+def sender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[int, Sequence[str]], Command]
+) -> Deployer:
+    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
     return Deployer([machine(run, start=start)])
 
 
+def refused(sender: Deployer) -> None:
+    """Ask for what no agent does."""
+    with pytest.raises(deployer.AgentRefused, match=r"not root|no interface"):
+        sender.ask(0, "arm", {"interface": "nowhere-at-all", "owner": {}, "lease_s": 1.0})
+
+
+def test_one_agent_answers_all_requests(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: list[Command],
+    start: Callable[[int, Sequence[str]], Command],
+) -> None:
+    """No other process is started for them."""
+    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
+    sender = Deployer([machine(run, start=start, as_root=forbidden)])
+    for _ in range(3):
+        refused(sender)
+    assert len(opened) == 1
+    sender.remove(0)
+    assert opened[0].process.returncode == 0
+
+
+def test_an_agent_that_has_ended_is_started_again(sender: Deployer, opened: list[Command]) -> None:
+    """Requests meanwhile start one of their own."""
+    refused(sender)
+    opened[0].process.kill()
+    opened[0].process.wait(60.0)
+    for _ in range(2):
+        refused(sender)
+    assert len(opened) == 2
+    assert opened[1].process.poll() is None
+    sender.remove(0)
+
+
+def test_an_agent_that_does_not_answer_keeps_nobody_waiting(
+    sender: Deployer, opened: list[Command], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped in the middle of a request: the next one starts an agent of its own."""
+    monkeypatch.setattr(deployer, "BUSY_S", 0.1)
+    sender.send(0)
+    opened[0].process.send_signal(signal.SIGSTOP)
+    stuck = threading.Thread(target=partial(refused, sender), daemon=True)
+    stuck.start()
+    time.sleep(0.5)
+    refused(sender)
+    assert stuck.is_alive()
+    opened[0].process.send_signal(signal.SIGCONT)
+    stuck.join(60.0)
+    sender.remove(0)
+
+
 def test_the_agent_is_deleted_when_the_connection_ends(
-    sender: Deployer, opened: list[Cleanup], tmp_path: Path
+    sender: Deployer, opened: list[Command], tmp_path: Path
 ) -> None:
     """It does so however the controller ended."""
     sent = Path(sender.send(0).path)
     assert sent.is_file()
     assert sent.parent.parent == tmp_path
+    assert (sent.parent.stat().st_mode & 0o777, sent.stat().st_mode & 0o777) == (0o700, 0o600)
     opened[0].close()
     assert list(tmp_path.iterdir()) == []
-    # The next call finds it missing and sends it again.
-    with pytest.raises(deployer.AgentRefused, match=r"not root|Errno|interface"):
-        sender.ask(0, "show", {"interface": "nowhere-at-all-0"})
+    # The next request finds it missing, and it is sent again.
+    refused(sender)
     assert len(list(tmp_path.iterdir())) == 1
     sender.remove(0)
     assert list(tmp_path.iterdir()) == []
-    assert opened[1].process.returncode == 0
 
 
-def test_the_first_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is lost while the agent is written, and again while it is cleaned up."""
-    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
-
-    def run_until_lost(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
-        if "rm" in argv:
-            raise TestbedError("lost again")
-        return run(node, argv, stdin)
-
-    def lose(node: int, data: bytes, path: str) -> None:
-        raise TestbedError("lost while writing")
-
-    some = Deployer([machine(run_until_lost, write=lose)])
-    with pytest.raises(TestbedError, match="lost while writing"):
-        some.send(0)
-
-
-def test_one_cleanup_process_at_a_time(
-    sender: Deployer, opened: list[Cleanup], tmp_path: Path
+def test_an_agent_whose_file_has_gone_is_sent_again(
+    sender: Deployer, opened: list[Command], tmp_path: Path
 ) -> None:
-    """Sending the agent again ends the cleanup process of the former folder."""
-    sent = Path(sender.send(0).path)
+    """The host has cleaned its temporary folder. The former process ends, and its folder goes."""
+    refused(sender)
+    former, sent = opened[0].process, Path(sender.send(0).path)
     sent.unlink()
-    with pytest.raises(deployer.AgentRefused):
-        sender.ask(0, "show", {"interface": "nowhere-at-all-0"})
-    assert opened[0].process.returncode == 0
-    assert not sent.parent.exists()
+    refused(sender)
+    assert former.wait(60.0) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [Path(sender.send(0).path).parent.name]
     assert opened[1].process.poll() is None
     sender.remove(0)
 
 
-def test_a_full_folder_is_recognised_in_any_language(tmp_path: Path) -> None:
-    """`mktemp` is told to print English, whatever the language of the login."""
-    languages: list[str] = []
+def test_the_first_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent arrives damaged, and the connection is lost when it is deleted."""
+    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
 
-    def spoken(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
-        found = run(node, [argv[0], argv[1], "printenv", "LC_ALL"], "")[1].strip()
-        languages.append(found)
-        return 1, "", "No space left on device" if found == "C" else "Kein Speicherplatz"
+    def damaging(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        if "rm" in argv:
+            raise TestbedError("lost")
+        return run(node, argv, binascii.b2a_base64(b"other").decode())
 
-    some = Deployer([machine(spoken)])
-    with pytest.raises(NetworkError, match="no room for the agent"):
+    with pytest.raises(NetworkError, match="has a wrong checksum and was not run"):
+        Deployer([machine(damaging)]).send(0)
+
+
+def test_the_first_folder_that_can_be_written_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit leaves nothing; in no language of the login does that end the search."""
+    full = Path("/dev/full")
+    places = (str(tmp_path / "missing"), str(full), str(tmp_path))
+    monkeypatch.setattr(deployer, "FOLDERS", places)
+    some = Deployer([machine(run)])
+    assert Path(some.send(0).path).parent.parent == tmp_path
+    some.remove(0)
+    monkeypatch.setattr(deployer, "FOLDERS", places[:2])
+    monkeypatch.setattr(deployer, "STATE_FOLDER", str(tmp_path))
+    with pytest.raises(NetworkError, match=r"no room .*missing: No such .*; /dev/full: Not a d"):
         some.send(0)
-    assert languages == ["C"] * len(deployer.FOLDERS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    """The connection ends while it is sent."""
+    argv = [sys.executable, "-c", deployer._RECEIVE, "netbench.", str(tmp_path)]
+    status, stdout, stderr = run(0, argv, "aaaa")
+    assert (status, stdout, stderr.strip()) == (1, "", "the connection ended")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_room_the_agent_that_the_host_keeps_is_called(
@@ -138,35 +220,25 @@ def test_without_room_the_agent_that_the_host_keeps_is_called(
 ) -> None:
     """The disks are full, and the host is shaped. Its copy stays there."""
     monkeypatch.setattr(deployer, "STATE_FOLDER", str(tmp_path))
+    monkeypatch.setattr(deployer, "FOLDERS", ("/dev/full",))
     armed = tmp_path / "2@0.zip"
-
-    def full(node: int, argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
-        return (1, "", "No space left on device") if "mktemp" in argv else run(node, argv, stdin)
-
-    some = Deployer([machine(full)])
+    some = Deployer([machine(run)])
     with pytest.raises(NetworkError, match="no room for the agent"):
         some.send(0)
     armed.write_bytes(deployer.agent_zip())
     assert some.send(0).path == str(armed)
-    with pytest.raises(deployer.AgentRefused, match=r"not root|Errno|interface"):
-        some.ask(0, "show", {"interface": "nowhere-at-all-0"})
+    refused(some)
     some.remove(0)
     assert armed.exists()
 
 
-def test_a_python_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_is_none_is_named(tmp_path: Path) -> None:
     """It ends well, but does not answer."""
-    monkeypatch.setattr(deployer, "FOLDERS", (str(tmp_path),))
-
-    def write(node: int, data: bytes, path: str) -> None:
-        Path(path).write_bytes(data)
-
-    some = Deployer([machine(run, write=write, python="/bin/echo")])
+    some = Deployer([machine(run, python="/bin/echo")])
     with pytest.raises(NetworkError) as caught:
         some.send(0)
     assert str(caught.value).startswith("`/bin/echo` is not a Python: asked for its version it ")
     assert "name one in the inventory (`python:`)" in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -260,25 +260,6 @@ def test_a_network_that_does_not_end_is_told(
         open_network().stop()
 
 
-def test_a_file_is_written_inside_once(
-    open_network: Callable[..., PersistentNetwork], tmp_path: Path
-) -> None:
-    """By a process of the node, which may see other folders than we do; what exists is kept."""
-    node, path, data = open_network().nodes[0], tmp_path / "a file", bytes(range(256)) * 400
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        patch.setattr(shells, "node_command", lambda node, argv: ["env", "-C", inside, *argv])
-        node.put(data, path.name)
-    assert (inside / path.name).read_bytes() == data
-    assert not path.exists()
-    node.put(data, str(path))
-    with pytest.raises(TestbedError, match=f"cannot write {path}: .*exist"):
-        node.put(b"other", str(path))
-    assert path.read_bytes() == data
-
-
 def test_what_is_left_in_the_background_keeps_nobody_waiting(
     open_network: Callable[..., PersistentNetwork],
 ) -> None:

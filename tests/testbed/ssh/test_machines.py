@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import getpass
-import hashlib
 import os
-import re
 import shutil
 import signal
 import socket
@@ -347,58 +345,6 @@ def test_ipv6(tmp_path: Path) -> None:
         Hosts([server.host()], [server.known_hosts]) as hosts,
     ):
         assert hosts[0].own_address() == "::1"
-
-
-class TestPut:
-    """Files."""
-
-    DATA = bytes(range(256)) * 700
-
-    def test_a_file_arrives_whole(self, hosts: Hosts, tmp_path: Path) -> None:
-        path = tmp_path / 'it\'s a "file" $(id)'
-        hosts[0].put(self.DATA, str(path))
-        assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(self.DATA).digest()
-        assert path.stat().st_mode & 0o777 == 0o600
-
-    def test_what_exists_is_not_written_to(self, hosts: Hosts, tmp_path: Path) -> None:
-        """Not even through a link that someone else left there."""
-        victim, link = tmp_path / "victim", tmp_path / "link"
-        victim.write_text("mine")
-        link.symlink_to(victim)
-        for path in (victim, link):
-            with pytest.raises(TestbedError, match=f"here: cannot write {path}: "):
-                hosts[0].put(b"other", str(path))
-        assert victim.read_text() == "mine"
-
-    def test_a_folder_that_is_not_there(self, hosts: Hosts, tmp_path: Path) -> None:
-        with pytest.raises(TestbedError, match=r"here: cannot write .*nowhere/file: .+nowhere"):
-            hosts[0].put(b"", str(tmp_path / "nowhere" / "file"))
-
-    def test_a_full_disk_is_named(self, tmp_path: Path) -> None:
-        """A tmpfs of 64 KiB in the mount namespace of sshd; nothing stays of the file."""
-        mount = "mkdir /run/small && mount -t tmpfs -o size=64k tmpfs /run/small"
-        with (
-            Sshd(tmp_path / "small", also=mount) as server,
-            Hosts([server.host()], [server.known_hosts]) as hosts,
-        ):
-            with pytest.raises(TestbedError) as error:
-                hosts[0].put(self.DATA, "/run/small/agent")
-            assert hosts[0].run(["ls", "/run/small"])[1] == ""
-        assert re.fullmatch(
-            r"here: cannot write /run/small/agent: cat: .*No space left on device", str(error.value)
-        )
-
-    def test_what_was_changed_on_the_way_is_found(
-        self, sshd: Sshd, hosts: Hosts, tmp_path: Path
-    ) -> None:
-        """By the node's own sha256sum."""
-        wrong = sshd.folder / "bin" / "sha256sum"
-        write_script(wrong, "#!/bin/sh\necho 00000000  file\n")
-        try:
-            with pytest.raises(TestbedError, match=r"here: .* has SHA-256 00000000 after it was"):
-                hosts[0].put(b"text", str(tmp_path / "file"))
-        finally:
-            wrong.unlink()
 
 
 class TestSudo:

@@ -64,10 +64,3 @@ def test_a_closed_channel_ends_the_input(here: HostNode, tmp_path: Path) -> None
     channel.close()
     channel.last_words()
     assert (tmp_path / "ended").exists()
-
-
-def test_a_file_is_written_once(here: HostNode, tmp_path: Path) -> None:
-    here.put(b"data", f"{tmp_path}/file")
-    assert (tmp_path / "file").read_bytes() == b"data"
-    with pytest.raises(TestbedError, match="localhost: cannot write"):
-        here.put(b"other", f"{tmp_path}/file")

@@ -1,4 +1,4 @@
-"""Entry point on the host: one operation per process."""
+"""Entry point on the host."""
 
 import sys
 

@@ -9,6 +9,7 @@ import re
 import struct
 import sys
 import time
+import zlib
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -76,8 +77,8 @@ def _or(otherwise: Any, find: Callable[..., Any], *arguments: Any) -> Any:
 def _interface_facts(interface: str) -> dict[str, Any]:
     link = host.link_of(interface)
     qdiscs, record = host.qdiscs_of(interface), state.load(interface)
-    unrestorable = ""
-    if host.is_foreign(qdiscs):
+    unrestorable, root = "", host.root_of(qdiscs)
+    if is_foreign := host.is_foreign(qdiscs):
         try:
             restore_batch(interface, qdiscs)
         except host.AgentError as error:
@@ -88,8 +89,8 @@ def _interface_facts(interface: str) -> dict[str, Any]:
         "driver": _or("", _driver, interface),
         "tso": _or(None, _flag, interface, _GET_TSO),
         "gso": _or(None, _flag, interface, _GET_GSO),
-        "qdisc": host.describe(interface),
-        "foreign": host.is_foreign(qdiscs),
+        "qdisc": host.describe(interface) if is_foreign else "{kind} {handle}".format(**root),
+        "foreign": is_foreign,
         "unrestorable": unrestorable,
         "lease": None if record is None or state.expired(record) else state.lease_of(record),
     }
@@ -163,9 +164,8 @@ def _hz() -> int | None:
     if plain.exists():
         text = plain.read_text()
     else:
-        import gzip  # rarely needed, and every operation starts a new process
-
-        text = gzip.decompress(Path("/proc/config.gz").read_bytes()).decode()
+        data = Path("/proc/config.gz").read_bytes()
+        text = zlib.decompress(data, zlib.MAX_WBITS | 16).decode()  # `gzip` is slow to import
     found = re.search(r"^CONFIG_HZ=(\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else None
 

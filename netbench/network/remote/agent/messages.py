@@ -3,9 +3,10 @@
 A request is one JSON object on a line of stdin: `interface`, or where that is empty the
 `addresses` by which the agent finds it; `owner`; `namespace` if a node of the host is meant, and
 not the host itself; and what the operation takes. The answer is one line: `{"ok": ...}`, or
-`{"error": "..."}` with exit status 1.
+`{"error": "..."}` with exit status 1. A process that stays (`SERVE`) takes the name of the
+operation and a blank before each request.
 
-Every operation starts a new Python, and `dataclasses` takes longer to import than the agent.
+Hosts may start many agents, and `dataclasses` takes longer to import than the agent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Any, NamedTuple
 
 FOLDER_PREFIX = "netbench."
 """Prefix of the temporary folder that the controller makes for the agent."""
+
+SERVE = "serve"
+"""Argument of the agent that answers requests until its stdin ends."""
 
 STATE_FOLDER = "/run/netbench"
 """Folder of the records of shaped interfaces, and of a copy of the agent for each of them. It goes

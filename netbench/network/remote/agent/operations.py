@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from netbench.network.remote.agent import division, host, state, timer
@@ -17,7 +18,7 @@ from netbench.network.remote.agent.enter import enter, read_line
 from netbench.network.remote.agent.facts import facts
 from netbench.network.remote.agent.foreign import restore_batch
 from netbench.network.remote.agent.host import AgentError
-from netbench.network.remote.agent.messages import MAX_LEASE_S, Request, taken
+from netbench.network.remote.agent.messages import MAX_LEASE_S, SERVE, Request, taken
 from netbench.network.remote.agent.replay import replay
 from netbench.network.remote.agent.restore import changed_settings, restore, set_sysctls
 from netbench.network.shaping.batch import HANDLE
@@ -274,6 +275,8 @@ OPERATIONS: dict[str, Callable[[Request], Any]] = {
     "guard": guard,
     "enter": enter,
 }
+ONCE = ("replay", "enter")
+"""Those that read more than their request."""
 
 
 def interface_of(request: Request) -> str:
@@ -283,32 +286,69 @@ def interface_of(request: Request) -> str:
     return str(record["interface"]) if record else name
 
 
-def main() -> int:
-    """Read a request from stdin, carry it out, print the answer; return the exit status."""
-    umask = os.umask(0o077)
-    operation = None
+def carry_out(operation: Callable[[Request], Any] | None, text: str, **more: Any) -> Request:
+    """Return the answer to a request. more: of it, from this process."""
     try:
-        operation = OPERATIONS.get(sys.argv[1] if len(sys.argv) == 2 else "")
         if operation is None:
             raise AgentError(f"expected one operation of: {', '.join(OPERATIONS)}")
         if os.geteuid() != 0:
             raise AgentError(
                 "not root: log in as root, or let the user run sudo without a password"
             )
-        # A command that is entered reads what follows the request.
-        request = json.loads((read_line() if operation is enter else sys.stdin.readline()) or "{}")
+        request = {**json.loads(text or "{}"), **more}
         if request.get("namespace"):
             division.join(request["namespace"])
-        if operation is enter:
-            request["umask"] = umask
-        elif operation not in (facts, guard):
+        if operation not in (facts, guard, enter):
             request["interface"] = interface_of(request)
-        answer = {"ok": operation(request)}
+        return {"ok": operation(request)}
     except (AgentError, OSError, KeyError, ValueError) as error:
-        text = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
-        answer = {"error": text}
-        if operation is enter:  # its output is that of the command
-            print(text, file=sys.stderr)
-            return 1
+        said = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
+        return {"error": said}
+
+
+def serve() -> None:
+    """Answer requests until stdin ends; then delete the agent, if it was sent.
+
+    Without its file an agent can arm no guard: its controller sends it again.
+    """
+    try:
+        while (line := sys.stdin.readline()) and Path(sys.argv[0]).exists():
+            name, _, text = line.partition(" ")
+            operation = None if name in ONCE else OPERATIONS.get(name)
+            if '"namespace"' not in text:
+                print(json.dumps(carry_out(operation, text)), flush=True)
+            elif not _answered_by_child(operation, text):
+                return
+    finally:
+        timer.remove_agent()
+
+
+def _answered_by_child(operation: Callable[[Request], Any] | None, text: str) -> bool:
+    """Answer in a child, which may enter a namespace: whoever removes that kills all in it."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            print(json.dumps(carry_out(operation, text)), flush=True)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def main() -> int:
+    """Read a request from stdin, carry it out, print the answer; return the exit status."""
+    umask = os.umask(0o077)
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name == SERVE:
+        serve()
+        return 0
+    operation = OPERATIONS.get(name)
+    if operation is enter:
+        # A command that is entered reads what follows the request, and its output is its own.
+        answer = carry_out(enter, read_line(), umask=umask)
+        print(answer["error"], file=sys.stderr)
+        return 1
+    answer = carry_out(operation, sys.stdin.readline())
     print(json.dumps(answer), flush=True)
     return 1 if "error" in answer else 0

@@ -140,7 +140,7 @@ def wait_for_end_of_lease(record: state.State) -> None:
             is_due = got == signal.SIGTERM or state.expired(record)
             is_lost = found is None or not state.is_whole(record)
             if (is_due or is_lost) and end_lease(record, at_once=got == signal.SIGTERM):
-                _remove_agent()
+                remove_agent()
                 return
             left = state.left_s(record)
             wait_s = POLL_S if left is None else min(max(left, 0.0), POLL_S)
@@ -206,12 +206,12 @@ def release(record: state.State) -> None:
     stop(record)
 
 
-def _remove_agent() -> None:
+def remove_agent() -> None:
     """Delete the agent's file and folder, which a controller that vanished has not deleted."""
     file = Path(sys.argv[0])
     if file.parent.name.startswith(FOLDER_PREFIX):
         with suppress(OSError):
-            file.unlink()
+            file.unlink(missing_ok=True)
             file.parent.rmdir()
 
 
