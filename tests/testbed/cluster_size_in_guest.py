@@ -55,7 +55,7 @@ def run(machines: Machines, count: int, folder: str) -> Iterator[str]:
     controller = Controller(
         Path(folder) / "output", "alpha", *words, *what, "--results", str(results)
     )
-    controller.await_output(STEPS["tune"])
+    controller.await_at_once(STEPS["tune"])
     ready_s = time.monotonic() - began_s[0], host_s(folder) - began_s[1]
     yield from expect(controller.end(), 0, f"status of {controller.output}")
     yield from said(controller, f"hosts: nothing is left on {count} of {count} hosts")

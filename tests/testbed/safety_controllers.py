@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import paramiko  # noqa: F401 -- what a command needs is imported once, not by each
@@ -65,10 +66,21 @@ class Controller:
 
         No virtual time passes after the last.
         """
+        self._watch(lambda: self.output.count("\n") >= count)
+
+    def await_at_once(self, words: str) -> None:
+        """Do as `await_output` does, but notice the words while others keep the processor busy.
+
+        Whoever sleeps in virtual time wakes up only when nobody has work.
+        """
+        self._watch(lambda: words in self.output)
+        self.await_output(words)
+
+    def _watch(self, is_there: Callable[[], bool]) -> None:
         watch = _LIBC.inotify_init1(os.O_CLOEXEC)
         try:
             _LIBC.inotify_add_watch(watch, os.fsencode(self._output), IN_MODIFY)
-            while self.output.count("\n") < count and self.is_running:
+            while not is_there() and self.is_running:
                 if select.select([watch], [], [], 1.0)[0]:
                     os.read(watch, 1 << 16)
         finally:
