@@ -118,7 +118,7 @@ def test_one_agent_answers_all_requests(
 
 
 def test_an_agent_that_has_ended_is_started_again(sender: Deployer, opened: list[Command]) -> None:
-    """Requests meanwhile start one of their own."""
+    """A request meanwhile starts a process for itself."""
     refused(sender)
     opened[0].process.kill()
     opened[0].process.wait(60.0)
@@ -132,7 +132,7 @@ def test_an_agent_that_has_ended_is_started_again(sender: Deployer, opened: list
 def test_an_agent_that_does_not_answer_keeps_nobody_waiting(
     sender: Deployer, opened: list[Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped in the middle of a request: the next one starts an agent of its own."""
+    """It is stopped in the middle of a request: the next one starts another."""
     monkeypatch.setattr(deployer, "BUSY_S", 0.1)
     sender.send(0)
     opened[0].process.send_signal(signal.SIGSTOP)
@@ -193,9 +193,8 @@ def test_the_first_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_first_folder_that_can_be_written_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit leaves nothing; in no language of the login does that end the search."""
-    full = Path("/dev/full")
-    places = (str(tmp_path / "missing"), str(full), str(tmp_path))
+    """Folders that cannot be written are passed over, and nothing is left in them."""
+    places = (str(tmp_path / "missing"), "/dev/full", str(tmp_path))
     monkeypatch.setattr(deployer, "FOLDERS", places)
     some = Deployer([machine(run)])
     assert Path(some.send(0).path).parent.parent == tmp_path

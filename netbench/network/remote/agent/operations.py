@@ -276,7 +276,7 @@ OPERATIONS: dict[str, Callable[[Request], Any]] = {
     "enter": enter,
 }
 ONCE = ("replay", "enter")
-"""Those that read more than their request."""
+"""Operations that read more than their request."""
 
 
 def interface_of(request: Request) -> str:
