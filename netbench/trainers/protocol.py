@@ -20,6 +20,8 @@ Controller to rank. `rank` is the index of the device that the process owns, in 
      "trace": true to get its events}                             optional
     {"op": "stop"}
 
+    {"op": "arrived", "rank": r}                     within a run: r has a message of this rank
+
 For systems whose peers may leave and join (hivemind, and plans with churn). m = {rank as text:
 address, ..}, the members of an epoch. A rank that starts after the others connected joins instead,
 and is then prepared:
@@ -45,6 +47,8 @@ Rank to controller. Every order but `stop` is answered once, in order:
      "samples": of this rank that reached the model, if that differs between iterations, or null,
      "events": [[kind, start_s, end_s, details], ..]}        see `events`, seconds after
                                                              `start_at`; empty without "trace"
+    {"event": "arrived", "to": r}                          within a run, not answered: the rank has
+                                                           a message of r, which waits to hear this
     {"event": "error", "rank": r or null, "message": m,    the rank exits with status 1 after it
      "follows": true for a secondary failure: it lost a peer}
     {"event": "ended", "status": -9}                       sent by the fork server for a rank that
@@ -59,6 +63,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from typing import Any, BinaryIO
 
 Message = dict[str, Any]
@@ -74,6 +79,7 @@ class MessageChannel:
     def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
         self._reader = reader
         self._writer = writer
+        self._writing = threading.Lock()
 
     @classmethod
     def over_standard_streams(cls) -> "MessageChannel":
@@ -101,9 +107,10 @@ class MessageChannel:
         return message
 
     def send(self, **message: Any) -> None:
-        """Write one message. Raises ChannelClosed when the other end is closed."""
+        """Write one message, from any thread. Raises ChannelClosed when the other end is closed."""
         try:
-            self._writer.write(json.dumps(message).encode() + b"\n")
-            self._writer.flush()
+            with self._writing:
+                self._writer.write(json.dumps(message).encode() + b"\n")
+                self._writer.flush()
         except (BrokenPipeError, ConnectionResetError):
             raise ChannelClosed from None

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
+from netbench.trainers.communication.arrivals import ARRIVED, Arrivals
 from netbench.trainers.communication.peers import RoundOutcome
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
@@ -94,6 +95,9 @@ class Rank:
         """Carry out one order. Return False if it was to stop."""
         if order["op"] == "stop":
             return False
+        if order["op"] == ARRIVED and self._world and self._world.arrivals:
+            self._world.arrivals.note(order)
+            return True
         orders = {
             "connect": self._connect, "join": self._join, "prepare": self._prepare,
             "meet": self._meet, "run": self._run,
@@ -106,6 +110,7 @@ class Rank:
     def _connect(self, order: Message) -> None:
         self.rank = order["rank"]
         self._world = _connect(order)
+        self._world.arrivals = Arrivals(self._channel)
         self._channel.send(event="ready", rank=self.rank)
 
     def _join(self, order: Message) -> None:

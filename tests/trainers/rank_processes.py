@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +18,7 @@ from typing import Any
 
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
+from netbench.trainers.communication.arrivals import ARRIVED
 from tests.ports import free_port
 
 LOOPBACK = "127.0.0.1"
@@ -40,17 +43,30 @@ class RankProcesses:
 
     def __init__(self, connections: Sequence[socket.socket]) -> None:
         self._connections = connections
-        self._readers = [connection.makefile("r") for connection in connections]
+        self._answers = [queue.SimpleQueue[dict[str, Any]]() for _ in connections]
         self.pids: list[int] = []
+        for rank in range(len(connections)):
+            threading.Thread(target=self._read, args=(rank,), daemon=True).start()
 
     def send(self, rank: int, /, **message: Any) -> None:
         self._connections[rank].sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, rank: int) -> dict[str, Any]:
         """The next message of one rank; {} when it has gone."""
-        line = self._readers[rank].readline()
-        message: dict[str, Any] = json.loads(line) if line else {}
+        message = self._answers[rank].get()
+        if not message:
+            self._answers[rank].put({})  # for the next call
         return message
+
+    def _read(self, rank: int) -> None:
+        with suppress(OSError), self._connections[rank].makefile("r") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if message.get("event") == ARRIVED:
+                    self.send(message["to"], op=ARRIVED, rank=rank)
+                else:
+                    self._answers[rank].put(message)
+        self._answers[rank].put({})
 
     def all(self, event: str, /, **message: Any) -> list[dict[str, Any]]:
         """Send to all (unless empty), and expect `event` from all."""

@@ -11,6 +11,7 @@ import json
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -24,6 +25,7 @@ from netbench.testbed.interface import Clocks, Testbed
 from netbench.testbed.ranks.devices import device_order
 from netbench.testbed.ranks.failures import Failure, explain, failure_of
 from netbench.testbed.ranks.hangs import WATCH_S, Watch, process_number
+from netbench.trainers.communication.arrivals import ARRIVED
 
 Message = dict[str, Any]
 
@@ -51,6 +53,7 @@ class Ranks:
         self._nodes = testbed.nodes
         self._rank_nodes = tuple(rank_nodes)
         self._channels: list[Channel] = []
+        self._sending = defaultdict[int, threading.Lock](threading.Lock)
         self._present: set[int] = set()
         self._pids: list[int] = []
         self._inbox: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
@@ -93,13 +96,17 @@ class Ranks:
             self._send(rank, **message)
 
     def _send(self, rank: int, /, **message: Any) -> None:
-        with suppress(TestbedError):  # it has ended; the end of its channel says how
+        with suppress(TestbedError), self._sending[rank]:  # an ended channel says how it ended
             self._channels[rank].send(json.dumps(message))
 
     def _read(self, rank: int, channel: Channel) -> None:
         try:
             while (line := channel.receive()) is not None:
-                self._inbox.put((rank, json.loads(line)))
+                message = json.loads(line)
+                if message.get("event") == ARRIVED:
+                    self._send(message["to"], op=ARRIVED, rank=rank)
+                else:
+                    self._inbox.put((rank, message))
         except json.JSONDecodeError as error:
             found = f"not a message: {error.doc[:SHOWN_CHARACTERS]!r}"
             self._inbox.put((rank, {"event": "error", "message": found}))

@@ -9,7 +9,8 @@ What is modelled
   receive buffer likewise. So a long path holds whole messages that have not been received yet, and
   a short one holds none.
 - A send does not delay its rank, unless it is `blocking`: then it ends when its receiver has asked
-  for it and the kernel has its bytes. (docs/local-testbed.md explains which systems block.)
+  for it and the kernel has its bytes or, with `arrivals`, when it has arrived.
+  (docs/local-testbed.md explains which systems block.)
 
 How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, and its
@@ -19,15 +20,20 @@ How, with real bytes
   message of its own rank, which, scaled down, fills the link in one piece.
 """
 
+import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import ClassVar
+from concurrent.futures import Future
+from typing import Any, ClassVar
 
 import torch
 
+from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.world import PendingTransfer, World
 from netbench.trainers.events import RECORDER
+from netbench.trainers.layers.virtual import sleep_until
 
 CPU = torch.device("cpu")
 
@@ -44,7 +50,7 @@ class Inbox:
     """Messages from one process, received in the order in which it sends them.
 
     Plans run one after the other, so all plans of a process share the memory for messages. device:
-    where messages are to be.
+    where messages are to be. arrivals: by which the sender learns of every message that is here.
     """
 
     _memory: ClassVar[dict[tuple[int, int, torch.device], torch.Tensor]] = {}
@@ -57,7 +63,13 @@ class Inbox:
         size: int,
         num_ahead: int,
         device: torch.device = CPU,
+        arrivals: Arrivals | None = None,
     ) -> None:
+        self._arrivals = arrivals
+        self._landed = queue.SimpleQueue[Exception | None]()
+        self._flying = queue.SimpleQueue[PendingTransfer]()
+        if arrivals:
+            threading.Thread(target=self._tell, args=(arrivals,), daemon=True).start()
         self._world, self._process, self._tag, self._device = world, process, tag, device
         self._size, self._num_ahead = size, num_ahead
         self._buffers: list[torch.Tensor] = []
@@ -79,7 +91,10 @@ class Inbox:
 
     def finish(self) -> torch.Tensor:
         """Block until the next started message has come; it stays valid for two more turns."""
-        self._works.popleft().wait()
+        if not self._arrivals:
+            self._works.popleft().wait()
+        elif error := self._landed.get():
+            raise error
         message = self._buffers[self._taken % len(self._buffers)]
         RECORDER.add(
             "receive",
@@ -108,15 +123,39 @@ class Inbox:
     def _post(self, until: int) -> None:
         while self._posted < min(until, self._count):
             buffer = self._buffers[self._posted % len(self._buffers)]
-            self._works.append(self._world.receive(buffer, self._process, self._tag))
+            work = self._world.receive(buffer, self._process, self._tag)
+            (self._flying.put if self._arrivals else self._works.append)(work)
             self._posted += 1
+
+    def _tell(self, arrivals: Arrivals) -> None:
+        """Wait for messages in turn, and tell their sender of each."""
+        while True:
+            work, error = self._flying.get(), None
+            try:
+                work.wait()
+                arrivals.tell(self._process)
+            except Exception as failed:
+                error = failed
+            self._landed.put(error)
 
 
 class Outbox:
-    """Messages to one process, sent in order. blocking: an operation lasts until they are sent."""
+    """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
-    def __init__(self, world: World, process: int, tag: int, *, blocking: bool = False) -> None:
+    arrivals: where an operation lasts until they have arrived.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        process: int,
+        tag: int,
+        *,
+        blocking: bool = False,
+        arrivals: Arrivals | None = None,
+    ) -> None:
         self._world, self._process, self._tag = world, process, tag
+        self._arrivals = arrivals
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
@@ -143,11 +182,19 @@ class Outbox:
             RECORDER.follow(work, started_s, **details)
 
     def finish(self) -> None:
-        """If blocking, wait until the kernel has all messages."""
+        """If blocking, wait until the kernel has all messages, or until they have arrived."""
         while self._running:
             work, started_s, details = self._running.popleft()
             work.wait()
+            if self._arrivals:
+                self._arrivals.await_next(self._process)
             RECORDER.add("send", started_s, **details)
+
+
+Receives = Iterable[tuple[Hashable, Inbox]]
+"""A name for `take`, and the inbox that the message comes from."""
+
+Sends = Iterable[tuple[Outbox, torch.Tensor]]
 
 
 class Communicator:
@@ -157,17 +204,15 @@ class Communicator:
         self._sending: list[Outbox] = []
         self._receiving: list[tuple[Hashable, Inbox]] = []
         self._arrived: dict[Hashable, torch.Tensor] = {}
+        self._least_until_s = 0.0
 
-    def start(
-        self,
-        receives: Iterable[tuple[Hashable, Inbox]],
-        sends: Iterable[tuple[Outbox, torch.Tensor]],
-    ) -> None:
+    def start(self, receives: Receives, sends: Sends, least_s: float = 0.0) -> None:
         """Start transfers together, once the group before them is done.
 
-        receives: a name for `take`, and the inbox that the message comes from.
+        least_s: that the group lasts.
         """
         self.finish()
+        self._least_until_s = time.monotonic() + least_s
         for name, inbox in receives:
             inbox.start()
             self._receiving.append((name, inbox))
@@ -177,6 +222,8 @@ class Communicator:
 
     def finish(self) -> None:
         """Block until the running group is done."""
+        # First, so that a message that arrived before is recorded to last as long as the group.
+        sleep_until(self._least_until_s)
         for outbox in self._sending:
             outbox.finish()
         self._sending.clear()
@@ -189,3 +236,44 @@ class Communicator:
         if name not in self._arrived:
             self.finish()
         return self._arrived.pop(name)
+
+
+class OverlappedCommunicator:
+    """A `Communicator` beside the rank's computation: `start` waits for nothing."""
+
+    def __init__(self) -> None:
+        self._groups = queue.SimpleQueue[tuple[list[Any], list[Any], float, Future[None]]]()
+        self._arrived: dict[Hashable, Future[torch.Tensor]] = {}
+        self._last: Future[None] | None = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def start(self, receives: Receives, sends: Sends, least_s: float = 0.0) -> None:
+        """Start transfers together as soon as the groups before them are done."""
+        named = [(name, inbox, Future[torch.Tensor]()) for name, inbox in receives]
+        self._arrived |= {name: future for name, _, future in named}
+        self._last = Future()
+        self._groups.put((named, [*sends], least_s, self._last))
+
+    def finish(self) -> None:
+        """Block until all groups are done."""
+        if self._last is not None:
+            self._last.result()
+
+    def take(self, name: Hashable) -> torch.Tensor:
+        """Return the message received under `name`, blocking while it is on its way."""
+        return self._arrived.pop(name).result()
+
+    def _run(self) -> None:
+        communicator = Communicator()
+        while True:
+            receives, sends, least_s, done = self._groups.get()
+            try:
+                communicator.start([(name, inbox) for name, inbox, _ in receives], sends, least_s)
+                communicator.finish()
+                for name, _, future in receives:
+                    future.set_result(communicator.take(name))
+                done.set_result(None)
+            except Exception as error:
+                for future in (*(future for _, _, future in receives), done):
+                    if not future.done():
+                        future.set_exception(error)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 from netbench.plan.collectives import SHORT_TENSOR_BYTES
-from netbench.plan.model import Plan
+from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.systems import pipeline_of, position_of, replicas_of
 from netbench.trainers.communication.collectives import (
@@ -71,7 +71,10 @@ class DtfmRank:
             shard=(pipeline, dp) if plan.data_parallel == "sharded-ps" else (0, 1),
         )
         self._stage = build_stage(plan, part)
-        phases = build_programs(plan.schedule, pp, plan.num_micro_batches, one_thread=True)
+        beside = plan.compute == VIRTUAL  # transfers are, and follow the order of the release
+        phases = build_programs(
+            plan.schedule, pp, plan.num_micro_batches, one_thread=not beside
+        )
         self._programs = [programs[stage] for programs in phases]
         self._pipeline = PipelineRank(
             world, plan, pipeline_of(plan, rank), [self._stage], self._programs * plan.num_rounds

@@ -1,8 +1,9 @@
 """Runs a rank's programs: model chunks compute, and the communicator moves their results.
 
-Work waits for its own message only. An exchange waits for the one before it. A rank of a blocking
-system continues only when an exchange is done, which takes at least as long as the copy of its
-largest message between a GPU and the sockets.
+Work waits for its own message only. An exchange waits for the one before it, and takes at least as
+long as the copy of its largest message between a GPU and the sockets. A rank of a blocking system
+continues only when an exchange is done. Where the system awaits arrival, it takes until the
+other end has all of the message.
 """
 
 import time
@@ -25,12 +26,18 @@ from netbench.plan.schedules import (
 )
 from netbench.plan.tensor import message_bytes
 from netbench.systems import system_of
-from netbench.trainers.communication.communicator import Communicator, Inbox, Outbox, messages_ahead
+from netbench.trainers.communication.arrivals import Arrivals
+from netbench.trainers.communication.communicator import (
+    Communicator,
+    Inbox,
+    Outbox,
+    OverlappedCommunicator,
+    messages_ahead,
+)
 from netbench.trainers.communication.links import ahead_bytes, copy_s
 from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.layers.real import device_of
 from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
-from netbench.trainers.layers.virtual import sleep_until
 
 
 class PipelineRank:
@@ -50,15 +57,24 @@ class PipelineRank:
     ) -> None:
         self._processes = tuple(processes)
         self._chunks = tuple(chunks)
-        self._blocking = blocking = system_of(plan).blocking
+        system = system_of(plan)
+        self._blocking = system.blocking
+        arrivals = world.arrivals if system.awaits_arrival and plan.compute == VIRTUAL else None
         self._splits_backward = plan.splits_backward
-        self._communicator = Communicator()
+        # A GPU orders transfers and computation itself.
+        overlaps = not self._blocking and plan.compute == VIRTUAL
+        self._communicator = OverlappedCommunicator() if overlaps else Communicator()
         exchanges = [step for program in programs for step in program if isinstance(step, Exchange)]
         self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
-        self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
+        self._inboxes = {
+            process: _inbox(world, plan, process, arrivals) for process in self._num_received
+        }
         targets = {self._target(m) for step in exchanges for m in step.sends}
         self._outboxes = {
-            process: Outbox(world, process, TAG_PIPELINE, blocking=blocking) for process in targets
+            process: Outbox(
+                world, process, TAG_PIPELINE, blocking=self._blocking, arrivals=arrivals
+            )
+            for process in targets
         }
         self._copies_s = {
             # Virtual devices sleep for a copy; real ones make it.
@@ -118,15 +134,13 @@ class PipelineRank:
         outputs[Message(*work)] = output
 
     def _communicate(self, exchange: Exchange, outputs: dict[Message, torch.Tensor]) -> None:
-        began_s = time.monotonic()
+        peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
         self._communicator.start(
             [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
             [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
+            max(self._copies_s[peer] for peer in peers),
         )
         if self._blocking:
-            peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
-            # First, so that a message that arrived before is recorded to last as long as its copy.
-            sleep_until(began_s + max(self._copies_s[peer] for peer in peers))
             self._communicator.finish()
 
     def _source(self, message: Message) -> int:
@@ -136,10 +150,10 @@ class PipelineRank:
         return self._processes[user(message).virtual_stage % len(self._processes)]
 
 
-def _inbox(world: World, plan: Plan, process: int) -> Inbox:
+def _inbox(world: World, plan: Plan, process: int, arrivals: Arrivals | None) -> Inbox:
     """Return the inbox of one process, whose messages share its buffers."""
     device = device_of(plan)
     ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
     # NCCL buffers messages itself; a receive that waits for one occupies the device.
     ahead = ahead if device.type == "cpu" else 0
-    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device)
+    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device, arrivals)
