@@ -1,4 +1,4 @@
-"""What has arrived, told from receiver to sender through the controller, and past the network.
+"""Arrivals of messages, told from receiver to sender through the controller, past the network.
 
 An operation of Megatron lasts until its message has arrived (`systems.base`), which the sender's
 kernel does not know: an acknowledgement over the shaped link would come a delay later.

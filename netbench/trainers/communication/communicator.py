@@ -16,8 +16,8 @@ How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, and its
   notification has crossed the link. So a receive is posted when its turn comes in program order,
   and floor(2E / S) further messages of S bytes ahead of their turn.
-- A rank posts receives before it sends at the same moment: a notification must not queue behind a
-  message of its own rank, which, scaled down, fills the link in one piece.
+- A rank posts receives before it sends at the same moment, or just before: a notification must not
+  queue behind a message of its own rank, which, scaled down, fills the link in one piece.
 """
 
 import queue
@@ -88,6 +88,10 @@ class Inbox:
         self._turn += 1
         self._started_s.append(time.monotonic())
         self._post(self._turn + self._num_ahead)
+
+    def announce(self) -> None:
+        """Let the message of the next turn flow before its turn."""
+        self._post(self._turn + 1 + self._num_ahead)
 
     def finish(self) -> torch.Tensor:
         """Block until the next started message has come; it stays valid for two more turns."""
@@ -206,13 +210,21 @@ class Communicator:
         self._arrived: dict[Hashable, torch.Tensor] = {}
         self._least_until_s = 0.0
 
-    def start(self, receives: Receives, sends: Sends, least_s: float = 0.0) -> None:
+    def start(
+        self,
+        receives: Receives,
+        sends: Sends,
+        least_s: float = 0.0,
+        announced: Iterable[Inbox] = (),
+    ) -> None:
         """Start transfers together, once the group before them is done.
 
-        least_s: that the group lasts.
+        least_s: that the group lasts. announced: inboxes of the group that follows at once.
         """
         self.finish()
         self._least_until_s = time.monotonic() + least_s
+        for inbox in announced:
+            inbox.announce()
         for name, inbox in receives:
             inbox.start()
             self._receiving.append((name, inbox))
@@ -242,17 +254,23 @@ class OverlappedCommunicator:
     """A `Communicator` beside the rank's computation: `start` waits for nothing."""
 
     def __init__(self) -> None:
-        self._groups = queue.SimpleQueue[tuple[list[Any], list[Any], float, Future[None]]]()
+        self._groups = queue.SimpleQueue[tuple[list[Any], list[Any], Future[None], Any]]()
         self._arrived: dict[Hashable, Future[torch.Tensor]] = {}
         self._last: Future[None] | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
-    def start(self, receives: Receives, sends: Sends, least_s: float = 0.0) -> None:
+    def start(
+        self,
+        receives: Receives,
+        sends: Sends,
+        least_s: float = 0.0,
+        announced: Iterable[Inbox] = (),
+    ) -> None:
         """Start transfers together as soon as the groups before them are done."""
         named = [(name, inbox, Future[torch.Tensor]()) for name, inbox in receives]
         self._arrived |= {name: future for name, _, future in named}
         self._last = Future()
-        self._groups.put((named, [*sends], least_s, self._last))
+        self._groups.put((named, [*sends], self._last, (least_s, [*announced])))
 
     def finish(self) -> None:
         """Block until all groups are done."""
@@ -266,9 +284,9 @@ class OverlappedCommunicator:
     def _run(self) -> None:
         communicator = Communicator()
         while True:
-            receives, sends, least_s, done = self._groups.get()
+            receives, sends, done, more = self._groups.get()
             try:
-                communicator.start([(name, inbox) for name, inbox, _ in receives], sends, least_s)
+                communicator.start([(name, inbox) for name, inbox, _ in receives], sends, *more)
                 communicator.finish()
                 for name, _, future in receives:
                     future.set_result(communicator.take(name))

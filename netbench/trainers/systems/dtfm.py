@@ -72,9 +72,7 @@ class DtfmRank:
         )
         self._stage = build_stage(plan, part)
         beside = plan.compute == VIRTUAL  # transfers are, and follow the order of the release
-        phases = build_programs(
-            plan.schedule, pp, plan.num_micro_batches, one_thread=not beside
-        )
+        phases = build_programs(plan.schedule, pp, plan.num_micro_batches, one_thread=not beside)
         self._programs = [programs[stage] for programs in phases]
         self._pipeline = PipelineRank(
             world, plan, pipeline_of(plan, rank), [self._stage], self._programs * plan.num_rounds

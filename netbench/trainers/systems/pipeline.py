@@ -9,6 +9,7 @@ other end has all of the message.
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 
@@ -62,8 +63,8 @@ class PipelineRank:
         arrivals = world.arrivals if system.awaits_arrival and plan.compute == VIRTUAL else None
         self._splits_backward = plan.splits_backward
         # A GPU orders transfers and computation itself.
-        overlaps = not self._blocking and plan.compute == VIRTUAL
-        self._communicator = OverlappedCommunicator() if overlaps else Communicator()
+        self._overlaps = not self._blocking and plan.compute == VIRTUAL
+        self._communicator = OverlappedCommunicator() if self._overlaps else Communicator()
         exchanges = [step for program in programs for step in program if isinstance(step, Exchange)]
         self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
         self._inboxes = {
@@ -103,13 +104,14 @@ class PipelineRank:
         outputs: dict[Message, torch.Tensor] = {}
         then_s = time.monotonic()
         kind = FORWARD
-        for step in program:
+        for step, following in zip_longest(program, program[1:]):
             if isinstance(step, Work):
                 kind = FORWARD if step.kind == FORWARD else BACKWARD
                 self._compute(step, outputs)
             else:
                 kind = (step.receives or step.sends)[-1].kind
-                self._communicate(step, outputs)
+                announced = following.receives if isinstance(following, Exchange) else ()
+                self._communicate(step, announced if self._overlaps else (), outputs)
             now_s = time.monotonic()
             spent_s[kind] += now_s - then_s
             then_s = now_s
@@ -133,12 +135,16 @@ class PipelineRank:
             output = chunk.backward(work.micro_batch, received)
         outputs[Message(*work)] = output
 
-    def _communicate(self, exchange: Exchange, outputs: dict[Message, torch.Tensor]) -> None:
+    def _communicate(
+        self, exchange: Exchange, announced: Sequence[Message], outputs: dict[Message, torch.Tensor]
+    ) -> None:
+        """Start an exchange. announced: messages of the exchange that follows at once."""
         peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
         self._communicator.start(
             [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
             [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
             max(self._copies_s[peer] for peer in peers),
+            [self._inboxes[self._source(message)] for message in announced],
         )
         if self._blocking:
             self._communicator.finish()

@@ -33,6 +33,9 @@ class FakeRank(FakeChannel):
         self.failure: TestbedError | None = None
         self._message = answer
 
+    def say(self, message: Message) -> None:
+        self._lines.put(json.dumps(message))
+
     @property
     def heard(self) -> list[Message]:
         return [json.loads(line) for line in self.sent]
@@ -105,6 +108,14 @@ def test_answers_come_back_in_rank_order() -> None:
     pool, _ = started_pool(obedient)
     pool.prepare()
     assert [answer["rank"] for answer in pool.run(0, 5.0)] == [0, 1, 2]
+
+
+def test_arrivals_are_told_to_the_rank_that_waits_for_them() -> None:
+    """The session does not take them for answers."""
+    pool, testbed = started_pool(obedient)
+    testbed.ranks[1].say({"event": "arrived", "to": 0})
+    pool.prepare()
+    assert {"op": "arrived", "rank": 1} in testbed.ranks[0].heard
 
 
 def test_progress_counts_the_ranks_that_started() -> None:

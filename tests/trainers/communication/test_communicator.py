@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 import torch
 
+from netbench.errors import TestbedError
+from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.communicator import (
     MAX_MESSAGES_AHEAD,
     Communicator,
     Inbox,
     Outbox,
+    OverlappedCommunicator,
     messages_ahead,
 )
 from netbench.trainers.communication.world import TAG_COLLECTIVE, TAG_PIPELINE, World
+from netbench.trainers.protocol import Message, MessageChannel
 from tests.trainers.processes import on_processes
 
 SIZE, COUNT = 4096, 6
@@ -28,11 +35,16 @@ def test_both_ends_of_a_path_hold_whole_messages() -> None:
     assert messages_ahead(1.0, 1e9) == MAX_MESSAGES_AHEAD
 
 
-def pass_messages(world: World, num_ahead: int, at_once: int) -> list[list[int]]:
+def pass_messages(
+    world: World,
+    num_ahead: int,
+    at_once: int,
+    kind: type[Communicator] | type[OverlappedCommunicator],
+) -> list[list[int]]:
     """Rank 0 sends numbered messages, some at once, in two iterations; rank 1 returns what it took,
     all of an operation's after all of them came."""
     world.warm({0, 1})
-    communicator, taken = Communicator(), []
+    communicator, taken = kind(), []
     outbox = Outbox(world, 1, TAG_PIPELINE)
     inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
     for iteration in range(2):
@@ -52,13 +64,16 @@ def pass_messages(world: World, num_ahead: int, at_once: int) -> list[list[int]]
     return taken
 
 
+@pytest.mark.parametrize("kind", [Communicator, OverlappedCommunicator])
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_messages_arrive_whole_and_in_order_however_many_run_ahead(at_once: int) -> None:
+def test_messages_arrive_whole_and_in_order_however_many_run_ahead(
+    at_once: int, kind: type[Communicator] | type[OverlappedCommunicator]
+) -> None:
     """Buffers are reused, but never one whose message is still to be taken. Two at once come where
     two stages exchange activations and gradients of several chunks."""
     expected = [[10 * iteration + i] for iteration in range(2) for i in range(COUNT)]
     for num_ahead in (0, 1, 3, 10):
-        assert on_processes(2, pass_messages, num_ahead, at_once)[1] == expected
+        assert on_processes(2, pass_messages, num_ahead, at_once, kind)[1] == expected
 
 
 def wait_for_sends(world: World) -> list[float]:
@@ -87,6 +102,96 @@ def test_an_operation_lasts_until_its_blocking_sends_are_through() -> None:
     done, asked = on_processes(2, wait_for_sends)
     assert len(done) == COUNT
     assert all(d >= a for d, a in zip(done, asked, strict=True))
+
+
+LATE_S = 0.05
+"""Time that the controller takes to tell of an arrival."""
+
+
+class Controller:
+    """The way to the other process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._channel = MessageChannel.over_socket(connection)
+
+    def send(self, event: str, to: int) -> None:
+        time.sleep(LATE_S)
+        self._channel.send(op=event, rank=1 - to)
+
+    def receive(self) -> Message:
+        return self._channel.receive()
+
+
+def await_arrivals(world: World, connections: list[socket.socket]) -> list[float]:
+    """Rank 0: when each send was through. Rank 1 takes its messages after the last of them."""
+    world.warm({0, 1})
+    channel: Any = Controller(connections[world.rank])
+    communicator, arrivals, moments = Communicator(), Arrivals(channel), []
+    outbox = Outbox(world, 1, TAG_PIPELINE, blocking=True, arrivals=arrivals)
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, COUNT, arrivals=arrivals)
+    if world.rank == 0:
+        for _ in range(COUNT):
+            communicator.start([], [(outbox, torch.zeros(SIZE, dtype=torch.uint8))])
+            communicator.finish()
+            moments.append(time.monotonic())
+        world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
+    else:
+        inbox.open(COUNT)
+        world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
+        for _ in range(COUNT):
+            inbox.start()
+            inbox.finish()
+    return moments
+
+
+def test_an_operation_lasts_until_its_messages_have_arrived() -> None:
+    """The receiver need not have taken them, but must have told so."""
+    moments, _ = on_processes(2, await_arrivals, [*socket.socketpair()])
+    assert len(moments) == COUNT
+    assert all(later - sooner >= LATE_S for sooner, later in pairwise(moments))
+
+
+def test_an_order_in_the_middle_of_an_iteration_is_an_error() -> None:
+    here, there = socket.socketpair()
+    MessageChannel.over_socket(there).send(op="prepare")
+    with pytest.raises(TestbedError, match="'prepare' came while a message was on its way"):
+        Arrivals(MessageChannel.over_socket(here)).await_next(1)
+
+
+def compute_meanwhile(world: World) -> list[float]:
+    """Rank 1: seconds until a receive was started, and until its message was there."""
+    world.warm({0, 1})
+    if world.rank == 0:
+        world.send(torch.zeros(SIZE, dtype=torch.uint8), 1, TAG_PIPELINE).wait()
+        return []
+    communicator = OverlappedCommunicator()
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, 0)
+    inbox.open(1)
+    began_s = time.monotonic()
+    for name in range(2):  # the second never comes
+        communicator.start([(name, inbox)], [], 10 * LATE_S)
+    started_s = time.monotonic()
+    communicator.take(0)
+    return [started_s - began_s, time.monotonic() - began_s]
+
+
+def test_transfers_run_beside_computation_and_take_their_time() -> None:
+    """To start one waits for nothing, and to take its message for at least its seconds."""
+    _, (started_s, taken_s) = on_processes(2, compute_meanwhile)
+    assert started_s < 10 * LATE_S <= taken_s
+
+
+def test_what_fails_beside_computation_is_raised_to_whoever_waits() -> None:
+    class Broken:
+        def start(self) -> None:
+            raise OSError("lost")
+
+    communicator, broken = OverlappedCommunicator(), Broken()
+    communicator.start([("name", cast(Inbox, broken))], [])
+    with pytest.raises(OSError, match="lost"):
+        communicator.take("name")
+    with pytest.raises(OSError, match="lost"):
+        communicator.finish()
 
 
 def hold_back(world: World, num_ahead: int) -> list[float]:
