@@ -103,14 +103,14 @@ class Ranks:
         try:
             while (line := channel.receive()) is not None:
                 message = json.loads(line)
-                if message.get("event") == ARRIVED:
+                if isinstance(message, dict) and message.get("event") == ARRIVED:
                     self._send(message["to"], op=ARRIVED, rank=rank)
                 else:
                     self._inbox.put((rank, message))
         except json.JSONDecodeError as error:
             found = f"not a message: {error.doc[:SHOWN_CHARACTERS]!r}"
             self._inbox.put((rank, {"event": "error", "message": found}))
-        except TestbedError as error:
+        except (TestbedError, LookupError) as error:
             self._inbox.put((rank, {"event": "error", "message": str(error)}))
         self._inbox.put((rank, None))
 
