@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
-from netbench.trainers.communication.arrivals import ARRIVED, Arrivals
+from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.peers import RoundOutcome
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
@@ -95,7 +95,7 @@ class Rank:
         """Carry out one order. Return False if it was to stop."""
         if order["op"] == "stop":
             return False
-        if order["op"] == ARRIVED and self._world and self._world.arrivals:
+        if order["op"] == "arrived" and self._world and self._world.arrivals:
             self._world.arrivals.note(order)
             return True
         orders = {

@@ -18,7 +18,6 @@ from typing import Any
 
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
-from netbench.trainers.communication.arrivals import ARRIVED
 from tests.ports import free_port
 
 LOOPBACK = "127.0.0.1"
@@ -62,8 +61,8 @@ class RankProcesses:
         with suppress(OSError), self._connections[rank].makefile("r") as lines:
             for line in lines:
                 message = json.loads(line)
-                if message.get("event") == ARRIVED:
-                    self.send(message["to"], op=ARRIVED, rank=rank)
+                if message.get("event") == "arrived":
+                    self.send(message["to"], op="arrived", rank=rank)
                 else:
                     self._answers[rank].put(message)
         self._answers[rank].put({})

@@ -25,7 +25,6 @@ from netbench.testbed.interface import Clocks, Testbed
 from netbench.testbed.ranks.devices import device_order
 from netbench.testbed.ranks.failures import Failure, explain, failure_of
 from netbench.testbed.ranks.hangs import WATCH_S, Watch, process_number
-from netbench.trainers.communication.arrivals import ARRIVED
 
 Message = dict[str, Any]
 
@@ -103,8 +102,8 @@ class Ranks:
         try:
             while (line := channel.receive()) is not None:
                 message = json.loads(line)
-                if isinstance(message, dict) and message.get("event") == ARRIVED:
-                    self._send(message["to"], op=ARRIVED, rank=rank)
+                if isinstance(message, dict) and message.get("event") == "arrived":
+                    self._send(message["to"], op="arrived", rank=rank)
                 else:
                     self._inbox.put((rank, message))
         except json.JSONDecodeError as error:

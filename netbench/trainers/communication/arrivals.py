@@ -9,9 +9,6 @@ from collections import Counter
 from netbench.errors import TestbedError
 from netbench.trainers.protocol import Message, MessageChannel
 
-ARRIVED = "arrived"
-"""Name of the event, and of the order that the controller makes of it."""
-
 
 class Arrivals:
     """Messages of this process that have arrived, by receiver. channel: to the controller."""
@@ -22,7 +19,7 @@ class Arrivals:
 
     def tell(self, process: int) -> None:
         """Tell a process that one of its messages is here. Safe to call from any thread."""
-        self._channel.send(event=ARRIVED, to=process)
+        self._channel.send(event="arrived", to=process)
 
     def note(self, order: Message) -> None:
         """Count a message of this process that has arrived."""
@@ -35,7 +32,7 @@ class Arrivals:
         """
         while not self._counts[process]:
             order = self._channel.receive()
-            if order["op"] != ARRIVED:
+            if order["op"] != "arrived":
                 raise TestbedError(f"{order['op']!r} came while a message was on its way")
             self.note(order)
         self._counts[process] -= 1
