@@ -101,6 +101,14 @@ def refused(sender: Deployer) -> None:
         sender.ask(0, "arm", {"interface": "nowhere-at-all", "owner": {}, "lease_s": 1.0})
 
 
+def await_names(folder: Path, names: list[str]) -> None:
+    """Wait until this is all that a folder has: an agent is deleted when its process has ended."""
+    end_s = time.monotonic() + 60.0
+    while [path.name for path in folder.iterdir()] != names:
+        assert time.monotonic() < end_s, [*folder.iterdir()]
+        time.sleep(0.02)
+
+
 def test_one_agent_answers_all_requests(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,12 +163,12 @@ def test_the_agent_is_deleted_when_the_connection_ends(
     assert sent.parent.parent == tmp_path
     assert (sent.parent.stat().st_mode & 0o777, sent.stat().st_mode & 0o777) == (0o700, 0o600)
     opened[0].close()
-    assert list(tmp_path.iterdir()) == []
+    await_names(tmp_path, [])
     # The next request finds it missing, and it is sent again.
     refused(sender)
     assert len(list(tmp_path.iterdir())) == 1
     sender.remove(0)
-    assert list(tmp_path.iterdir()) == []
+    await_names(tmp_path, [])
 
 
 def test_an_agent_whose_file_has_gone_is_sent_again(
@@ -172,7 +180,7 @@ def test_an_agent_whose_file_has_gone_is_sent_again(
     sent.unlink()
     refused(sender)
     assert former.wait(60.0) == 0
-    assert [path.name for path in tmp_path.iterdir()] == [Path(sender.send(0).path).parent.name]
+    await_names(tmp_path, [Path(sender.send(0).path).parent.name])
     assert opened[1].process.poll() is None
     sender.remove(0)
 

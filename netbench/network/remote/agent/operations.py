@@ -307,20 +307,18 @@ def carry_out(operation: Callable[[Request], Any] | None, text: str, **more: Any
 
 
 def serve() -> None:
-    """Answer requests until stdin ends; then delete the agent, if it was sent.
+    """Answer requests until stdin ends. The agent is then deleted, if it was sent.
 
     Without its file an agent can arm no guard: its controller sends it again.
     """
-    try:
-        while (line := sys.stdin.readline()) and Path(sys.argv[0]).exists():
-            name, _, text = line.partition(" ")
-            operation = None if name in ONCE else OPERATIONS.get(name)
-            if '"namespace"' not in text:
-                print(json.dumps(carry_out(operation, text)), flush=True)
-            elif not _answered_by_child(operation, text):
-                return
-    finally:
-        timer.remove_agent()
+    timer.remove_agent_in_the_end()
+    while (line := sys.stdin.readline()) and Path(sys.argv[0]).exists():
+        name, _, text = line.partition(" ")
+        operation = None if name in ONCE else OPERATIONS.get(name)
+        if '"namespace"' not in text:
+            print(json.dumps(carry_out(operation, text)), flush=True)
+        elif not _answered_by_child(operation, text):
+            return
 
 
 def _answered_by_child(operation: Callable[[Request], Any] | None, text: str) -> bool:

@@ -11,6 +11,7 @@ seconds, which does the same without the process.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -28,6 +29,9 @@ RETRY_S = 5.0
 """Pause after an interface could not be restored, seconds."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+WATCH_MS = 1000
+"""Interval at which the child that deletes the agent looks for its parent, milliseconds."""
 
 GUARD_S = 30
 """Interval at which systemd starts the second guard, seconds."""
@@ -213,6 +217,26 @@ def remove_agent() -> None:
         with suppress(OSError):
             file.unlink(missing_ok=True)
             file.parent.rmdir()
+
+
+def remove_agent_in_the_end() -> None:
+    """Have a child delete the agent when stdin or this process ends.
+
+    An operation may last longer than the connection, and its process be killed with it.
+    """
+    parent = os.getpid()
+    if os.fork() == 0:
+        try:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for output in (1, 2):  # whoever reads them is to see the end of the parent
+                os.dup2(nowhere, output)
+            stdin = select.poll()
+            stdin.register(0, 0)  # only its end
+            while not stdin.poll(WATCH_MS) and os.getppid() == parent:
+                pass
+            remove_agent()
+        finally:
+            os._exit(0)
 
 
 def sweep() -> list[str]:
