@@ -311,7 +311,7 @@ def serve() -> None:
 
     Without its file an agent can arm no guard: its controller sends it again.
     """
-    timer.remove_agent_in_the_end()
+    timer.remove_agent_at_the_end()
     while (line := sys.stdin.readline()) and Path(sys.argv[0]).exists():
         name, _, text = line.partition(" ")
         operation = None if name in ONCE else OPERATIONS.get(name)

@@ -219,7 +219,7 @@ def remove_agent() -> None:
             file.parent.rmdir()
 
 
-def remove_agent_in_the_end() -> None:
+def remove_agent_at_the_end() -> None:
     """Have a child delete the agent when stdin or this process ends.
 
     An operation may last longer than the connection, and its process be killed with it.
