@@ -21,7 +21,7 @@ from netbench.scenario.measured.replay import link_text
 from netbench.scenario.model import BurstLoss, Link, Network
 from tests.runs import ENVIRONMENT
 
-RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261123-115722-42c4"
+RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261126-231454-b9a5"
 """A run of four plans on case 3, each with a probe."""
 
 ECHO_BYTES = 98
@@ -70,11 +70,11 @@ def test_matrices_are_those_that_the_run_measured(tmp_path: Path) -> None:
 
 def test_the_file_says_what_was_measured_where(tmp_path: Path) -> None:
     text = imported(tmp_path, RECORDED).read_text()
-    assert f"Network: 4 probes of run {RECORDED.name}, which is trustworthy." in text
+    assert f"Network: 2 probes of run {RECORDED.name}, which is not trustworthy." in text
     assert "Every link of a class has the value of the link that was probed." in text
     (line,) = [line for line in text.splitlines() if "from: Ohio, to: Virginia" in line]
     assert "# measured from node2 to node32: " in line
-    assert "rate 1.12Gbit, means of 4" in line
+    assert "rate 1.12Gbit, means of 2" in line
 
 
 def test_the_plans_are_those_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,4 +197,4 @@ workload: {{layers: 2, hidden: 64, heads: 4, sequence: 32, batch: 4}}
 def test_the_recorded_run_is_what_the_tests_take_it_for() -> None:
     found = read_run(RECORDED)
     (plan, *_) = (plan_from_json(json.dumps(plan)) for plan in found.plans.values())
-    assert (len(found.probes), plan.scale, plan.network.mtu_bytes) == (4, 1000, 9001)
+    assert (len(found.probes), plan.scale, plan.network.mtu_bytes) == (2, 1000, 9001)

@@ -76,9 +76,9 @@ def test_records_and_traces_are_embedded() -> None:
     name = CASE3.name
     assert found[f"{name}.jsonl"] == (CASE3 / "records.jsonl").read_bytes()
     lines = json.loads(found[f"{name}.json"])
-    assert [line["kind"] for line in lines].count("iteration") == 12
+    assert [line["kind"] for line in lines].count("iteration") == 11
     rows = list(csv.DictReader(io.StringIO(found[f"{name}-iterations.csv"].decode())))
-    assert len(rows) == 12
+    assert len(rows) == 11
     assert float(rows[0]["forward_s"]) > 0
     traces = [data for file, data in found.items() if file.endswith(".json.gz")]
     assert len(traces) == 4
