@@ -125,15 +125,15 @@ def busy_machine() -> Iterator[None]:
 
 @pytest.mark.usefixtures("busy_machine")
 def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Path) -> None:
-    """Virtual time: equal within a millionth, with warm-ups. Nor does it matter that fewer plans
-    ran, and in another order."""
+    """Virtual time: equal to the bit, with warm-ups. Nor does it matter that fewer plans ran, and
+    in another order."""
     run(tmp_path, "--systems", "zero3,megatron", "--iterations", "1")
     times = [
         {(r.variant, r.iteration): r.iteration_s for r in one.records}
         for one in (quiet_run[1], recorded(tmp_path))
     ]
     assert times[1]
-    assert times[1] == {key: pytest.approx(times[0][key], rel=1e-6) for key in times[1]}
+    assert times[1].items() <= times[0].items()
 
 
 def host_network() -> str:

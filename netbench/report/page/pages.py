@@ -35,14 +35,7 @@ from netbench.report.page.multicloud.data import PREFIX as CLOUDS
 from netbench.report.page.multicloud.data import experiments
 from netbench.report.page.multicloud.page import multicloud_page
 from netbench.report.page.predictions import predictions_page
-from netbench.report.page.published import (
-    CASES,
-    KEY,
-    case_title,
-    reproduced,
-    setting_name,
-    settings,
-)
+from netbench.report.page.published import CASES, KEY, case_title, reproduced, settings
 from netbench.report.page.simulated import (
     FOLDER,
     NOT_SIMULATED,
@@ -175,14 +168,12 @@ def _glance(
     return f"""\
 ## At a glance
 
-Seconds per iteration, means over the seeds. `{setting_name(layers, batch)}` is a model of
-{layers} layers, trained with a global batch of {batch} sequences of 2048 tokens.
+Seconds per iteration of {layers} layers and {batch} sequences of 2048 tokens, means over the seeds.
 
 {markdown(grid)}
 
-*megatron-p8* and *dtfm* run 8 pipelines of 8 stages each; *random* and *scheduled* say how dtfm's
-ranks are placed. *zero3* is ZeRO stage 3 of DeepSpeed. *{PLACED_NAME}* is dtfm, placed by
-`netbench schedule`.
+*megatron-p8* and *dtfm* run 8 pipelines of 8 stages. dtfm's ranks are placed at *random*, as its
+authors *scheduled* them, or by `netbench schedule` (*{PLACED_NAME}*). *zero3* is ZeRO stage 3.
 """
 
 

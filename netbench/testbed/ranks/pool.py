@@ -109,7 +109,7 @@ class Ranks:
         except json.JSONDecodeError as error:
             found = f"not a message: {error.doc[:SHOWN_CHARACTERS]!r}"
             self._inbox.put((rank, {"event": "error", "message": found}))
-        except (TestbedError, LookupError) as error:
+        except (TestbedError, LookupError, TypeError) as error:
             self._inbox.put((rank, {"event": "error", "message": str(error)}))
         self._inbox.put((rank, None))
 

@@ -17,7 +17,7 @@ from tests import runs
 from tests.simulations import write
 
 RESULTS = Path("results")
-MAX_FRONT_LINES = 128
+MAX_FRONT_LINES = 125
 
 
 def test_the_committed_pages_are_up_to_date() -> None:
