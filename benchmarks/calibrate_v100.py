@@ -284,13 +284,17 @@ megatron-p4t2 11.4 without
 - **Updates of dtfm.** In case 1 eight stages update on one node and take about 9 ns per parameter.
   In case 2, on single GPUs and nodes of four, they take much less. Sharing the node's CPU explains
   both with one constant. Whether they share cores, memory or PCIe is not known.
-- **Gradients of megatron** are assumed to be fp32. The published time per iteration outside the \
-micro-batches
-  (0.4 to 0.7 s for p4t2 in case 1, 7 to 8 s for p8-random in case 3) is half of the simulated time.
-  fp16, the default of Megatron-LM with --fp16, would agree. But each additional micro-batch of
-  megatron-p8 takes 15 ms longer in case 3 and 45 ms in case 4 than simulated, for any number of
-  layers. The two errors cancel: with fp16 alone, the error of megatron-p8 in cases 3-5 would be \
-9.6%.
+- **A micro-batch of megatron-p8.** Gradients are summed in fp16, the default of Megatron-LM with
+  --fp16. Then the time outside the micro-batches agrees (megatron-p8-random of cases 3 and 4: 7
+  and 14 s, simulated 6 and 14; 12 and 22 in fp32), and errors hardly depend on the number of
+  layers. What is left is time per micro-batch. The defaults of cases 3 and 4 take 9 to 17 and 46
+  ms longer than simulated, for any number of layers, the random placements of cases 4 and 5 50
+  and 130 ms. Those of case 5 take 1054 to 1059 ms for 24 to 40 layers and all seeds: something
+  hides their computation, and blocking exchanges cannot. Megatron-LM sums its loss over the
+  replicas after every micro-batch, for its log. A tree (NCCL's choice for few bytes) would
+  explain one of three seeds of cases 4 and 5 (350 ms, published 353; 1091, published 1054); the
+  others would be up to 28% too slow. A ring and a head of 30 ms would explain the default of case
+  4 (267 ms, published 268), and make random placements twice as slow.
 - **All-reduces across nodes** (megatron-t8, p2t4, p4t2 of case 2) take about 15% longer than at
   10 Gbit/s, and zero3 of case 2 too. All four would agree if a host of 8 vCPUs (a p3.2xlarge)
   moved 17.3 Gbit/s through its sockets, in and out together; see below.
@@ -311,8 +315,8 @@ gives mean absolute
 errors in %: of cases 1 and 2, then of the predictions for cases 3 to 5 (dtfm: scheduled, random; \
 p8: default,
 random). The last column is the time of Megatron's layer in ms. These fits were made once, on \
-2026-11-22, with the
-constants above; the script does not repeat them.
+2026-11-22, with
+Megatron's gradients in fp32; the script does not repeat them.
 
 | | p8 | t8 | p2t4 | p4t2 | scheduled | random | zero3 | dtfm | p8 | zero3 | layer |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|

@@ -1,12 +1,12 @@
-"""Megatron-LM: synchronous pipelines of tensor-parallel groups, and a ring of fp32 gradients."""
+"""Megatron-LM: synchronous pipelines of tensor-parallel groups, and a ring that sums gradients."""
 
 import dataclasses
 import re
 from collections.abc import Iterator
 
 from netbench.plan.model import Layout, Plan
-from netbench.systems.base import System, Variant
-from netbench.workload.costs import DTYPE_BYTES, at_least_fp32
+from netbench.systems.base import MASTER_BYTES, System, Variant
+from netbench.workload.costs import DTYPE_BYTES
 from netbench.workload.memory import StateBytes
 
 MAX_CHUNKS = 4
@@ -66,13 +66,19 @@ class Megatron(System):
                 yield f"megatron-p{pp}{f't{tp}' if tp > 1 else ''}{sequence}{schedule}"
 
     def gradient_dtype(self, dtype: str) -> str:
-        """Megatron accumulates and all-reduces gradients in fp32."""
-        return at_least_fp32(dtype)
+        """The model's, except for bf16: then Megatron-LM accumulates and sums in fp32.
+
+        Source: Megatron-LM, `megatron/arguments.py`, --accumulate-allreduce-grads-in-fp32.
+        """
+        return "fp32" if dtype == "bf16" else dtype
 
     def state_bytes(self, dtype: str) -> StateBytes:
-        """18 bytes per fp16 parameter (Megatron-LM, documentation of the distributed optimizer)."""
-        gradient = DTYPE_BYTES[self.gradient_dtype(dtype)]
-        return dataclasses.replace(super().state_bytes(dtype), gradient=gradient)
+        """20 bytes per fp16 parameter and 18 per bf16 parameter (Megatron-LM, documentation of the
+        distributed optimizer): gradients in fp16 have a copy in fp32 for the update."""
+        states = super().state_bytes(dtype)
+        sent = DTYPE_BYTES[self.gradient_dtype(dtype)]
+        copied = MASTER_BYTES if sent < MASTER_BYTES else 0
+        return dataclasses.replace(states, gradient=sent, optimizer=states.optimizer + copied)
 
     def memory_remedies(self, plan: Plan) -> list[str]:
         return ["more stages or tensor-parallel ranks (-p<P>t<T>)"]

@@ -73,11 +73,11 @@ def test_gpipe_takes_one_round_where_64_does_not_divide() -> None:
 
 
 def test_megatron_runs_all_micro_batches_in_one_1f1b_flush() -> None:
-    """With fp32 gradients in a ring."""
+    """With fp16 gradients in a ring."""
     plan = case3("megatron-p8")
     assert (plan.schedule, plan.data_parallel) == ("1f1b", "ring")
     assert (plan.num_rounds, plan.num_micro_batches) == (1, 128)
-    assert plan.stages[1].gradient_bytes == 4 * plan.stages[1].parameters
+    assert plan.stages[1].gradient_bytes == 2 * plan.stages[1].parameters
 
 
 def test_tensor_parallel_ranks_share_a_stage() -> None:

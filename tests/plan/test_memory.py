@@ -57,9 +57,9 @@ def test_published_settings_that_ran_get_no_warning() -> None:
     [
         ("dtfm-scheduled", 24, 0.18),
         ("dtfm-scheduled", 40, 0.28),
-        ("megatron-p8", 24, 0.28),
-        ("megatron-p8", 40, 0.41),
-        ("megatron-t8", 40, 0.32),
+        ("megatron-p8", 24, 0.31),
+        ("megatron-p8", 40, 0.446),
+        ("megatron-t8", 40, 0.352),
         ("zero3", 40, 0.37),
     ],
 )
@@ -80,12 +80,12 @@ def test_replicas_of_zero_stage_1_divide_the_optimizer_alone() -> None:
 
 
 def test_a_first_stage_is_what_its_parts_add_up_to() -> None:
-    """megatron-p8, L40: 5 layers and 64 M embeddings at 18 bytes, 8 x 5 boundaries, one layer."""
+    """megatron-p8, L40: 5 layers and 64 M embeddings at 20 bytes, 8 x 5 boundaries, one layer."""
     parameters = 5 * (12 * 2048**2 + 13 * 2048) + 64_000_000
     boundaries = 8 * 5 * 2048 * 2048 * 2
     layer = 2048 * 2048 * (34 + 5 * 16 * 2048 // 2048)
     found = plan_memory(case1("megatron-p8", 40))[0].total_bytes
-    assert found == pytest.approx(18 * parameters + boundaries + layer)
+    assert found == pytest.approx(20 * parameters + boundaries + layer)
 
 
 def test_zero3_gathers_up_to_the_live_limit_and_two_layers_more() -> None:
@@ -108,13 +108,13 @@ def test_zero3_gathers_up_to_the_live_limit_and_two_layers_more() -> None:
         ),
         (
             "megatron-p1",
-            "megatron-p1 L24: every rank needs about 23.6GB, V100 has 16GB; "
+            "megatron-p1 L24: every rank needs about 26.1GB, V100 has 16GB; "
             "use more stages or tensor-parallel ranks (-p<P>t<T>)",
         ),
     ],
 )
 def test_what_does_not_fit_is_said_with_what_would_help(variant: str, message: str) -> None:
-    """1.27e9 parameters at 18 bytes are 22.9 GB, 24 boundaries 0.2 GB, a layer at work 0.5 GB."""
+    """1.27e9 parameters at 20 bytes are 25.5 GB, 24 boundaries 0.2 GB, a layer at work 0.5 GB."""
     assert memory_warnings(case1(variant, 24), CASE1) == (message,)
 
 
@@ -148,12 +148,12 @@ def test_only_the_stages_that_do_not_fit_are_counted() -> None:
 
 
 def test_the_rank_that_needs_most_of_its_own_device_is_named() -> None:
-    """The 35.2 GB of the first stage go into an A40's 48; 18 V100s and 16 T4s of 16 GB hold no
+    """The 38.9 GB of the first stage go into an A40's 48; 18 V100s and 16 T4s of 16 GB hold no
     stage."""
     plan = build_plan(MIXED, "megatron-p8", Setting(layers=40, batch=384), Execution())
     (warning,) = memory_warnings(plan, MIXED)
     assert warning.startswith(
-        "megatron-p8 L40: stage 0 needs about 35.2GB, V100 has 16GB (34 of 48 ranks do not fit); "
+        "megatron-p8 L40: stage 0 needs about 38.9GB, V100 has 16GB (34 of 48 ranks do not fit); "
     )
     assert not memory_warnings(
         build_plan(MIXED, "dtfm-scheduled", Setting(layers=40, batch=384), Execution()), MIXED
@@ -219,7 +219,7 @@ def test_what_fits_nowhere_is_refused_with_the_stage_its_need_and_what_devices_h
         )
     assert str(caught.value) == (
         "megatron-p1t2 L40 fits nowhere in scenario case1: stage 0 of 1 needs 64 devices "
-        "of about 19.3GB, and V100 has 16GB (x64); use more stages or tensor-parallel ranks "
+        "of about 21.4GB, and V100 has 16GB (x64); use more stages or tensor-parallel ranks "
         "(-p<P>t<T>)"
     )
 

@@ -1,4 +1,4 @@
-"""Megatron-LM: synchronous pipelines, then one all-reduce of fp32 gradients per model chunk.
+"""Megatron-LM: synchronous pipelines, then one all-reduce of gradients per model chunk.
 
 1F1B, interleaved (a rank has several chunks of the model), or zero-bubble. Every exchange is waited
 for before the rank computes again, as in `forward_backward_pipelining_without_interleaving`. Not
