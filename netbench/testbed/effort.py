@@ -6,6 +6,7 @@ of periods. Two short iterations, of F and of M periods, then give the time of o
 
     t(N) = t(M) + (N - M) x (t(M) - t(F)) / (M - F)
 
+Of a pipeline, t is the end of the passes; what follows is that of the longer iteration.
 Plans that differ in nothing but the number of periods, as for several batches, share the two.
 """
 

@@ -224,16 +224,35 @@ def extended(plan: Plan, event: Event) -> Event:
     """Return the event of an iteration of `plan` from that of its longer part."""
     (short,) = event["parts"]
     pairs = zip(short["sent_bytes"], event["sent_bytes"], strict=True)
+    iteration_s, phases = _extended_s(plan, short, event)
     return {
         **event,
-        "iteration_s": extend(plan, short["iteration_s"], event["iteration_s"]),
-        "phases": {
-            name: extend(plan, short["phases"].get(name, 0.0), seconds)
-            for name, seconds in event["phases"].items()
-        },
+        "iteration_s": iteration_s,
+        "phases": phases,
         "sent_bytes": [round(extend(plan, *pair)) for pair in pairs],
         "parts_s": (short["iteration_s"], event["iteration_s"]),
     }
+
+
+def _extended_s(plan: Plan, short: Event, long: Event) -> tuple[float, dict[str, float]]:
+    """Return seconds and phases of an iteration.
+
+    What follows the passes of a pipeline takes as long as in the longer part. TCP's windows depend
+    on how long connections have been idle, so the parts differ there, and extended the difference
+    would grow with the number of micro-batches.
+    """
+    phases = {
+        name: extend(plan, short["phases"].get(name, 0.0), seconds)
+        for name, seconds in long["phases"].items()
+    }
+    if not plan.has_pipelines:
+        return extend(plan, short["iteration_s"], long["iteration_s"]), phases
+    after_s = long["iteration_s"] - long["passes_s"]
+    iteration_s = extend(plan, short["passes_s"], long["passes_s"]) + after_s
+    phases["optimizer_s"] = long["phases"]["optimizer_s"]
+    others_s = sum(seconds for name, seconds in phases.items() if name != "sync_s")
+    phases["sync_s"] = max(0.0, iteration_s - others_s)
+    return iteration_s, phases
 
 
 class _Controller:

@@ -9,7 +9,8 @@ Everything about where the nodes are is behind `Testbed`. The events:
 
     phase      name, done, total: the current step, for progress
     probe      the network verification
-    iteration  plan_hash, iteration, iteration_s, phases; trace: events of every rank, or null;
+    iteration  plan_hash, iteration, iteration_s, phases; passes_s: end of the last rank's forward
+               and backward passes; trace: events of every rank, or null;
                peers: ranks that ended it, where ranks may leave (else null), gone: those that left
                and were not to; samples: that reached the model, if that differs;
                hosts: what each has used (`records.HostSample`); parts: all this of the shorter
@@ -210,6 +211,7 @@ class _PlanSession:
         return {
             "iteration_s": float(last["end_s"]) - start_at_s,
             "phases": last["phases"],
+            "passes_s": max(map(_passes_end_s, ended)) - start_at_s,
             "late_start_s": late_s,
             "loss": sum(losses) if losses else None,
             "samples": sum(samples) if samples else None,
@@ -230,12 +232,21 @@ class _PlanSession:
         return [{**values, "sent_bytes": sent[kernel]} for kernel, values in used.items()]
 
 
+def _passes_end_s(answer: Message) -> float:
+    """Return when a rank ended its forward and backward passes, seconds; its start if it has none.
+
+    Those of a pipeline include waiting for messages.
+    """
+    passes_s = sum(answer["phases"].get(name, 0.0) for name in ("forward_s", "backward_s"))
+    return float(answer["start_s"]) + passes_s
+
+
 def _await_second() -> None:
     """Wait for a whole second.
 
     TCP's timers tick every 10 ms. The offset of a start between two ticks would decide when an
     acknowledgement goes out, and what connections learn from it. It depends on how often programs
-    read the clock before, for each reading takes a quarter of a microsecond of virtual time.
+    read the clock before, for each reading takes virtual time.
     """
     now_s = time.monotonic()
     time.sleep(math.ceil(now_s) - now_s)

@@ -43,7 +43,8 @@ class Rank(FakeChannel):
             case "run":
                 start_s = order["start_at"] + LATE_S
                 times = {"start_s": start_s, "end_s": start_s + RUNNING_S}
-                answer = {"event": "iteration", **times, "phases": {}, "loss": None}
+                passes_s = {"forward_s": 0.25 + 0.125 * self.rank, "backward_s": 0.5}
+                answer = {"event": "iteration", **times, "phases": passes_s, "loss": None}
             case _:
                 return
         yield json.dumps({"rank": self.rank, **answer})
@@ -97,6 +98,7 @@ def test_every_rank_starts_at_the_same_time_by_its_own_clock() -> None:
     (iteration,) = [event for event in events if event["event"] == "iteration"]
     assert iteration["late_start_s"] == pytest.approx(LATE_S)
     assert iteration["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
+    assert iteration["passes_s"] == pytest.approx(LATE_S + 0.75 + 0.125 * 3)
 
 
 @pytest.mark.parametrize("finished", [(), (0, 1, 2), (0, 1, 3), range(9)])
