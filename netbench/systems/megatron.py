@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 
 from netbench.plan.model import Layout, Plan
-from netbench.systems.base import MASTER_BYTES, System, Variant
+from netbench.systems.base import System, Variant
 from netbench.workload.costs import DTYPE_BYTES
-from netbench.workload.memory import StateBytes
+from netbench.workload.memory import MASTER_BYTES, StateBytes
 
 MAX_CHUNKS = 4
 """Model chunks per rank that a search of layouts tries at most: each one more sends every

@@ -23,7 +23,7 @@ from netbench.systems import SYSTEMS
     ],
 )
 def test_states_take_what_their_sources_say(system: str, dtype: str, per_parameter: int) -> None:
-    """Bytes per parameter on the device; ZeRO's paper gives 16, Megatron-LM's documentation 20 and 18."""
+    """Bytes per parameter on the device. ZeRO's paper gives 16, Megatron-LM's page 20 and 18."""
     assert SYSTEMS[system].state_bytes(dtype).total == per_parameter
 
 

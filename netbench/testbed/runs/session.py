@@ -237,8 +237,8 @@ def _passes_end_s(answer: Message) -> float:
 
     Those of a pipeline include waiting for messages.
     """
-    passes_s = sum(answer["phases"].get(name, 0.0) for name in ("forward_s", "backward_s"))
-    return float(answer["start_s"]) + passes_s
+    passes = (answer["phases"].get(name, 0.0) for name in ("forward_s", "backward_s"))
+    return float(answer["start_s"] + sum(passes))
 
 
 def _await_second() -> None:
