@@ -81,9 +81,15 @@ def predictions() -> Iterator[BlindPrediction]:
         for each in sweep(case, (DEEPSPEED,), LAYERS, BATCHES):
             name = f"{each.experiment} (2)" if again else each.experiment
             yield replace(each, experiment=name, superseded=not again)
-    yield from _larger_models()
+    for each in _larger_models():
+        yield from _twice(each) if "megatron" in each.experiment else (each,)
     yield from _collectives()
     yield from _pipelines()
+
+
+def _twice(first: BlindPrediction) -> tuple[BlindPrediction, ...]:
+    """Return a prediction that was registered again, and the second one."""
+    return replace(first, superseded=True), replace(first, experiment=f"{first.experiment} (2)")
 
 
 def sweep(
@@ -161,10 +167,7 @@ def _collectives() -> Iterator[BlindPrediction]:
                 quantity=MILLISECONDS,
                 in_parts=op.startswith(IN_PARTS),
             )
-            again = (op, backend) in COLLECTIVES_AGAIN
-            yield replace(first, superseded=again)
-            if again:
-                yield replace(first, experiment=f"{first.experiment} (2)")
+            yield from _twice(first) if (op, backend) in COLLECTIVES_AGAIN else (first,)
 
 
 def _pipelines() -> Iterator[BlindPrediction]:
