@@ -138,7 +138,7 @@ def test_with_tensor_parallelism_devices_have_to_go_round_too() -> None:
     def problem_of(sizes: tuple[int, ...]) -> Problem:
         links = [[NEAR if a == b else FAR for b in range(len(sizes))] for a in range(len(sizes))]
         scenario = small_scenario([[1] * size for size in sizes], links)
-        return small_problem(scenario, "megatron-p2t2", layers=4, batch=3 * 16)
+        return small_problem(scenario, "megatron-p2t2", layers=4, batch=3 * 8)
 
     one, even, uneven = (lower_bound(problem_of(s)).seconds for s in ((12,), (6, 6), (7, 5)))
     assert one == even
