@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -85,7 +86,7 @@ def fleet(
     machines: Sequence[Machine] = MACHINES,
     runs: tuple[str, ...] = (),
 ) -> Fleet:
-    owner = Owner(name=name, pid=os.getpid(), session=f"{name} {time.monotonic_ns()}", runs=runs)
+    owner = Owner(name=name, pid=os.getpid(), session=secrets.token_hex(8), runs=runs)
     machines = [
         replace(machine, root=FakeNode(node, run_as_root)) for node, machine in enumerate(machines)
     ]
