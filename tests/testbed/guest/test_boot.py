@@ -69,38 +69,6 @@ def test_a_guest_needs_no_home_and_leaves_nothing_there(
     assert list(temporary.iterdir()) == []
 
 
-POLLING = """
-import mmap, os, select, time
-flag, (ready, full), (go, told) = mmap.mmap(-1, 1), os.pipe(), os.pipe()
-os.write(full, b"x")
-polls = select.epoll()
-polls.register(ready, select.EPOLLIN)
-if os.fork() == 0:
-    os.read(go, 1)
-    flag[0] = 1
-    os._exit(0)
-time.sleep(1)
-os.write(told, b"x")
-count, since_s = 0, time.monotonic()
-while not flag[0]:
-    polls.poll(10)
-    count += 1
-print("polls", count, time.monotonic() - since_s)
-"""
-
-
-@pytest.mark.guest
-def test_in_virtual_time_who_polls_lets_others_run() -> None:
-    """As a thread of gloo does while another one holds the lock. Without the patch it polls 12,000
-    times before a tick preempts it, for 10 ms of virtual time."""
-    code, console = run_in_guest(probe_machine(), [sys.executable, "-c", POLLING])
-    assert code == 0
-    (said,) = [line for line in console.splitlines() if line.startswith("polls ")]
-    count, seconds = said.split()[1:]
-    assert int(count) <= 100
-    assert float(seconds) < 1e-5
-
-
 def test_every_guest_has_a_core_of_its_own_while_there_are_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
