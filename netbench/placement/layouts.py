@@ -30,6 +30,7 @@ from netbench.plan.model import Layout, Plan
 from netbench.plan.tensor import LAYER_ALL_REDUCES, num_passes
 from netbench.scenario.model import Prices, Scenario, Setting
 from netbench.simulator.iteration import simulate
+from netbench.simulator.kernel import TICK_S
 from netbench.systems import SYSTEMS, find_variant, system_of
 from netbench.systems.base import Variant
 from netbench.transport.profile import load_transport
@@ -272,7 +273,8 @@ def at_least_s(plan: Plan) -> float:
 
     Every stage computes all its micro-batches on the fastest kind of device. Where a group is
     larger than a node, the bytes of its tensor-parallel all-reduces, and of its gradients in a ring
-    or chain, cross a link at the best bandwidth. The slowest stage is the bound.
+    or chain, cross a link at the best bandwidth. The slowest stage is the bound. The simulator's
+    clock may make each of a micro-batch's two passes half a tick shorter.
     """
     bandwidth_bps = plan.network.bandwidth_bps()
     apart = ~np.eye(len(bandwidth_bps), dtype=bool)
@@ -290,7 +292,7 @@ def at_least_s(plan: Plan) -> float:
     byte_s = 8 / across_bps if serial and layout.dp > largest else 0.0
     return float(
         max(
-            count * (stage_s + reductions * stage.num_layers * all_reduce_s)
+            count * (stage_s - TICK_S + reductions * stage.num_layers * all_reduce_s)
             + stage.gradient_bytes * byte_s
             for stage_s, stage in zip(stages_s, plan.stages, strict=True)
         )

@@ -37,6 +37,9 @@ NONE = -1
 _TICKS = float(1 << 30)
 """Resolution of the clock, per second. Events that should coincide do, however a CPU rounds."""
 
+TICK_S = 1 / _TICKS
+"""Time between two moments of the clock; every end of a task is rounded to one."""
+
 
 class FluidNetwork(NamedTuple):
     """Resources, and the paths of connections across them.

@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -95,12 +95,9 @@ class Recorder:
         if self._events is not None:
             self._events.append(Event(kind=kind, start_s=start_s, end_s=end_s, details=details))
 
-    def span(self, kind: str, **details: Any) -> AbstractContextManager[None]:
-        """Record the body of a `with` statement as a span."""
-        return self._record(kind, details)
-
     @contextmanager
-    def _record(self, kind: str, details: dict[str, Any]) -> Iterator[None]:
+    def span(self, kind: str, **details: Any) -> Iterator[None]:
+        """Record the body of a `with` statement as a span."""
         outer = self._spans.open
         if outer:
             self._close(outer[-1])
