@@ -21,7 +21,7 @@ from netbench.scenario.measured.replay import link_text
 from netbench.scenario.model import BurstLoss, Link, Network
 from tests.runs import ENVIRONMENT
 
-RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261127-015608-2693"
+RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261127-040705-d7e7"
 """A run of four plans on case 3, each with a probe."""
 
 ECHO_BYTES = 98
