@@ -3,8 +3,9 @@
 Every fit is a least-squares fit of the relative error of `netbench.simulator.iteration`:
 - dtfm, seconds per layer: to the time that a larger batch adds to dtfm-scheduled, so that one-time
   costs of an iteration cancel; then optimiser seconds per parameter, to all its rows;
-- megatron, seconds per layer and the rate inside a node: to the tensor-parallel layouts. The rate
-  is only compared with the transport profile;
+- megatron, seconds per layer, the rate inside a node, and that of a host's sockets: to the
+  tensor-parallel layouts. The rates are only compared with those of the transport profile and of
+  scenarios/case2.yaml;
 - zero3, host seconds per collective: to all its rows. Its layers take Megatron's time.
 All else is a check. No constant is fitted to cases 3 to 5, which are predictions.
 """
@@ -258,16 +259,26 @@ def per_slot(rows: Iterable[Residual]) -> list[Residual]:
     return slots
 
 
-def fit_megatron(bench: Bench, transport: TransportProfile) -> tuple[Constants, float]:
-    """Fit seconds per layer, and the rate inside a node, bit/s."""
+def fit_megatron(bench: Bench, transport: TransportProfile) -> tuple[Constants, float, float]:
+    """Fit seconds per layer, and the rates inside a node and of a host's sockets, bit/s."""
 
     def errors(x: Floats) -> Floats:
-        constants = Constants(layer_s={"megatron": float(x[0])})
-        inside = transport.model_copy(update={"inside_node_bps": float(x[1])})
-        return bench.errors(Simulator(constants=constants, transport=inside), FITTED_ON, TENSOR)
+        simulator = Simulator(
+            constants=Constants(layer_s={"megatron": float(x[0])}),
+            transport=transport.model_copy(update={"inside_node_bps": float(x[1])}),
+            change=functools.partial(with_hosts, host_bps=float(x[2])),
+        )
+        return bench.errors(simulator, FITTED_ON, TENSOR)
 
-    layer_s, inside_bps = gauss_newton(errors, np.array([17e-3, 130e9])).tolist()
-    return Constants(layer_s={"megatron": layer_s}), inside_bps
+    start = np.array([17e-3, 130e9, 17e9])
+    layer_s, inside_bps, host_bps = gauss_newton(errors, start, steps=3).tolist()
+    return Constants(layer_s={"megatron": layer_s}), inside_bps, host_bps
+
+
+def with_hosts(plan: Plan, host_bps: float) -> Plan:
+    """Return the plan with another limit of the hosts that have one."""
+    limits = tuple(host_bps if np.isfinite(bps) else bps for bps in plan.network.host_bps)
+    return dataclasses.replace(plan, network=dataclasses.replace(plan.network, host_bps=limits))
 
 
 def fit_zero3(
@@ -318,7 +329,8 @@ def with_head(plan: Plan, flops: float) -> Plan:
 class Calibration:
     """All constants, further findings from cases 1 and 2, and every residual.
 
-    inside_bps: rate inside a node fitted to Megatron's tensor-parallel layouts. tensor_error,
+    inside_bps, host_bps: rates inside a node and of a host's sockets, fitted to Megatron's
+    tensor-parallel layouts. tensor_error,
     head_error: mean absolute error of these layouts, without and with a language-model head.
     pipelines_s: Megatron's seconds per layer if fitted to megatron-p8 instead. micro_batches: by
     assumed micro-batch of zero3, host seconds per collective and mean absolute error.
@@ -327,6 +339,7 @@ class Calibration:
     constants: Constants
     transport: TransportProfile
     inside_bps: float
+    host_bps: float
     tensor_error: float
     head_error: float
     pipelines_s: float
@@ -338,7 +351,7 @@ def calibrate(times: Times, pool: Executor, transport: TransportProfile) -> Cali
     """Run every fit and compute every residual."""
     bench = Bench(times, pool)
     dtfm = fit_dtfm(bench, transport)
-    megatron, inside_bps = fit_megatron(bench, transport)
+    megatron, inside_bps, host_bps = fit_megatron(bench, transport)
     layer_s = megatron.layer_s["megatron"]
     zero3 = {size: fit_zero3(bench, transport, layer_s, size) for size in (2, 4, 8)}
     constants = as_written(
@@ -369,6 +382,7 @@ def calibrate(times: Times, pool: Executor, transport: TransportProfile) -> Cali
         constants=constants,
         transport=transport,
         inside_bps=inside_bps,
+        host_bps=host_bps,
         tensor_error=float(np.abs(plain).mean()),
         head_error=float(np.abs(head).mean()),
         pipelines_s=float(gauss_newton(pipelines, np.array([25e-3]))[0]),

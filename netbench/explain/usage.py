@@ -25,7 +25,7 @@ class LinkUse:
     """Load of a shared resource over one iteration.
 
     kind: host (limit of one connection), channels (several connections of a collective), inside
-    (a node), or a `scenario.sharing.QueueKind`.
+    (a node), sockets (all that a host sends and receives), or a `scenario.sharing.QueueKind`.
     name: of nodes or regions, as text; `ends` has its parts, source first. payload_bytes: per
     iteration. capacity_bps: of payload, bit/s. utilisation: payload over what the resource could
     carry in the iteration.
@@ -136,6 +136,8 @@ def _ends(plan: Plan, fabric: Fabric, resource: tuple[object, ...]) -> tuple[str
     kind, *key = resource
     ids, names, regions = [int(str(value)) for value in key], plan.node_names, plan.network.regions
     kinds = {queues.name: queues.by for queues in SHARING[plan.network.sharing].queues}
+    if kind == "sockets":
+        return (names[ids[0]],)
     if kind not in kinds:  # between ranks
         source, target = (names[plan.device_nodes[plan.placement[rank]]] for rank in ids)
         if kind == "inside":

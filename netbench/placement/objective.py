@@ -65,11 +65,13 @@ class PlanObjective:
         network, self._node = plan.network, np.asarray(plan.device_nodes)
         self._region = np.asarray(network.node_regions)[self._node]
         kinds = np.asarray(plan.device_types or [0] * len(self._node))
-        traits = [self._region, kinds, np.asarray(nic_caps_bps(network))[self._node]]
+        rates = np.array([nic_caps_bps(network), network.host_limits_bps])[:, self._node]
+        traits = [self._region, kinds, *rates]
         self._name = np.unique(np.stack(traits), axis=1, return_inverse=True)[1].ravel()
         self._alone = bool(np.bincount(self._node).max() == 1)
         self.divisible = plan.has_pipelines and plan.layout.tp == 1
-        self.independent = self.divisible and self._alone and SHARING[network.sharing].is_by_sender
+        by_sender = SHARING[network.sharing].is_by_sender and not network.host_bps
+        self.independent = self.divisible and self._alone and by_sender
         self._queues = Queues(network)
         self._delay_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
         self._by_rank = np.argsort(rank_lanes(plan).ravel())

@@ -52,6 +52,7 @@ class Parts:
         self._node = np.asarray(plan.device_nodes)
         self._region = np.asarray(network.node_regions)[self._node]
         self._nic_bps = np.asarray(network.nic_bps)[self._node]
+        self._host_bps = np.asarray(network.host_limits_bps)[self._node]
         self._kind = np.asarray(plan.device_types or [0] * len(self._node))
 
     def pipelines(self, pipelines: Grid) -> Floats:
@@ -166,6 +167,7 @@ class Parts:
             self.shape.network,
             node_regions=tuple(self._region[device[first]].tolist()),
             nic_bps=tuple(self._nic_bps[device[first]].tolist()),
+            host_bps=tuple(self._host_bps[device[first]].tolist()) if self.shape.network.host_bps else (),
         )
 
         def columns(of_plan: tuple[Stage, ...]) -> tuple[Stage, ...]:

@@ -70,6 +70,7 @@ class Request:
             region=np.asarray(network.node_regions)[node],
             kind=np.asarray(plan.device_types or [0] * len(node)),
             nic_bps=np.asarray(nic_caps_bps(network))[node],
+            host_bps=np.asarray(network.host_limits_bps)[node],
             stage_s=np.where(stages_that_fit(plan, self.scenario), stage_s, np.inf),
             message_bytes=float(plan.activation_bytes),
             num_micro_batches=plan.num_rounds * plan.num_micro_batches,

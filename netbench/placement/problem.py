@@ -57,6 +57,7 @@ class Problem:
         overhead; between devices of one node 0 s and the node's internal bandwidth.
     node, region, kind: (num_devices,), indices; devices of one kind have the same type.
     nic_bps: (num_devices,), of the node's NIC if the network shares NICs, else inf.
+    host_bps: (num_devices,), limit of the node's sockets, inf = none.
     stage_s: (num_kinds, pp), seconds of a micro-batch, forward and backward; inf where the stage
         does not fit the device's memory.
     message_bytes: of one micro-batch between stages.
@@ -81,6 +82,7 @@ class Problem:
     region: Grid
     kind: Grid
     nic_bps: Floats
+    host_bps: Floats
     stage_s: Floats
     message_bytes: float
     num_micro_batches: int

@@ -136,6 +136,7 @@ def first_nodes(scenario: Scenario, num_nodes: int) -> Network:
         links=tuple(tuple(network.links[src][dst] for dst in kept) for src in kept),
         node_regions=tuple(kept.index(region) for region in network.node_regions[:num_nodes]),
         nic_bps=network.nic_bps[:num_nodes],
+        host_bps=network.host_bps[:num_nodes],
     )
 
 

@@ -54,6 +54,11 @@ class HopList:
     sliced: bool = False
     point_to_point: bool = False
 
+    @property
+    def is_chain(self) -> bool:
+        """The whole message passes in slices, as in `chain`."""
+        return self.sliced and self.num_parts == 1
+
     def list_hops(self, n: int) -> Iterator[Hop]:
         return iter(self.hops)
 

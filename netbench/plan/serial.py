@@ -44,6 +44,7 @@ def _check_parts(plan: Plan) -> None:
         "network.links": {len(network.links), *map(len, network.links)} == {num_regions},
         "network.node_regions": max(network.node_regions, default=0) < num_regions,
         "network.nic_bps": len(network.nic_bps) == len(plan.node_names) == num_nodes,
+        "network.host_bps": len(network.host_bps) in (0, num_nodes),
         "network.sharing": network.sharing in SHARING,
         "device_nodes": max(plan.device_nodes, default=0) < num_nodes,
         "placement": max(plan.placement, default=0) < num_devices

@@ -23,6 +23,7 @@ from netbench.scenario.model import (
     SweepNetwork,
     Tcp,
     Workload,
+    host_limits,
 )
 from netbench.scenario.prices import build_prices
 from netbench.scenario.schema import DeviceForm, ScenarioForm
@@ -101,6 +102,7 @@ def build_scenario(source: SourceFile, form: ScenarioForm) -> Scenario:
         node_regions=tuple(form.regions.index(node.region) for node in nodes),
         sharing=form.network.sharing,
         nic_bps=tuple(node.nic_bps for node in nodes),
+        host_bps=host_limits(nodes),
         mtu_bytes=form.network.mtu,
     )
     return Scenario(
@@ -149,6 +151,7 @@ def _nodes(source: SourceFile, form: ScenarioForm) -> tuple[Node, ...]:
                 device=group.device,
                 num_devices=group.devices,
                 nic_bps=group.nic,
+                host_bps=group.host,
             )
             nodes.append(node)
     return tuple(nodes)

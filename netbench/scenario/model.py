@@ -95,13 +95,15 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A machine. device: name of a profile. nic_bps: egress cap, inf = none."""
+    """A machine. device: name of a profile. nic_bps: egress cap. host_bps: payload that its CPUs
+    move through sockets, in and out together. inf = no limit."""
 
     name: str
     region: str
     device: str
     num_devices: int = 1
     nic_bps: float = math.inf
+    host_bps: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +142,12 @@ class Tcp:
         return min(self.send_buffer_bytes, self.receive_buffer_bytes // 2)
 
 
+def host_limits(nodes: Sequence[Node]) -> tuple[float, ...]:
+    """Return `Network.host_bps` of nodes."""
+    limits = tuple(node.host_bps for node in nodes)
+    return limits if any(map(math.isfinite, limits)) else ()
+
+
 UNMODELLED = "none"
 """`Tcp.congestion` of an emulation in which TCP's windows are kept from limiting anything."""
 
@@ -153,7 +161,8 @@ class Network:
     links: (num_regions, num_regions), [src][dst]; the diagonal is the link inside a region.
     node_regions: index into `regions` per node. sharing: key of `scenario.sharing.SHARING`.
     nic_bps: egress cap per node, bit/s. mtu_bytes: IP MTU of every node's interface. tcp: TCP of
-    the machines in an emulation that keeps its dynamics, else `NO_TCP`.
+    the machines in an emulation that keeps its dynamics, else `NO_TCP`. host_bps: `Node.host_bps`
+    of every node, () = no limits. Only the simulator knows them.
     """
 
     regions: tuple[str, ...]
@@ -163,10 +172,16 @@ class Network:
     nic_bps: tuple[float, ...]
     mtu_bytes: int = 1500
     tcp: Tcp = field(default=NO_TCP, metadata=LATER)
+    host_bps: tuple[float, ...] = field(default=(), metadata=LATER)
 
     @property
     def num_nodes(self) -> int:
         return len(self.node_regions)
+
+    @property
+    def host_limits_bps(self) -> tuple[float, ...]:
+        """`host_bps` of every node, inf where there is no limit."""
+        return self.host_bps or (math.inf,) * self.num_nodes
 
     def link(self, src: int, dst: int) -> Link:
         """Return the link from node `src` to node `dst` (indices), src != dst."""
@@ -433,6 +448,7 @@ class Scenario:
             self.network,
             node_regions=tuple(regions.index(node.region) for node in nodes),
             nic_bps=tuple(node.nic_bps for node in nodes),
+            host_bps=host_limits(nodes),
         )
         return dataclasses.replace(self, nodes=tuple(nodes), network=network)
 

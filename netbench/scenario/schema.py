@@ -355,6 +355,11 @@ class NodesForm(Section):
         default=math.inf,
         examples=["25Gbit"],
     )
+    host: Bandwidth = Field(
+        description="Payload that the CPUs of each node move through sockets, in and out together.",
+        default=math.inf,
+        examples=["17.2Gbit"],
+    )
 
 
 FlopsForm = Annotated[

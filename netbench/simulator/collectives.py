@@ -120,37 +120,55 @@ def simulate_collective(plan: CollectivePlan, transport: TransportProfile | None
     payload is rounded up to whole elements per rank.
     """
     profile = transport or load_transport(plan.backend)
-    fabric = Fabric(plan.network, np.arange(plan.num_nodes), profile)
+    fabric = Fabric(plan.network, np.arange(plan.num_nodes), profile, alone=True)
     members = np.arange(2 if plan.op == "p2p" else plan.num_nodes)[None, :]
     shard_elements = -(-plan.payload_bytes // (ELEMENT_BYTES * plan.num_nodes))
     size_bytes = shard_elements * ELEMENT_BYTES * plan.num_nodes
     return alone_s(fabric, members, size_bytes, COLLECTIVES[plan.backend][plan.op])
 
 
-def simulate_parts(plan: CollectivePlan) -> float:
-    """Return the seconds of a collective of n members as n collectives of an n-th each, one after
-    another on one communicator, over warm connections.
+def simulate_parts(plan: CollectivePlan, transport: TransportProfile | None = None) -> float:
+    """Return the seconds of a collective of n members as n collectives of an n-th each, over warm
+    connections.
 
-    central-ps: all parts are reduced to member 0, then broadcast from it. sharded-ps: part i is
-    reduced to member i, then broadcast from it. Source: DT-FM's release.
+    central-ps: all parts are reduced to member 0, then broadcast from it, one after another.
+    sharded-ps: part i is reduced to member i, all parts at once, then broadcast from it: published
+    times are shorter than a NIC needs for one part after another. Source: DT-FM's release.
+    transport: None = the built-in profile of the plan's backend.
     """
-    fabric = Fabric(plan.network, np.arange(plan.num_nodes), load_transport(plan.backend))
+    profile = transport or load_transport(plan.backend)
+    fabric = Fabric(plan.network, np.arange(plan.num_nodes), profile, alone=True)
     members, library = np.arange(plan.num_nodes)[None, :], COLLECTIVES[plan.backend]
     size = plan.payload_bytes / plan.num_nodes
-    shift = {"sharded-ps": 1}.get(plan.op, 0)
+    at_once = plan.op == "sharded-ps"
     calls = ("reduce", "broadcast") if plan.op in ("central-ps", "sharded-ps") else (plan.op,)
 
     def in_parts(graph: Graph, ranks: Ids, size_bytes: ArrayLike, gate: Ids) -> Ids:
         for call in calls:
-            for part in range(plan.num_nodes):
-                first = -part * shift
-                done = library[call](
-                    graph, np.roll(ranks, first, axis=1), size_bytes, np.roll(gate, first, axis=1)
-                )
-                gate = np.roll(done, -first, axis=1)
+            if at_once:
+                gate = _rotated(library[call], graph, ranks, size_bytes, gate)
+                continue
+            for _ in range(plan.num_nodes):
+                gate = library[call](graph, ranks, size_bytes, gate)
         return gate
 
     return alone_s(fabric, members, size, in_parts)
+
+
+def _rotated(
+    collective: AddCollective, graph: Graph, members: Ids, size_bytes: ArrayLike, gate: Ids
+) -> Ids:
+    """Add a collective once from every member, all at once."""
+    ends = []
+    for first in range(members.shape[1]):
+        done = collective(
+            graph, np.roll(members, -first, axis=1), size_bytes, np.roll(gate, -first, axis=1)
+        )
+        ends.append(np.roll(done, first, axis=1))
+    together = graph.work(TaskKind.MARK, members)
+    for done in ends:
+        graph.edge(done, together)
+    return together
 
 
 def alone_s(fabric: Fabric, groups: Ids, size_bytes: float, collective: AddCollective) -> float:
@@ -181,6 +199,10 @@ def _hops(
     if not stage.hops:
         return _done(graph, members, gate)
     part_bytes, sliced = size / stage.num_parts, stage.sliced and not rendezvous
+    transport = graph.fabric.transport
+    if stage.is_chain and graph.fabric.alone:
+        beside_bytes = transport.chain_overhead * part_bytes
+        part_bytes = part_bytes + np.minimum(beside_bytes, transport.chain_overhead_bytes)
     sizes, linked = _slices(part_bytes) if sliced else (part_bytes[None, :, None], np.arange(1))
     count = len(sizes)
     from_, to = (np.array([hop[end] for hop in stage.hops]) for end in (0, 1))

@@ -18,13 +18,16 @@ _HOST, _CHANNELS, _INSIDE = (
 """Limits of each pair of ranks: what hosts put on a connection, on several connections of a
 collective, and on ranks of one node."""
 
+_SOCKETS = QueueKind(name="sockets", by=("node",))
+"""Limit of a node: what its CPUs move through sockets, in and out together."""
+
 
 class Fabric:
     """Resources and paths, created on demand.
 
     queues: of the network. node_of_rank: (num_ranks,), indices into its nodes. burst_bytes: bytes
     that a connection typically sends at once; the time to send them adds to the round trip that TCP
-    sees.
+    sees. alone: nothing but one collective is timed, as in published benchmarks of collectives.
     """
 
     def __init__(
@@ -33,8 +36,10 @@ class Fabric:
         node_of_rank: ArrayLike,
         transport: TransportProfile,
         burst_bytes: float = 0.0,
+        *,
+        alone: bool = False,
     ) -> None:
-        self.transport = transport
+        self.transport, self.alone = transport, alone
         self._burst_bytes = burst_bytes
         self._network = network
         self._node = np.asarray(node_of_rank, dtype=np.int64)
@@ -162,6 +167,7 @@ class Fabric:
             Crossing(_INSIDE, a == b, inside_bps, (source, target)),
             Crossing(_HOST if channels == 1 else _CHANNELS, a != b, host_bps, (source, target)),
             *self.queues.between(a, b),
+            *self._sockets(a, b),
         ):
             some = np.flatnonzero(crossing.passes & np.isfinite(crossing.bps))
             hops[some, used[some]] = [
@@ -175,6 +181,13 @@ class Fabric:
         self._rtt_s = np.append(self._rtt_s, rtt_s)
         self._channels = np.append(self._channels, np.full(len(source), channels))
         return np.arange(first, len(self._hops))
+
+    def _sockets(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> list[Crossing]:
+        """Return the limits of the hosts at both ends, where the network has them."""
+        if not self._network.host_bps:
+            return []
+        host_bps = np.asarray(self._network.host_bps) / self._goodput
+        return [Crossing(_SOCKETS, src != dst, host_bps[end], (end,)) for end in (src, dst)]
 
     def _host_bps(self, rtt_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the payload rate of a connection: its host's limit, or a window per round trip."""

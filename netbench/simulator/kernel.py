@@ -30,8 +30,9 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Records = NDArray[np.void]
 
-MAX_HOPS = 4
-"""Most resources that a flow crosses: its connection, egress NIC, link or class, ingress NIC."""
+MAX_HOPS = 6
+"""Most resources that a flow crosses: its connection, egress NIC, link or class, ingress NIC, and
+the hosts at both ends."""
 
 NONE = -1
 _TICKS = float(1 << 30)

@@ -39,7 +39,9 @@ class TransportProfile(Section):
     window is halved. fifo_bytes, window_bytes, window_factor: each end of a connection buffers
     fifo + window bytes + factor x rate x round trip.
 
-    NCCL: slice_bytes, max_slices: slices of a chain or tree. ring_chunk_bytes, ring_slices: what a
+    NCCL: slice_bytes, max_slices: slices of a chain or tree. chain_overhead: what a chain
+    that is timed alone moves beside its message, as a fraction of it, at most
+    `chain_overhead_bytes`. ring_chunk_bytes, ring_slices: what a
     rank passes on in one step of a ring, and the parts it is passed on in. emulation: see there.
     gloo: segment_bytes: longest message of its rings. overhead_bytes: what a message adds to its
     payload beside the frame of the announcement. 0, None: the library has none.
@@ -59,6 +61,8 @@ class TransportProfile(Section):
     window_factor: float = Field(examples=["2"], ge=0)
     slice_bytes: Bytes = Field(default=0, alias="slice", examples=["1MiB"])
     max_slices: int = Field(default=0, examples=["64"], ge=0)
+    chain_overhead: float = Field(default=0.0, examples=["0.3"], ge=0)
+    chain_overhead_bytes: Bytes = Field(default=0, alias="max_chain_overhead", examples=["30MB"])
     ring_chunk_bytes: Bytes = Field(default=0, alias="ring_chunk", examples=["4MiB"])
     ring_slices: int = Field(default=0, examples=["2"], ge=0)
     segment_bytes: Bytes = Field(default=0, alias="segment", examples=["1MiB"])

@@ -66,6 +66,7 @@ def problem_of(delay_s: Floats, bandwidth_bps: Floats, dp: int, pp: int, tp: int
         region=np.arange(num_devices),
         kind=np.zeros(num_devices, np.int64),
         nic_bps=np.full(num_devices, np.inf),
+        host_bps=np.full(num_devices, np.inf),
         stage_s=np.ones((1, pp)),
         message_bytes=1e6,
         num_micro_batches=10,

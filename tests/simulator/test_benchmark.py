@@ -18,6 +18,7 @@ FREE = load_transport("nccl").model_copy(
         "host_bps": math.inf,
         "first_window_segments": 10**9,
         "max_window_bytes": math.inf,
+        "chain_overhead": 0.0,
     }
 )
 MIB = 1 << 20

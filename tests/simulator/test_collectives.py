@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from netbench.plan.benchmark import CollectivePlan, uniform_network
 from netbench.scenario.model import Link, Network
 from netbench.simulator import collectives
-from netbench.simulator.collectives import COLLECTIVES, simulate_parts
+from netbench.simulator.collectives import COLLECTIVES, simulate_collective, simulate_parts
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, TaskKind, TaskTimeline
 from netbench.transport.profile import TransportProfile, load_transport
@@ -23,6 +24,7 @@ FREE = load_transport("nccl").model_copy(
         "first_window_segments": 10**9,
         "max_window_bytes": math.inf,
         "sockets": 1,
+        "chain_overhead": 0.0,
     }
 )
 MIB = 1 << 20
@@ -227,19 +229,49 @@ def test_tensors_one_after_another_take_the_sum_of_their_all_reduces() -> None:
     assert graph.run().end_s[done].max() == pytest.approx(sum(alone), rel=0.01)
 
 
-@pytest.mark.parametrize(("op", "calls"), [("all-reduce", 1), ("central-ps", 2), ("sharded-ps", 2)])
-def test_a_collective_in_parts_is_a_call_per_member(op: str, calls: int) -> None:
-    """Without delay, the parts take as long as the whole: 2 (n - 1) / n of it for all-reduce, once
-    there and once back for servers."""
+@pytest.mark.parametrize("op", ["all-reduce", "central-ps", "sharded-ps"])
+def test_a_collective_in_parts_is_a_call_per_member(op: str) -> None:
+    """Without delay and overhead, all parts pass every link of the chain to and from a central
+    server. A shard's chain leaves out one link of the ring, so that links carry n - 1 of n parts
+    there and back, as for all-reduce."""
     n, size = 4, 64 * MIB
     network = uniform(n, 0.0, 1e9)
     plan = CollectivePlan(
         op=op, num_nodes=n, payload_bytes=size, backend="nccl", network=network, iterations=1,
         warmup_iterations=0,
     )  # fmt: skip
-    whole_s = wire_s(size, 1e9)
-    expected_s = 2 * (n - 1) / n * whole_s if calls == 1 else calls * whole_s
-    assert simulate_parts(plan) == pytest.approx(expected_s, rel=0.12)
+    expected_s = 2 * wire_s(size, 1e9) * (1 if op == "central-ps" else (n - 1) / n)
+    nccl = load_transport("nccl").model_copy(update={"chain_overhead": 0.0})
+    assert simulate_parts(plan, nccl) == pytest.approx(expected_s, rel=0.12)
+
+
+@pytest.mark.parametrize(("mib", "beside_bytes"), [(16, 0.3 * 16 * MIB), (256, 30e6)])
+def test_a_chain_that_is_timed_alone_moves_more_than_its_message(
+    mib: int, beside_bytes: float
+) -> None:
+    """30% more, at most 30 MB; in a graph of other things it moves the message only."""
+    nccl = FREE.model_copy(update={"chain_overhead": 0.3, "chain_overhead_bytes": 30_000_000})
+    network, size = uniform(3, 0.0, 1e9), mib * MIB
+    plan = CollectivePlan(
+        op="broadcast", num_nodes=3, payload_bytes=size, backend="nccl", network=network,
+        iterations=1, warmup_iterations=0,
+    )  # fmt: skip
+    alone_s = simulate_collective(plan, nccl) - simulate_collective(plan, FREE)
+    assert alone_s == pytest.approx(wire_s(beside_bytes, 1e9), rel=0.1)
+    times_s = [run(network, "broadcast", size, transport=each)[0].max() for each in (nccl, FREE)]
+    assert times_s[0] == times_s[1]
+
+
+def test_a_host_carries_what_it_sends_and_receives_together() -> None:
+    """Both directions of a ring at 1 Gbit/s need 2 Gbit/s of payload per host; with half of that
+    it takes twice as long, and less than a NIC needs changes nothing."""
+    network = uniform(4, 0.0, 1e9)
+    times_s = [
+        run(dataclasses.replace(network, host_bps=(limit,) * 4), "all-reduce", 64 * MIB)[0].max()
+        for limit in (1e9 * GOODPUT, 2e9 * GOODPUT)
+    ]
+    free_s = run(network, "all-reduce", 64 * MIB)[0].max()
+    assert times_s == pytest.approx([2 * free_s, free_s], rel=0.02)
 
 
 @pytest.mark.parametrize(("n", "levels"), [(2, 1), (4, 2), (8, 3), (16, 4)])

@@ -39,6 +39,17 @@ def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:
     assert len(shared(dataclasses.replace(TRUNKS, sharing="pair"))) == len(SOURCES)
 
 
+def test_both_hosts_of_a_flow_are_resources_where_they_have_limits() -> None:
+    """Of payload, so headers do not count; a host without a limit is none."""
+    limited = dataclasses.replace(TRUNKS, sharing="pair", host_bps=(4e8, 8e8, math.inf, 16e8))
+    fabric = Fabric(limited, [0, 1, 2, 3], MANY_SOCKETS)
+    fabric.paths(SOURCES, TARGETS)
+    capacity = dict(zip(fabric.resources, 8 * fabric.network().capacity, strict=True))
+    hosts = {key[1]: bps for key, bps in capacity.items() if key[0] == "sockets"}
+    assert hosts == {0: 4e8, 1: 8e8, 3: 16e8}
+    assert not any(key[0] == "sockets" for key in shared(TRUNKS))
+
+
 def test_a_trunk_has_the_rate_of_its_link() -> None:
     """A lone flow gets all of it: 200 and 100 Mbit/s, less headers, as bytes per second."""
     fabric = Fabric(TRUNKS, [0, 1, 2, 3], MANY_SOCKETS)

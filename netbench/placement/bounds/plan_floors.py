@@ -161,8 +161,8 @@ def _sites(plan: Plan) -> tuple[Grid, Grid]:
     same node, and one on another node."""
     node = np.asarray(plan.device_nodes)
     region = np.asarray(plan.network.node_regions)[node]
-    nic_bps = np.asarray(plan.network.nic_bps)[node]
-    traits = np.stack([region, _kinds(plan), np.bincount(node)[node], nic_bps])
+    rates = np.array([plan.network.nic_bps, plan.network.host_limits_bps])[:, node]
+    traits = np.stack([region, _kinds(plan), np.bincount(node)[node], *rates])
     site = np.unique(traits, axis=1, return_inverse=True)[1].ravel()
     chosen = []
     for index, first in enumerate(_first(site)):

@@ -21,9 +21,10 @@ MAX_GRIDS = 100_000
 
 def few_grids(problem: Problem, max_grids: int) -> list[Grid]:
     """Return all distinct grids; an empty list where there are more than `max_grids`."""
-    # At least the orders of the first devices, distinguished by region, NIC and kind only.
+    # At least the orders of the first devices, distinguished by region, kind, NIC and host only.
     size = problem.ranks.size
-    distinct = np.stack([problem.region, problem.kind, problem.nic_bps])[:, :size]
+    traits = [problem.region, problem.kind, problem.nic_bps, problem.host_bps]
+    distinct = np.stack(traits)[:, :size]
     counts = np.unique(distinct, axis=1, return_counts=True)[1]
     log_least = math.lgamma(size + 1) - sum(math.lgamma(n + 1) for n in counts.tolist())
     if max_grids < 1 or log_least > math.log(max_grids) + 1e-6:
@@ -79,6 +80,7 @@ def _nodes(problem: Problem) -> tuple[list[list[list[int]]], list[list[int]]]:
         nodes.append([some.tolist() for some in by_kind])
         counts = tuple(len(some) for some in by_kind)
         first = devices[0]
-        sort = (int(problem.region[first]), float(problem.nic_bps[first]), counts)
+        rates = float(problem.nic_bps[first]), float(problem.host_bps[first])
+        sort = (int(problem.region[first]), *rates, counts)
         sorts.setdefault(sort, []).append(index)
     return nodes, list(sorts.values())

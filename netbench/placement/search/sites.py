@@ -64,7 +64,8 @@ def find_sites(problem: Problem) -> Sites:
     node = np.unique(problem.node[first], return_inverse=True)[1]
     width = np.bincount(node)[node]
     alike = np.stack([problem.region[first], kind, width])
-    columns = np.concatenate([alike, problem.nic_bps[first][None]]).T
+    rates = np.stack([problem.nic_bps, problem.host_bps])[:, first]
+    columns = np.concatenate([alike, rates]).T
     _, where, site = np.unique(columns, axis=0, return_index=True, return_inverse=True)
     needed = problem.dp * problem.pp
     if len(devices) < needed:

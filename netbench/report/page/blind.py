@@ -41,8 +41,8 @@ FLUIDSTACK_SYSTEMS = ("dtfm-scheduled", "dtfm-random-nodes", "megatron-p8-random
 
 COLLECTIVE_MACHINES = (8, 32)
 
-COLLECTIVES_AGAIN = (("allreduce", "gloo"), ("reduce", "gloo"))
-"""Operations and libraries that were predicted a second time."""
+COLLECTIVES_ONCE = (("broadcast", "gloo"),)
+"""Operations and libraries that were not predicted a second time."""
 
 PIPELINE, PIPELINE_BATCHES = 8, (32, 64, 96, 108)
 """Machines of a pipeline, and its sequences per iteration."""
@@ -167,7 +167,7 @@ def _collectives() -> Iterator[BlindPrediction]:
                 quantity=MILLISECONDS,
                 in_parts=op.startswith(IN_PARTS),
             )
-            yield from _twice(first) if (op, backend) in COLLECTIVES_AGAIN else (first,)
+            yield from (first,) if (op, backend) in COLLECTIVES_ONCE else _twice(first)
 
 
 def _pipelines() -> Iterator[BlindPrediction]:

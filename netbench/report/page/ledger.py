@@ -58,8 +58,10 @@ All other predictions are seconds per iteration (`s`) or milliseconds per operat
 
 DeepSpeed's pipeline engine was predicted twice. (2) was registered after the comparison with cases
 1 to 3: a send ends when NCCL's buffers hold the rest of its message, not when all has arrived.
-gloo's rings were predicted twice as well. (2) was registered after the comparison with 4 and 16
-machines: the receiving host copies a message after the wire has carried it. (2) of Megatron on
+Collectives were predicted twice as well. (2) was registered after the comparison with 4 and 16
+machines. gloo's rings: the receiving host copies a message after the wire has carried it. NCCL's:
+a host carries 17.2 Gbit/s in and out together, chains move more than their message, and a sharded
+server reduces all parts at once. (2) of Megatron on
 FluidStack sums gradients in fp16, not fp32; cases 3 to 5 had shown it.
 """
 

@@ -46,6 +46,7 @@ def problem(dp: int, pp: int, num_devices: int, seed: int = 0, tp: int = 1) -> P
         region=np.zeros(num_devices, np.int64),
         kind=np.zeros(num_devices, np.int64),
         nic_bps=np.full(num_devices, math.inf),
+        host_bps=np.full(num_devices, math.inf),
         stage_s=np.ones((1, pp)),
         message_bytes=1.0,
         num_micro_batches=1,

@@ -32,6 +32,7 @@ KINDS = {
     "host": "connection",
     "channels": "collective",
     "inside": "inside a node",
+    "sockets": "host, in and out",
     "class": "queue",
     "pair": "queue",
     "trunk": "trunk",

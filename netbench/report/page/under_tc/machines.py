@@ -14,6 +14,9 @@ from netbench.scenario.model import Network, Workload
 NIC_BPS, MTU_BYTES = 10e9, 9001
 """Source: results/published/README.md (AWS)."""
 
+HOST_BPS = 17.2e9
+"""What the 8 vCPUs of a p3.2xlarge move through sockets. Source: scenarios/case2.yaml."""
+
 OPS = {
     "allreduce": "all-reduce",
     "broadcast": "broadcast",
@@ -49,7 +52,12 @@ def root_netem(num_nodes: int, link: Link) -> Network:
         sharing="class",
         mtu_bytes=MTU_BYTES,
     )
-    return dataclasses.replace(network, sharing="class-nic", nic_bps=(NIC_BPS,) * num_nodes)
+    return dataclasses.replace(
+        network,
+        sharing="class-nic",
+        nic_bps=(NIC_BPS,) * num_nodes,
+        host_bps=(HOST_BPS,) * num_nodes,
+    )
 
 
 def collective(op: str, num_nodes: int, link: Link, backend: str, size_mib: int) -> CollectivePlan:
@@ -75,7 +83,7 @@ def machines(name: str, num_nodes: int, link: Link, workload: Workload, depth: i
         path="",
         network=dataclasses.replace(root_netem(num_nodes, link), regions=small.network.regions),
         nodes=tuple(
-            dataclasses.replace(node, name=f"node{index}", nic_bps=NIC_BPS)
+            dataclasses.replace(node, name=f"node{index}", nic_bps=NIC_BPS, host_bps=HOST_BPS)
             for index in range(num_nodes)
         ),
         workload=workload,
