@@ -163,11 +163,12 @@ class Parts:
         device[ranks], owner[ranks] = grid, part
         place = owner * (self._node.max() + 1) + self._node[device]
         _, first, node = np.unique(place, return_index=True, return_inverse=True)
+        whole, hosts = self.shape.network, self._host_bps[device[first]].tolist()
         network = dataclasses.replace(
-            self.shape.network,
+            whole,
             node_regions=tuple(self._region[device[first]].tolist()),
             nic_bps=tuple(self._nic_bps[device[first]].tolist()),
-            host_bps=tuple(self._host_bps[device[first]].tolist()) if self.shape.network.host_bps else (),
+            host_bps=tuple(hosts) if whole.host_bps else (),
         )
 
         def columns(of_plan: tuple[Stage, ...]) -> tuple[Stage, ...]:

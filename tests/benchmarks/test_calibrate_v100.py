@@ -91,10 +91,19 @@ def test_dtfm_fit_recovers_the_constants_of_made_up_times(pool: Executor) -> Non
     assert found.optimizer_s == pytest.approx(KNOWN.optimizer_s, rel=1e-2)
 
 
-def test_megatron_fit_recovers_layer_and_rate_inside_a_node(pool: Executor) -> None:
-    """More tensor parallelism is more all-reduce and less compute."""
-    bench = made_up(pool, ("case1", "megatron-t8", 24, 1024), ("case1", "megatron-p4t2", 24, 1024))
-    found, inside_bps = fit_megatron(bench, NCCL)
+def test_megatron_fit_recovers_layer_and_rates_inside_a_node_and_of_its_host(
+    pool: Executor,
+) -> None:
+    """More tensor parallelism is more all-reduce and less compute; only case 2 has hosts that are
+    slower than their NICs in both directions."""
+    bench = made_up(
+        pool,
+        ("case1", "megatron-t8", 24, 1024),
+        ("case1", "megatron-p4t2", 24, 1024),
+        ("case2", "megatron-p4t2", 24, 1024),
+    )
+    found, inside_bps, host_bps = fit_megatron(bench, NCCL)
+    assert host_bps == pytest.approx(min(load_scenario("case2").network.host_bps), rel=2e-2)
     assert found.layer_s["megatron"] == pytest.approx(KNOWN.layer_s["megatron"], rel=1e-2)
     assert inside_bps == pytest.approx(NCCL.inside_node_bps, rel=2e-2)
 
