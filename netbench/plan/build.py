@@ -553,7 +553,11 @@ def _stage_layers(scenario: Scenario, variant: str, layers: int) -> tuple[int, .
 def _placement(
     scenario: Scenario, layout: Layout, chosen: Variant, seed: int, given: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Return `given` if it is a valid placement, or that of the variant's map."""
+    """Return `given` if it is a valid placement, or that of the variant's map: the scenario's own
+    one for all its devices, or that of the seed."""
+    published = scenario.sweep.maps.get(chosen.scheduler, ())
+    if given is None and len(published) == layout.num_ranks == scenario.num_devices:
+        return published
     if given is None:
         return MAPS[chosen.scheduler](scenario.device_nodes()[: layout.num_ranks], seed)
     placement = tuple(int(device) for device in given)

@@ -240,6 +240,7 @@ def _sweep(source: SourceFile, form: ScenarioForm) -> Sweep:
         default_micro_batch=_given(default.micro_batch, micro_batch[:1]),
         system_micro_batch=whole.system_micro_batch,
         gpipe_round=whole.gpipe_round or 0,
+        maps=_maps(source, form),
         models=models,
         replicas=replicas,
         default_models=_given(default.models, [model.model for model in models]),
@@ -276,6 +277,28 @@ def _pipeline_layers(
                 f"write stages with {number} in all, or remove the key to split layers evenly",
             )
     return stages
+
+
+def _maps(source: SourceFile, form: ScenarioForm) -> dict[str, tuple[int, ...]]:
+    """Return the device of every rank, by scheduler, of the maps that the sweep has."""
+    by_node: list[list[int]] = []
+    for group in form.nodes:
+        for _ in range(group.count):
+            first = sum(map(len, by_node))
+            by_node.append(list(range(first, first + group.devices)))
+    num_devices, found = sum(map(len, by_node)), {}
+    for name, given, count in (
+        ("random", form.sweep.maps.random, num_devices),
+        ("random-nodes", form.sweep.maps.random_nodes, len(by_node)),
+    ):
+        if given is None:
+            continue
+        if sorted(given) != list(range(count)):
+            expected = f"every number from 0 to {count - 1} once"
+            raise source.error(("sweep", "maps", name), f"is {given}; expected {expected}")
+        turns = [[device] for device in given] if name == "random" else [by_node[n] for n in given]
+        found[name] = tuple(device for turn in turns for device in turn)
+    return found
 
 
 def _sweep_networks(source: SourceFile, form: ScenarioForm) -> tuple[SweepNetwork, ...]:

@@ -348,7 +348,7 @@ class Sweep:
     networks: empty = the scenario's only. default_networks: names.
     micro_batch: sequences; empty = the workload's only. system_micro_batch: sequences, by name of
     the systems that differ from the workload. gpipe_round: micro-batches of a GPipe round per
-    pipeline; 0 = the system's.
+    pipeline; 0 = the system's. maps: device of every rank by `plan.maps.SEEDED`, for every seed.
     models: named models with the batch of one replica; empty = the workload's only. replicas:
     numbers of devices to train on, from the first; empty = all. Both only with a named model.
     peers: sets of machines to train on instead, each with its own batches; default_peers: names.
@@ -370,6 +370,7 @@ class Sweep:
     default_micro_batch: tuple[int, ...] = ()
     system_micro_batch: Mapping[str, int] = field(default_factory=dict)
     gpipe_round: int = 0
+    maps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     models: tuple[Workload, ...] = ()
     replicas: tuple[int, ...] = ()
     default_models: tuple[str, ...] = ()

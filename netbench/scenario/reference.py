@@ -32,6 +32,7 @@ TITLES = {
     "ModelForm": "`workload`, a model by name",
     "OwnWorkloadForm": "`workload`, a model by its parameters",
     "SweepForm": "`sweep`",
+    "MapsForm": "`sweep.maps`",
     "SweepNetworkForm": "`sweep.networks`",
     "NamedModelForm": "`sweep.models`, by name",
     "OwnModelForm": "`sweep.models`, by their parameters",

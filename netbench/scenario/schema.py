@@ -709,6 +709,22 @@ class PricesFile(Section):
     prices: PricesForm
 
 
+class MapsForm(Section):
+    """Placements of published runs, whatever the seed."""
+
+    random: list[int] | None = Field(
+        description="Device of every rank, all devices once.",
+        default=None,
+        examples=["[0, 3, 1, 2]"],
+    )
+    random_nodes: list[int] | None = Field(
+        alias="random-nodes",
+        description="Node of consecutive ranks, all nodes once.",
+        default=None,
+        examples=["[0, 3, 1, 2]"],
+    )
+
+
 class SweepForm(SliceForm):
     """All values of a scenario's sweep, and the default slice."""
 
@@ -738,6 +754,10 @@ class SweepForm(SliceForm):
         description="Micro-batches of a GPipe round per pipeline. Default: 64.",
         default=None,
         examples=["128"],
+    )
+    maps: MapsForm = Field(
+        description="Placements of `random` and `random-nodes`, instead of those that a seed makes.",
+        default_factory=lambda: MapsForm(),
     )
     system_micro_batch: dict[str, Batch] = Field(
         description="Micro-batch by name of the systems that differ from the workload.",

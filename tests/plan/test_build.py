@@ -291,6 +291,21 @@ def test_a_placement_of_fewer_ranks_than_devices_leaves_the_others_idle() -> Non
         placed(range(57))
 
 
+def test_the_maps_of_a_scenario_are_those_of_every_seed() -> None:
+    """FluidStack's published orders: rank 2 on the first device of node 2, or on device 16."""
+    scenario = load_scenario("fluidstack2")
+    for variant, begins in (
+        ("megatron-p8-random-nodes", (0, 1, 4, 5, 20, 21)),
+        ("dtfm-random-nodes", (0, 1, 4, 5, 20, 21)),
+        ("dtfm-random", (0, 27, 16)),
+    ):
+        for seed in (2022, 2023):
+            plan = build_plan(
+                scenario, variant, Setting(layers=24, batch=1024, seed=seed), Execution()
+            )
+            assert plan.placement[: len(begins)] == begins
+
+
 def test_a_placement_that_ignores_the_seed_is_planned_once() -> None:
     """Random placements once per seed."""
     variants = ("dtfm-scheduled", "dtfm-random", "megatron-p8", "megatron-p8-random", "zero3")

@@ -74,6 +74,18 @@ def test_stages_may_have_different_numbers_of_layers(bend: Bend) -> None:
     assert load_scenario(bend()).sweep.pipeline_layers == ()
 
 
+def test_maps_are_placements_by_rank(bend: Bend) -> None:
+    """A node of two devices places two consecutive ranks."""
+    more = "sweep: {maps: {random: [2, 0, 1, 3], random-nodes: [3, 0, 2, 1]}}\n"
+    assert load_scenario(bend(more=more)).sweep.maps == {
+        "random": (2, 0, 1, 3), "random-nodes": (3, 0, 2, 1)
+    }  # fmt: skip
+    pairs = bend("count: 2, device: V100}", "count: 2, device: V100, devices: 2}", more.replace(
+        "random: [2, 0, 1, 3], ", ""
+    ))  # fmt: skip
+    assert load_scenario(pairs).sweep.maps == {"random-nodes": (5, 0, 1, 4, 2, 3)}
+
+
 def test_networks_to_sweep_over_are_links_with_a_name(bend: Bend) -> None:
     """The default is the first; micro-batches likewise. Without any, there are none."""
     more = (
@@ -188,6 +200,10 @@ def test_a_wrong_value_is_named_with_its_line(bend: Bend, old: str, new: str, me
         (
             "sweep:\n  default: {networks: [near]}\n",
             ':11: sweep.default.networks[0] "near" is not in sweep.networks; add it there',
+        ),
+        (
+            "sweep:\n  maps: {random: [0, 1, 1, 3]}\n",
+            ":11: sweep.maps.random is [0, 1, 1, 3]; expected every number from 0 to 3 once",
         ),
         ("sweep: {micro_batch: [0]}\n", ":10: sweep.micro_batch[0] is 0; expected more than 0"),
         ("sweep: {seeds: [x]}\n", ':10: sweep.seeds[0] is "x"; expected a whole number'),

@@ -39,6 +39,13 @@ MODELS = {"GPT3-6.7B": (32, 4096, 32), "GPT3-13B": (40, 5120, 40)}
 FLUIDSTACK_SYSTEMS = ("dtfm-scheduled", "dtfm-random-nodes", "megatron-p8-random-nodes")
 """The published scheduled and fair systems, and Megatron on shuffled nodes."""
 
+FLUIDSTACK_TIMES = {
+    ("fluidstack2", "dtfm-random-nodes"): 2,
+    ("fluidstack2", "megatron-p8-random-nodes"): 3,
+    ("fluidstack3", "megatron-p8-random-nodes"): 2,
+}
+"""How often systems were predicted, where more than once."""
+
 COLLECTIVE_MACHINES = (8, 32)
 
 COLLECTIVES_ONCE = (("broadcast", "gloo"),)
@@ -81,15 +88,15 @@ def predictions() -> Iterator[BlindPrediction]:
         for each in sweep(case, (DEEPSPEED,), LAYERS, BATCHES):
             name = f"{each.experiment} (2)" if again else each.experiment
             yield replace(each, experiment=name, superseded=not again)
-    for each in _larger_models():
-        yield from _twice(each) if "megatron" in each.experiment else (each,)
+    yield from _larger_models()
     yield from _collectives()
     yield from _pipelines()
 
 
-def _twice(first: BlindPrediction) -> tuple[BlindPrediction, ...]:
-    """Return a prediction that was registered again, and the second one."""
-    return replace(first, superseded=True), replace(first, experiment=f"{first.experiment} (2)")
+def _again(first: BlindPrediction, times: int) -> tuple[BlindPrediction, ...]:
+    """Return a prediction that was registered several times: (2) and so on are the later ones."""
+    names = (first.experiment, *(f"{first.experiment} ({n})" for n in range(2, times + 1)))
+    return tuple(replace(first, experiment=name, superseded=name != names[-1]) for name in names)
 
 
 def sweep(
@@ -124,13 +131,14 @@ def _larger_models() -> Iterator[BlindPrediction]:
     ):
         for variant in FLUIDSTACK_SYSTEMS:
             for seed in _seeds(variant):
-                yield BlindPrediction(
+                first = BlindPrediction(
                     scenario=scenario,
                     experiment=f"{scenario} {variant} seed {seed}",
                     model=name,
                     batch=str(batch),
                     plan=_of_model(scenario, variant, model, batch, seed),
                 )
+                yield from _again(first, FLUIDSTACK_TIMES.get((scenario, variant), 1))
 
 
 def _of_model(
@@ -167,7 +175,7 @@ def _collectives() -> Iterator[BlindPrediction]:
                 quantity=MILLISECONDS,
                 in_parts=op.startswith(IN_PARTS),
             )
-            yield from (first,) if (op, backend) in COLLECTIVES_ONCE else _twice(first)
+            yield from _again(first, 1 if (op, backend) in COLLECTIVES_ONCE else 2)
 
 
 def _pipelines() -> Iterator[BlindPrediction]:

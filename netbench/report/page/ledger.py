@@ -62,7 +62,8 @@ Collectives were predicted twice as well. (2) was registered after the compariso
 machines. gloo's rings: the receiving host copies a message after the wire has carried it. NCCL's:
 a host carries 17.2 Gbit/s in and out together, chains move more than their message, and a sharded
 server reduces all parts at once. (2) of Megatron on
-FluidStack sums gradients in fp16, not fp32; cases 3 to 5 had shown it.
+FluidStack sums gradients in fp16, not fp32; cases 3 to 5 had shown it. The last ones of shuffled
+nodes in two regions have the documented order of the nodes, where a seed's had been assumed.
 """
 
 
