@@ -756,8 +756,8 @@ class SweepForm(SliceForm):
         examples=["128"],
     )
     maps: MapsForm = Field(
-        description="Placements of `random` and `random-nodes`, instead of those that a seed makes.",
-        default_factory=lambda: MapsForm(),
+        description="Placements of `random` and `random-nodes`, whatever the seed.",
+        default=MapsForm(),
     )
     system_micro_batch: dict[str, Batch] = Field(
         description="Micro-batch by name of the systems that differ from the workload.",
