@@ -40,7 +40,7 @@ def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:
 
 
 def test_both_hosts_of_a_flow_are_resources_where_they_have_limits() -> None:
-    """Of payload, so headers do not count; a host without a limit is none."""
+    """Headers do not count; a host without a limit is none."""
     limited = dataclasses.replace(TRUNKS, sharing="pair", host_bps=(4e8, 8e8, math.inf, 16e8))
     fabric = Fabric(limited, [0, 1, 2, 3], MANY_SOCKETS)
     fabric.paths(SOURCES, TARGETS)

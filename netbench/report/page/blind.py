@@ -44,7 +44,7 @@ FLUIDSTACK_TIMES = {
     ("fluidstack2", "megatron-p8-random-nodes"): 3,
     ("fluidstack3", "megatron-p8-random-nodes"): 2,
 }
-"""How often systems were predicted, where more than once."""
+"""Number of predictions of a system on a scenario, where more than one."""
 
 COLLECTIVE_MACHINES = (8, 32)
 

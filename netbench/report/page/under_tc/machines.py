@@ -15,7 +15,7 @@ NIC_BPS, MTU_BYTES = 10e9, 9001
 """Source: results/published/README.md (AWS)."""
 
 HOST_BPS = 17.2e9
-"""What the 8 vCPUs of a p3.2xlarge move through sockets. Source: scenarios/case2.yaml."""
+"""Limit of the 8 vCPUs of a p3.2xlarge, bit/s of payload. Source: scenarios/case2.yaml."""
 
 OPS = {
     "allreduce": "all-reduce",
