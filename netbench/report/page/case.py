@@ -177,7 +177,7 @@ def _executed(run: Run) -> str:
     lines = [
         f"Run {run.run_id}: seed {', '.join(map(str, seeds))}, "
         f"{' or '.join(map(str, sorted({times.num for times in found})))} iterations per row after "
-        f"warm-up. The times of a row are within ±{half_s:.2g} s.",
+        f"warm-up. The times of a row are within ±{float(f'{half_s:.2g}'):g} s.",
         "Published times are means over the seeds ± half their range. The error is of the "
         f"{run_source(run)} time. Simulated times were recorded before the run, for the same "
         "seeds.",

@@ -28,6 +28,10 @@ kernel's TCP. Layers sleep as long as the published GPUs computed
 ([local testbed](../docs/local-testbed.md)). The page of each case has the runs themselves."""
 
 MORE = """\
+In case 5, two of three seeds of megatron-p8-random are twice as slow as published. Long links have
+two steady states there, and the emulation settles in the slow one
+([why](../docs/simulator.md#simulated-against-emulated)).
+
 To add times: `netbench run case3 --all --faithful`, which continues with `--resume`, then copy the
 run's folder to `results/recorded/` and run `make reproduce-table`."""
 
