@@ -272,7 +272,7 @@ Summary of the rules for NCCL over TCP (`netbench/simulator/pipeline.py`, `kerne
 {chain_mb:.0f} MB more.
   The cause is not known. On 4 and 16 machines chains took that much longer than their bytes need; \
 in training they did
-  not: with it, GPT-3 small over a central server would be simulated 14% too slow instead of 9%.
+  not: with it, GPT-3 small over a central server would be simulated 10% off instead of 7%.
 - dtfm's ranks wait at gloo's barrier between forward and backward and at the end of an iteration
   (`sgd_iter` of DT-FM's release).
 - A ring all-reduces gradients in NCCL's passes of 4 MiB per rank.
