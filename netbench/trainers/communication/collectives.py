@@ -383,9 +383,7 @@ def _exchange_all(
 class Barrier:
     """A dissemination barrier: ceil(log2 n) steps of one byte; no member leaves before all came.
 
-    As in gloo (`gloo/barrier.cc`), a member asks for a step's byte when the step before is over, so
-    that a step takes a round trip unless its peer is late. Hensgen, Finkel, Manber, "Two algorithms
-    for barrier synchronization" (1988).
+    Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (1988).
     """
 
     def __init__(self, group: Group) -> None:
@@ -404,12 +402,16 @@ class Barrier:
     def wait(self) -> None:
         """Block until every member has come."""
         world, members, me = self._group.world, self._group.members, self._group.index
-        for distance in self._distances:
-            source, target = (members[(me + d) % len(members)] for d in (-distance, distance))
-            received = world.receive(torch.empty(1, dtype=torch.uint8), source, TAG_BARRIER)
-            sent = world.send(self._byte, target, TAG_BARRIER)
-            received.wait()
-            sent.wait()
+        sources = [members[(me - d) % len(members)] for d in self._distances]
+        receives = [
+            world.receive(torch.empty(1, dtype=torch.uint8), s, TAG_BARRIER) for s in sources
+        ]
+        sends = []
+        for receive, distance in zip(receives, self._distances, strict=True):
+            target = members[(me + distance) % len(members)]
+            sends.append(world.send(self._byte, target, TAG_BARRIER))
+            receive.wait()
+        _wait_all(sends)
 
 
 def _cut(tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:
