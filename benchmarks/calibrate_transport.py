@@ -12,7 +12,8 @@ connection (its sockets have gloo's window). The profiles give the sources of al
 NCCL's broadcast and reduce take longer than their bytes need on the wire: a third longer at 16 to
 128 MiB, a sixth at 256 MiB, on most networks, on 4 machines as on 16. The cause is not known;
 two constants describe it. Training does not show it: with them, DT-FM's central server would be
-simulated 10% off for GPT-3 small and 8% in three regions of FluidStack (7% and 7% without). So only collectives that are timed alone have it.
+simulated 10% off for GPT-3 small and 8% in three regions of FluidStack (7% and 7% without). So only
+collectives that are timed alone have it. Each operation of a data-parallel mode is one of these.
 
 The transfers are the receiver's times of a transfer that follows a barrier and a second of sleep
 (`udp_hole_punching_test/pytorch_send_recv_test.py` of the public DT-FM code), so connections were
