@@ -281,12 +281,12 @@ def _pipeline_layers(
 
 def _maps(source: SourceFile, form: ScenarioForm) -> dict[str, tuple[int, ...]]:
     """Return the device of every rank, by scheduler, of the maps that the sweep has."""
-    by_node: list[list[int]] = []
+    by_node: list[range] = []
+    num_devices, found = 0, {}
     for group in form.nodes:
         for _ in range(group.count):
-            first = sum(map(len, by_node))
-            by_node.append(list(range(first, first + group.devices)))
-    num_devices, found = sum(map(len, by_node)), {}
+            by_node.append(range(num_devices, num_devices + group.devices))
+            num_devices += group.devices
     for name, given, count in (
         ("random", form.sweep.maps.random, num_devices),
         ("random-nodes", form.sweep.maps.random_nodes, len(by_node)),
@@ -296,8 +296,9 @@ def _maps(source: SourceFile, form: ScenarioForm) -> dict[str, tuple[int, ...]]:
         if sorted(given) != list(range(count)):
             expected = f"every number from 0 to {count - 1} once"
             raise source.error(("sweep", "maps", name), f"is {given}; expected {expected}")
-        turns = [[device] for device in given] if name == "random" else [by_node[n] for n in given]
-        found[name] = tuple(device for turn in turns for device in turn)
+        if name == "random-nodes":
+            given = [device for node in given for device in by_node[node]]
+        found[name] = tuple(given)
     return found
 
 
