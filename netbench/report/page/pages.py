@@ -45,7 +45,10 @@ from netbench.report.page.simulated import (
     placed_seconds,
     simulated_settings,
 )
+from netbench.report.page.under_tc.emulated import FILE as EMULATED_SMALL
+from netbench.report.page.under_tc.emulated import emulated_cells_csv
 from netbench.report.page.under_tc.page import under_tc_page
+from netbench.report.page.under_tc.small import NAME as SMALL_CELLS
 from netbench.report.tables.comparison import compare, run_source
 from netbench.report.tables.grid import Grid, markdown
 
@@ -97,20 +100,23 @@ def results_pages(results: Path) -> dict[str, str]:
     others = {
         name: found
         for name, found in runs.items()
-        if name not in CASES and not name.startswith(CLOUDS)
+        if name not in (*CASES, SMALL_CELLS) and not name.startswith(CLOUDS)
     }
     pages = {
         "README.md": front_page(results, runs),
         **{f"{case}.md": case_page(results, case, runs.get(case, ())) for case in CASES},
         "emulated.md": emulated_page(results, runs),
         "fluidstack.md": fluidstack_page(results),
-        "under_tc.md": under_tc_page(results),
+        "under_tc.md": under_tc_page(results, runs.get(SMALL_CELLS, ())),
         "predictions.md": predictions_page(results, others),
         "anomalies.md": anomalies_page(),
         "multicloud.md": multicloud_page(clouds, runs),
         "ledger.md": ledger_page(results),
     }
-    tables = {EMULATED: emulated_csv(results, runs)}
+    tables = {
+        EMULATED: emulated_csv(results, runs),
+        EMULATED_SMALL: emulated_cells_csv(results, runs.get(SMALL_CELLS, ())),
+    }
     return {name: HEADER + text for name, text in pages.items()} | tables
 
 

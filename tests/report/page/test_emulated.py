@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
-from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
 
 from netbench.plan.build import Choices, build_plans, keep_dynamics
-from netbench.plan.experiment import experiment_record
 from netbench.plan.model import Execution, Plan
-from netbench.plan.serial import plan_hash, plan_to_json
-from netbench.records import Environment, Run, RunStore, read_run
+from netbench.records import Run
 from netbench.report.page.emulated import emulated_csv, emulated_page
 from netbench.scenario import load_scenario
+from tests.report.page.emulated_runs import record
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -27,26 +24,6 @@ def make_plans(*, acts: bool, seeds: tuple[int, ...] = (2022,)) -> list[Plan]:
     choices = Choices(variants=variants, layers=[24], batch=[4096], seeds=seeds)
     plans = build_plans(case3, choices, Execution(iterations=2, warmup_iterations=1, scale=1000))
     return [keep_dynamics(plan, case3) if acts else plan for plan in plans]
-
-
-def record(folder: Path, plans: list[Plan], seconds: float, parts_s: tuple[float, ...] = ()) -> Run:
-    environment = Environment(
-        kernel="6.12", mode="guest-virtual", scale=1.0, versions={}, machine="a laptop"
-    )
-    with RunStore.create(
-        folder, scenario="case3", created=datetime(2026, 1, 2), command=[], environment=environment
-    ) as store:
-        for plan in plans:
-            store.append_plan(plan_hash(plan), json.loads(plan_to_json(plan)))
-            for iteration in range(2):
-                warmup = iteration == 0
-                store.append_iteration(
-                    experiment_record(
-                        plan, store.run_id, 1.0 if warmup else seconds, "emulated",
-                        iteration=iteration, warmup=warmup, parts_s=parts_s,
-                    )
-                )  # fmt: skip
-    return read_run(store.path)
 
 
 def rows(runs: list[Run]) -> pd.DataFrame:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from netbench.records import Run
 from netbench.report.numbers import percent_text, seconds_text
 from netbench.report.page.simulated import FOLDER, NOT_SIMULATED, SMALL, UNDER_TC, read_table
+from netbench.report.page.under_tc.emulated import FILE, emulated_cells
 from netbench.report.page.under_tc.machines import IN_PARTS, network_name
-from netbench.report.page.under_tc.small import SERIES, TERAFLOPS, cells
+from netbench.report.page.under_tc.small import CELL, SERIES, TERAFLOPS, cells
 from netbench.report.tables.grid import Grid, bullet, markdown
 
 IMPOSSIBLE = {
@@ -17,8 +19,8 @@ IMPOSSIBLE = {
 """The published time that is shorter than the wire allows. Source: results/published/README.md."""
 
 
-def under_tc_page(results: Path) -> str:
-    """The page: GPT-3 small, then collectives."""
+def under_tc_page(results: Path, runs: Sequence[Run] = ()) -> str:
+    """The page: GPT-3 small, then collectives. runs: emulated ones of GPT-3 small's cells."""
     small, collectives = (read_table(results, name) for name in (SMALL, UNDER_TC))
     if small is None or collectives is None:
         return f"# Under tc\n\n{NOT_SIMULATED}"
@@ -58,6 +60,8 @@ Mean absolute error of the predictions, and mean error:
   rings at 50 ms would take longer than published.) Its embeddings are assumed to be GPT-2's.
 - The embeddings of the pipelines are those of the [scenario](../scenarios/gpt3-small.yaml).
 
+{_emulated_text(results, runs)}
+
 ## Collectives
 
 Milliseconds, published → simulated (error)
@@ -77,19 +81,42 @@ Over all operations: {_by_nodes(possible)}.
 """
 
 
-def small_grid(table: pd.DataFrame) -> Grid:
-    """Published → simulated: a row per series, micro-batch and number of pipelines, a column per
-    network."""
+def _emulated_text(results: Path, runs: Sequence[Run]) -> str:
+    """The section on the emulated cells."""
+    table = emulated_cells(results, runs)
+    if table is None or table.empty:
+        return "None of these cells has been emulated yet."
+    apart = table["emulated_s"] / table["simulated_s"] - 1
+    by_schedule = apart.abs().groupby(table["schedule"], sort=False)
+    medians = ", ".join(f"{name} {value:.1%}" for name, value in by_schedule.median().items())
+    return f"""\
+### Emulated
+
+The same plans over real TCP (`python -m benchmarks.emulate_gpt3_small`, faithful), {len(table)} of
+{len(cells())} cells ([table]({FILE})). Published → emulated (error):
+
+{markdown(small_grid(table, "emulated_s"))}
+
+Mean absolute error and mean error, without the cells that fix the compute:
+
+{markdown(errors_grid(_predicted(table), list(SERIES)))}
+
+Emulated and simulated times differ in the median by {medians}."""
+
+
+def small_grid(table: pd.DataFrame, time: str = "simulated_s") -> Grid:
+    """Published → another time: a row per series, micro-batch and number of pipelines, a column per
+    network. time: column of `table`."""
     fixed = {cell.key for cell in cells() if cell.fixes_compute}
     texts = {
-        cell.key: f"{_arrow(row)}{' =' if cell.key in fixed else ''}"
-        for cell, row in zip(cells(), table.itertuples(), strict=True)
+        key: f"{_arrow(row, time)}{' =' if key in fixed else ''}"
+        for key, row in zip(_keys(table), table.itertuples(), strict=True)
     }
     links = list(dict.fromkeys(cell.link for cell in cells()))
     rows: dict[tuple[str, ...], dict[tuple[float, float], str]] = {}
     for cell in cells():
         label = (*cell.series, str(cell.micro_batch), str(cell.dp))
-        rows.setdefault(label, {})[cell.link] = texts[cell.key]
+        rows.setdefault(label, {})[cell.link] = texts.get(cell.key, "-")
     return Grid(
         head=("Schedule", "Type", "Mode", "Micro-batch", "dp", *map(network_name, links)),
         rows=tuple(
@@ -134,9 +161,17 @@ def errors_grid(table: pd.DataFrame, keys: Sequence[str]) -> Grid:
 
 def _predicted(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of cells that do not fix compute, and are not another series' cell again."""
-    again = (table["dp_mode"].isin(["allreduce", "central-ps"])) & (table["dp"] == 1)
-    fixing = [cell.fixes_compute for cell in cells()]
-    return table[~again & ~pd.Series(fixing, index=table.index)]
+    again = (table["dp_mode"].isin(["allreduce", "central-ps"])) & (table["dp"].astype(int) == 1)
+    fixing = {cell.key for cell in cells() if cell.fixes_compute}
+    return table[~again & ~pd.Series([key in fixing for key in _keys(table)], index=table.index)]
+
+
+def _keys(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return `SmallCell.key` of every row."""
+    return [
+        tuple(value if isinstance(value, str) else f"{value:g}" for value in row)
+        for row in table[list(CELL)].itertuples(index=False)
+    ]
 
 
 def is_impossible(table: pd.DataFrame) -> "pd.Series[bool]":
@@ -152,8 +187,8 @@ def _by_nodes(table: pd.DataFrame) -> str:
     )
 
 
-def _arrow(row: object) -> str:
-    published_s, simulated_s, error = (
-        float(getattr(row, name)) for name in ("published_s", "simulated_s", "error")
+def _arrow(row: object, time: str) -> str:
+    published_s, other_s, error = (
+        float(getattr(row, name)) for name in ("published_s", time, "error")
     )
-    return f"{seconds_text(published_s)} → {seconds_text(simulated_s)} ({percent_text(error)})"
+    return f"{seconds_text(published_s)} → {seconds_text(other_s)} ({percent_text(error)})"

@@ -10,16 +10,23 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cache
 
-from netbench.plan.build import build_plan
+from netbench.plan.build import build_plan, keep_dynamics
 from netbench.plan.model import Plan
 from netbench.report.page.published import SEED, load
 from netbench.report.page.under_tc.machines import Link, machines, small_workload
+from netbench.scenario import Scenario
 from netbench.scenario.model import Setting
 from netbench.workload.costs import DTYPE_BYTES
 
 TABLE = "gpt3_small_iteration_times"
+NAME = "gpt3-small-under-tc"
+"""Scenario of the plans."""
+
 DEPTH = 3
 """Machines of a pipeline."""
+
+WARMUP = 1
+"""Iterations before the one that counts, in an emulation."""
 
 SERIES = ("schedule", "dtype", "dp_mode")
 CELL = (*SERIES, "delay_one_way_ms", "bandwidth_gbps", "micro_batch", "dp")
@@ -76,16 +83,30 @@ class SmallCell:
         """The FLOP/s are those that this cell implies."""
         return self in fixing_cells().values()
 
+    @property
+    def is_sharded(self) -> bool:
+        """Parameters are sharded over all machines; otherwise there are pipelines."""
+        return self.series[0] == "zero3-fsdp"
+
+    def scenario(self) -> Scenario:
+        """Return the cell's machines."""
+        workload = dataclasses.replace(small_workload(), dtype=self.series[1])
+        if not self.is_sharded:
+            return machines(NAME, DEPTH * self.dp, self.link, workload, DEPTH)
+        workload = dataclasses.replace(workload, embedding_parameters=FSDP_EMBEDDING)
+        return machines(NAME, self.dp, self.link, workload, 0)
+
+    def emulated(self) -> Plan:
+        """Return the plan of the cell as it is emulated: TCP's dynamics are kept."""
+        plan = keep_dynamics(self.plan(), self.scenario())
+        return dataclasses.replace(plan, iterations=1 + WARMUP, warmup_iterations=WARMUP)
+
     def plan(self, teraflops: float | None = None) -> Plan:
         """Return the plan of the cell. teraflops: None = those of its series."""
         schedule, dtype, mode = self.series
         flops = 1e12 * (teraflops or TERAFLOPS[schedule, dtype, self.micro_batch])
-        sharded = schedule == "zero3-fsdp"
-        workload = dataclasses.replace(small_workload(), dtype=dtype)
-        if sharded:
-            workload = dataclasses.replace(workload, embedding_parameters=FSDP_EMBEDDING)
-        num_nodes = self.dp if sharded else DEPTH * self.dp
-        base = machines("gpt3-small", num_nodes, self.link, workload, 0 if sharded else DEPTH)
+        sharded, base = self.is_sharded, self.scenario()
+        workload = base.workload
         (device,) = {node.device for node in base.nodes}
         profile = dataclasses.replace(base.devices[device], flops={"default": flops})
         # One micro-step: each micro-batch more takes the same on all networks.
