@@ -147,6 +147,14 @@ FLOPS = Quantity(
     aliases={"FLOP/s": "FLOPS"} | {f"{p}FLOP/s": f"{p}FLOPS" for p in "KMGTP"},
     zero=False,
 )
+MEMORY_SPEED = Quantity(
+    name="speed of memory",
+    example="900GB/s",
+    units=_decimal("B/s", "KMGT"),
+    least=1e3,
+    most=1e18,
+    zero=False,
+)
 COUNT = Quantity(
     name="count",
     example="24",
@@ -177,6 +185,9 @@ parse_count, format_count = COUNT.parse_whole, COUNT.format
 
 parse_flops, format_flops = FLOPS.parse, FLOPS.format
 """FLOP/s, e.g. 55TFLOPS."""
+
+parse_memory_speed, format_memory_speed = MEMORY_SPEED.parse, MEMORY_SPEED.format
+"""Bytes/s, e.g. 900GB/s."""
 
 parse_percent, format_percent = PERCENT.parse, PERCENT.format
 """A fraction from 0 to 1 as a percentage, e.g. 0.1% for 0.001."""

@@ -36,13 +36,13 @@ def read_device_profile(name: str, path: Path) -> DeviceProfile:
 
 def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
     """Return the profile that a form describes; a single value applies to every system."""
-    flops = form.flops
     return DeviceProfile(
         name=name,
-        flops=flops if isinstance(flops, dict) else {"default": flops},
+        flops=_plain(form.flops),
         optimizer_s_per_parameter=_per_system(form.optimizer_per_parameter),
         collective_s=_per_system(form.collective),
         layer_s=_per_system(form.layer),
+        memory_speed={} if form.memory_speed is None else _plain(form.memory_speed),
         memory_bytes=math.inf if form.memory is None else form.memory,
         source=form.source,
         throughput={str(model): speed for model, speed in form.throughput.items()},
@@ -51,5 +51,9 @@ def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
     )
 
 
+def _plain(values: dict[str, float] | float) -> dict[str, float]:
+    return values if isinstance(values, dict) else {"default": values}
+
+
 def _per_system(seconds: dict[str, float] | float | None) -> dict[str, float]:
-    return seconds if isinstance(seconds, dict) else {"default": seconds or 0.0}
+    return _plain(seconds or 0.0)

@@ -212,7 +212,10 @@ class Network:
 class DeviceProfile:
     """Sustained speeds of a device. `workload/profiles/` has sources and residuals.
 
-    flops: achieved FLOP/s per dtype, else per system (`dtfm`, `megatron`, `zero3`), or `default`.
+    flops: achieved FLOP/s per dtype, else per system (`dtfm`, `megatron`, `zero3`), or `default`;
+    if memory_speed is given, of matrix products alone.
+    memory_speed: bytes/s of all other work of a layer, per dtype or `default`; empty = it counts in
+    `flops`, which then hold for layers of the size that they were measured with.
     optimizer_s_per_parameter: seconds per parameter the device updates, per system or `default`.
     collective_s: host overhead of a zero3 or ddp collective (launch, the framework's hooks),
     seconds, per system or `default`.
@@ -230,6 +233,7 @@ class DeviceProfile:
     optimizer_s_per_parameter: dict[str, float] = field(default_factory=dict)
     collective_s: dict[str, float] = field(default_factory=dict)
     layer_s: dict[str, float] = field(default_factory=dict)
+    memory_speed: dict[str, float] = field(default_factory=dict)
     memory_bytes: float = math.inf
     source: str = ""
     throughput: dict[str, float] = field(default_factory=dict)

@@ -51,6 +51,7 @@ Seconds = Annotated[float, *_quantity(units.parse_time, "11ms")]
 Delay = Annotated[float, *_quantity(units.parse_delay, "11ms")]
 Bytes = Annotated[int, *_quantity(units.parse_bytes, "16GB")]
 Flops = Annotated[float, *_quantity(units.parse_flops, "55TFLOPS")]
+MemorySpeed = Annotated[float, *_quantity(units.parse_memory_speed, "900GB/s")]
 Fraction = Annotated[float, *_fraction("1%")]
 Loss = Annotated[float, *_fraction("0.1%", whole="loses every packet, so that nothing can cross")]
 Corruption = Annotated[
@@ -366,6 +367,11 @@ FlopsForm = Annotated[
     Annotated[Flops, Tag("form:plain")] | Annotated[dict[str, Flops], Tag("form:detailed")],
     Discriminator(_in_detail),
 ]
+MemorySpeedForm = Annotated[
+    Annotated[MemorySpeed, Tag("form:plain")]
+    | Annotated[dict[str, MemorySpeed], Tag("form:detailed")],
+    Discriminator(_in_detail),
+]
 SecondsForm = Annotated[
     Annotated[Seconds, Tag("form:plain")] | Annotated[dict[str, Seconds], Tag("form:detailed")],
     Discriminator(_in_detail),
@@ -395,6 +401,12 @@ class DeviceForm(Section):
     )
     layer: SecondsForm | None = Field(
         description="Overhead of a forward pass over a layer.", default=None, examples=["0.2ms"]
+    )
+    memory_speed: MemorySpeedForm | None = Field(
+        description="Speed of memory beside matrix products, for all data types or by type. With "
+        "it `flops` are those of matrix products, and layers of any size have their own time.",
+        default=None,
+        examples=["648GB/s"],
     )
     memory: Bytes | None = Field(
         description="Memory of the device.", default=None, gt=0, examples=["16GB"]

@@ -1,19 +1,21 @@
 """Fit a device profile to measured passes of a layer.
 
-A pass over a layer takes a constant time, for launching it, and what its FLOPs take at a constant
-rate. Both are fitted per dtype; the file that is written is a device profile like the built-in
-ones, with the measurements and what the fit leaves as comments.
+A pass over a layer takes a constant time, for launching it, what its FLOPs take at a constant rate,
+and what its other work takes at the speed of memory. They are fitted per dtype; the file that is
+written is a device profile like the built-in ones, with the measurements and what the fit leaves as
+comments.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
 from netbench.scenario.model import Workload
-from netbench.units import format_bytes, format_flops, format_time
-from netbench.workload.costs import layer_forward_flops
-from netbench.workload.memory import layer_bytes
+from netbench.units import format_bytes, format_flops, format_memory_speed, format_time
+from netbench.workload.costs import layer_bytes, layer_forward_flops, layer_traffic_bytes
 
 PASSES = {"forward": 1, "backward": 2, "recomputing_backward": 3}
 """Work of a pass over that of a forward pass (`costs.backward_factor`)."""
@@ -23,6 +25,12 @@ UNSTABLE = 0.1
 than a tenth."""
 
 DIGITS = 4
+
+COLUMNS = ([0], [0, 1], [0, 2], [0, 1, 2])
+"""Constants that may be fitted together: of FLOPs, of launches, of memory."""
+
+ROUNDING = 1e-6
+"""Relative error that counts as none: fits as good as this need no further constant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +88,21 @@ class LayerTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """A pass over a layer takes passes x (layer_s + forward FLOPs / flops), seconds."""
+    """A pass over a layer takes passes x (layer_s + forward FLOPs / flops + bytes / memory_speed),
+    seconds. memory_speed: bytes/s; inf = other work counts in `flops`."""
 
     flops: float
     layer_s: float
+    memory_speed: float = math.inf
 
     def predict_s(self, point: Point, name: str) -> float:
         """Return the seconds of the pass called `name`."""
-        return PASSES[name] * (self.layer_s + layer_forward_flops(point.workload) / self.flops)
+        workload = point.workload
+        return PASSES[name] * (
+            self.layer_s
+            + layer_forward_flops(workload) / self.flops
+            + layer_traffic_bytes(workload) / self.memory_speed
+        )
 
     def residual(self, times: LayerTimes, name: str) -> float:
         """Return predicted over measured, minus 1."""
@@ -128,25 +143,34 @@ def heads_of(hidden: int) -> int:
 
 
 def fit_layer(measured: Sequence[LayerTimes]) -> Fit:
-    """Fit by least squares of the relative error over all passes; both constants are at least 0.
+    """Fit by least squares of the relative error over all passes; no constant is negative.
 
-    measured: of one dtype, at least one point.
+    A time for launches and one for memory are only added if the measurements support them: by the
+    Bayesian information criterion. measured: of one dtype, at least one point.
     """
-    rows, ones = [], []
+    rows = []
     for times in measured:
+        workload = times.point.workload
+        parts = (layer_forward_flops(workload), 1.0, layer_traffic_bytes(workload))
         for name, count in PASSES.items():
-            seconds = times.passes[name].median_s
-            flops = layer_forward_flops(times.point.workload)
-            rows.append((count / seconds, count * flops / seconds))
-            ones.append(1.0)
+            rows.append([count * part / times.passes[name].median_s for part in parts])
     design = np.array(rows)
     scale = design.max(axis=0)  # columns of like size: FLOPs are 1e9 times a count
-    (layer_s, per_flop), *_ = np.linalg.lstsq(design / scale, np.array(ones), rcond=None)
-    layer_s, per_flop = layer_s / scale[0], per_flop / scale[1]
-    if layer_s < 0 or len({times.point for times in measured}) == 1:
-        column = design[:, 1]
-        layer_s, per_flop = 0.0, float(column.sum() / (column**2).sum())
-    return Fit(flops=1 / float(per_flop), layer_s=float(layer_s))
+    num_points = len({times.point for times in measured})
+    best, least = np.zeros(len(scale)), math.inf
+    for columns in COLUMNS:
+        if len(columns) > num_points:
+            continue
+        found, distance = nnls(design[:, columns] / scale[columns], np.ones(len(rows)))
+        exact = distance**2 + len(rows) * ROUNDING**2
+        value = len(rows) * math.log(exact) + len(columns) * math.log(len(rows))
+        if found[0] > 0 and value < least:
+            best, least = np.zeros(len(scale)), value
+            best[columns] = found / scale[columns]
+    per_flop, layer_s, per_byte = map(float, best)
+    return Fit(
+        flops=1 / per_flop, layer_s=layer_s, memory_speed=1 / per_byte if per_byte else math.inf
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,6 +206,7 @@ def profile_yaml(calibration: Calibration) -> str:
         *(f"  {dtype}: {format_flops(fit.flops, DIGITS)}" for dtype, fit in fits.items()),
         "layer: # of a forward pass over a layer, whatever its size; a backward pass: 2 or 3 times",
         *(f"  {dtype}: {format_time(_ps(fit.layer_s), DIGITS)}" for dtype, fit in fits.items()),
+        *_memory_lines(fits),
         "optimizer_per_parameter:",
         *(f"  {s}: {format_time(_ps(t), DIGITS)}" for s, t in calibration.optimizer_s.items()),
         f"memory: {format_bytes(calibration.memory_bytes, DIGITS)}",
@@ -189,6 +214,16 @@ def profile_yaml(calibration: Calibration) -> str:
         *(f"  {line}" for line in calibration.provenance),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _memory_lines(fits: Mapping[str, Fit]) -> list[str]:
+    """Return the speeds of memory that were fitted; none if no dtype has one."""
+    known = {dtype: fit.memory_speed for dtype, fit in fits.items()}
+    known = {dtype: speed for dtype, speed in known.items() if math.isfinite(speed)}
+    if not known:
+        return []
+    head = "memory_speed: # of all other work of a layer; `flops` are those of matrix products"
+    return [head, *(f"  {d}: {format_memory_speed(speed, DIGITS)}" for d, speed in known.items())]
 
 
 def _ps(seconds: float) -> float:

@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from netbench.scenario.model import Workload
-from netbench.workload.costs import DTYPE_BYTES, activation_bytes
+from netbench.workload.costs import activation_bytes, layer_bytes
 
 MOMENT_BYTES = 4
 """Bytes per parameter of each of Adam's two moments: fp32, or the dtype where that is larger."""
@@ -90,22 +90,3 @@ def estimate_memory(workload: Workload, rank: RankModel) -> MemoryEstimate:
         activations_bytes=rank.live_layers * kept,
         working_bytes=working,
     )
-
-
-def layer_bytes(
-    workload: Workload, tensor_parallel: int, *, sequence_parallel: bool = False
-) -> float:
-    """Return the activations that one layer keeps for the backward pass of one micro-batch:
-    s b h (10 + 24 / t + 5 a s / (h t)) in 16 bits; 34 + 5 a s / h if t is 1. Sequence parallelism
-    divides the 10 by t as well.
-
-    Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
-    (2022), equations 1, 2 and 4. 32 bits count as twice that. Activations of named models are not
-    estimated.
-    """
-    if workload.model:
-        return 0.0
-    s, b, h, a = workload.sequence, workload.micro_batch, workload.hidden, workload.heads
-    whole = 10 / tensor_parallel if sequence_parallel else 10
-    per_element = whole + 24 / tensor_parallel + 5 * a * s / (h * tensor_parallel)
-    return s * b * h * per_element * DTYPE_BYTES[workload.dtype] / 2

@@ -81,6 +81,18 @@ def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
     profile = load_scenario(bend(more=more)).devices["V100"]
     assert profile.flops == {"default": 50e12}
     assert profile.optimizer_s_per_parameter == {"default": 2e-9}
+    assert profile.memory_speed == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("900GB/s", {"default": 9e11}), ("{fp32: 450GB/s}", {"fp32": 4.5e11})]
+)
+def test_the_speed_of_memory_is_one_or_by_type(
+    bend: Bend, written: str, read: dict[str, float]
+) -> None:
+    """In bytes per second."""
+    more = f"devices: {{V100: {{flops: 50TFLOPS, memory_speed: {written}}}}}\n"
+    assert load_scenario(bend(more=more)).devices["V100"].memory_speed == read
 
 
 @pytest.mark.parametrize(
@@ -94,6 +106,10 @@ def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
             ':10: devices.V100.flops "55" has no unit; write e.g. "55TFLOPS"',
         ),
         ("devices: {V100: {flops: {zero3: 1}}}\n", ':10: devices.V100.flops.zero3 "1" has no unit'),
+        (
+            "devices: {V100: {flops: 55TFLOPS, memory_speed: 900GB}}\n",
+            ':10: devices.V100.memory_speed "900GB" has',
+        ),
         ("devices: {V100: {memory: 16GB}}\n", ":10: devices.V100.flops is missing; write e.g."),
     ],
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import PlanError
+from netbench.scenario import load_scenario
+from netbench.scenario.devices import load_device_profile
 from netbench.scenario.model import DeviceProfile, Workload
 from netbench.workload.costs import (
     activation_bytes,
@@ -16,6 +18,7 @@ from netbench.workload.costs import (
     layer_forward_flops,
     layer_matrices,
     layer_parameters,
+    layer_traffic_bytes,
     live_layers,
     model_parameters,
     pflop_per_iteration,
@@ -108,6 +111,24 @@ def test_17_ms_per_layer_on_a_v100() -> None:
     device = DeviceProfile(name="V", flops={"default": 55e12})
     (stage,) = stage_costs(GPT_XL, device, system="dtfm", num_stages=1)
     assert (stage.forward_s + stage.backward_s) / 24 == pytest.approx(17.4e-3, rel=0.01)
+
+
+def test_small_layers_wait_for_memory() -> None:
+    """With the two speeds of gpt3-small's V100 a layer of GPT-XL takes as long as with the built-in
+    one, a layer of GPT-3 small nearly twice as long, and fp32 moves twice the bytes."""
+    profile = load_scenario("gpt3-small").devices["V100"]
+    (of_xl,) = stage_costs(GPT_XL, profile, system="dtfm", num_stages=1)
+    (built_in,) = stage_costs(GPT_XL, load_device_profile("V100"), system="dtfm", num_stages=1)
+    assert of_xl.forward_s == pytest.approx(built_in.forward_s, rel=2e-3)
+    small = dataclasses.replace(load_scenario("gpt3-small").workload, micro_batch=1)
+    assert layer_traffic_bytes(small) == 2 * 2048 * (34 * 768 + 5 * 12 * 2048)
+    (stage,) = stage_costs(small, profile, system="dtfm", num_stages=1)
+    assert stage.forward_s == pytest.approx(
+        small.layers * (layer_forward_flops(small) / 83.7e12 + layer_traffic_bytes(small) / 652e9)
+    )
+    assert stage.forward_s > 1.8 * small.layers * layer_forward_flops(small) / 55.4e12
+    fp32 = dataclasses.replace(small, dtype="fp32")
+    assert layer_traffic_bytes(fp32) == 2 * layer_traffic_bytes(small)
 
 
 def test_a_system_without_its_own_speed_takes_the_default() -> None:

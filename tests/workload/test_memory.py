@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from netbench.scenario.model import Workload
-from netbench.workload.memory import RankModel, StateBytes, estimate_memory, layer_bytes
+from netbench.workload.costs import layer_bytes
+from netbench.workload.memory import RankModel, StateBytes, estimate_memory
 
 GPT_XL = Workload(layers=24, hidden=2048, heads=16, sequence=2048, batch=1024)
 BOUNDARY = 8 * 2**20

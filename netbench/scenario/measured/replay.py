@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from netbench.scenario.measured.export import yaml_text
 from netbench.scenario.model import NO_BURSTS, DeviceProfile, Link, Network, Workload
-from netbench.units import format_bandwidth, format_bytes, format_flops, format_percent, format_time
+from netbench.units import (
+    format_bandwidth,
+    format_bytes,
+    format_flops,
+    format_memory_speed,
+    format_percent,
+    format_time,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +141,8 @@ def _device_lines(devices: Mapping[str, DeviceProfile]) -> Iterator[str]:
             "flops": _by_key(device.flops, format_flops),
             "optimizer_per_parameter": _by_key(device.optimizer_s_per_parameter, format_time),
             "collective": _by_key(device.collective_s, format_time),
+            "layer": _by_key(device.layer_s, format_time),
+            "memory_speed": _by_key(device.memory_speed, format_memory_speed),
             "throughput": _by_key(device.throughput, repr),
         }
         yield from (f"    {key}: {text}" for key, text in tables.items() if text)

@@ -94,7 +94,7 @@ def test_the_section_tells_what_is_assumed(results: Path) -> None:
         "Delays of the shaped networks are netem delays on the egress of every node"
         in text.replace("\n  ", " ")
     )
-    assert "V100: least squares on published iteration times" in text
+    assert "V100: the built-in V100, whose layers have hidden size 2048" in text
     assert "hidden 768, 12 heads, sequence 2048, fp16, with recomputation" in text
 
 

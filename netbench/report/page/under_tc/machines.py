@@ -9,6 +9,7 @@ from functools import cache
 
 from netbench.plan.benchmark import CollectivePlan, uniform_network
 from netbench.scenario import Scenario, load_scenario
+from netbench.scenario.devices import load_device_profile
 from netbench.scenario.model import Network, Workload
 
 NIC_BPS, MTU_BYTES = 10e9, 9001
@@ -74,7 +75,7 @@ def collective(op: str, num_nodes: int, link: Link, backend: str, size_mib: int)
 
 
 def machines(name: str, num_nodes: int, link: Link, workload: Workload, depth: int) -> Scenario:
-    """Return a scenario of machines with a V100 each, in pipelines of `depth` stages."""
+    """Return a scenario of machines with a built-in V100 each, in pipelines of `depth` stages."""
     small = _small()
     node = small.nodes[0]
     return dataclasses.replace(
@@ -82,6 +83,7 @@ def machines(name: str, num_nodes: int, link: Link, workload: Workload, depth: i
         name=name,
         path="",
         network=dataclasses.replace(root_netem(num_nodes, link), regions=small.network.regions),
+        devices={node.device: load_device_profile(node.device)},
         nodes=tuple(
             dataclasses.replace(node, name=f"node{index}", nic_bps=NIC_BPS, host_bps=HOST_BPS)
             for index in range(num_nodes)
