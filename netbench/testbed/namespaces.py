@@ -37,6 +37,7 @@ SUBNET = ipaddress.IPv4Network("10.77.0.0/16")
 CONTROLLER_ADDRESS = str(SUBNET[-2])
 """Address of the session on the bridge. No filter matches it, so control traffic is not shaped."""
 
+PROC_SYS = Path("/proc/sys")
 BRIDGE = "netbench"
 INTERFACE = "eth0"
 LOOPBACK_INDEX = 1  # the kernel makes lo first in every network namespace
@@ -122,7 +123,7 @@ def build(
     with IPRoute() as root:
         root.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
         bridge = root.link_lookup(ifname=BRIDGE)[0]
-        _without_ipv6(BRIDGE)
+        without_ipv6(BRIDGE)
         root.link("set", index=LOOPBACK_INDEX, state="up")
         for node in nodes:
             _add_interface(root, bridge, node, mtu_bytes)
@@ -183,18 +184,26 @@ def _add_interface(root: Any, bridge: int, node: NodeAddress, mtu_bytes: int) ->
     peer = {"ifname": node.interface, "mtu": mtu_bytes, "address": _mac(node)}
     peer["net_ns_fd"] = namespace
     root.link("add", ifname=host_side, kind="veth", mtu=mtu_bytes, peer=peer)
-    _without_ipv6(host_side)
+    without_ipv6(host_side)
     root.link("set", index=root.link_lookup(ifname=host_side)[0], master=bridge, state="up")
 
 
-def _without_ipv6(interface: str) -> None:
+def without_ipv6(interface: str) -> None:
     """Keep the kernel from sending IPv6's own packets, which leave at random moments.
 
-    With them, iterations of two runs of a plan differed by up to 0.54%.
+    With them, iterations of two runs of a plan differed by up to 0.54%. Raises TestbedError where
+    /proc/sys cannot be written, as in some containers.
     """
-    setting = Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
-    if setting.exists():
+    setting = PROC_SYS / "net" / "ipv6" / "conf" / interface / "disable_ipv6"
+    if not setting.exists():
+        return
+    try:
         setting.write_text("1")
+    except OSError as error:
+        raise TestbedError(
+            f"{setting}: cannot be written: {error.strerror}; in a container, start it with "
+            "--privileged, or run with --testbed local:guest, which has a /proc/sys of its own"
+        ) from error
 
 
 def _configure_inside(
@@ -209,7 +218,7 @@ def _configure_inside(
     try:
         with IPRoute() as inside:
             interface = inside.link_lookup(ifname=node.interface)[0]
-            _without_ipv6(node.interface)
+            without_ipv6(node.interface)
             if windows is not None:
                 inside.link("set", index=LOOPBACK_INDEX, mtu=windows.loopback_mtu_bytes)
             inside.link("set", index=LOOPBACK_INDEX, state="up")
