@@ -15,7 +15,8 @@ What is modelled
 How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, and its
   notification has crossed the link. So a receive is posted when its turn comes in program order,
-  and floor(2E / S) further messages of S bytes ahead of their turn.
+  and floor(2E / S) further messages of S bytes ahead of their turn. Where these are fewer than
+  `WHOLE_AHEAD`, messages go in pieces, and pieces are counted instead.
 - A rank posts receives before it sends at the same moment, or just before: a notification must not
   queue behind a message of its own rank, which, scaled down, fills the link in one piece.
 """
@@ -24,7 +25,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
@@ -41,9 +42,30 @@ MAX_MESSAGES_AHEAD = 64
 """Most messages ahead, if E holds more: no schedule has more in flight per peer."""
 
 
+WHOLE_AHEAD, PIECES = 2, 4
+"""Least messages ahead that are counted whole, and the pieces of a message otherwise: rounded down,
+a part of two messages counts little, and most of one much."""
+
+
+def pieces_of(message_bytes: float, buffer_bytes: float) -> int:
+    """Return in how many pieces a message goes over a path."""
+    return PIECES if messages_ahead(message_bytes, buffer_bytes) < WHOLE_AHEAD else 1
+
+
 def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
     """Return the whole messages that both ends of a path buffer, beside the one received."""
     return min(int(2 * buffer_bytes // message_bytes), MAX_MESSAGES_AHEAD)
+
+
+class Together:
+    """Transfers that are done when all of them are."""
+
+    def __init__(self, works: Sequence[PendingTransfer]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
 
 
 class Inbox:
@@ -51,6 +73,7 @@ class Inbox:
 
     Plans run one after the other, so all plans of a process share the memory for messages. device:
     where messages are to be. arrivals: by which the sender learns of every message that is here.
+    pieces: in which a message comes; num_ahead counts these.
     """
 
     _memory: ClassVar[dict[tuple[int, int, torch.device], torch.Tensor]] = {}
@@ -64,8 +87,10 @@ class Inbox:
         num_ahead: int,
         device: torch.device = CPU,
         arrivals: Arrivals | None = None,
+        pieces: int = 1,
     ) -> None:
         self._arrivals = arrivals
+        self._pieces = pieces
         self._landed = queue.SimpleQueue[Exception | None]()
         self._flying = queue.SimpleQueue[PendingTransfer]()
         if arrivals:
@@ -87,16 +112,17 @@ class Inbox:
         """Begin the turn of the next message: let it flow, and those that fit behind it."""
         self._turn += 1
         self._started_s.append(time.monotonic())
-        self._post(self._turn + self._num_ahead)
+        self._post(self._turn * self._pieces + self._num_ahead)
 
     def announce(self) -> None:
         """Let the message of the next turn flow before its turn."""
-        self._post(self._turn + 1 + self._num_ahead)
+        self._post((self._turn + 1) * self._pieces + self._num_ahead)
 
     def finish(self) -> torch.Tensor:
         """Block until the next started message has come; it stays valid for two more turns."""
         if not self._arrivals:
-            self._works.popleft().wait()
+            for _ in range(self._pieces):
+                self._works.popleft().wait()
         elif error := self._landed.get():
             raise error
         message = self._buffers[self._taken % len(self._buffers)]
@@ -113,10 +139,8 @@ class Inbox:
 
     def _take_memory(self) -> list[torch.Tensor]:
         """Return a buffer more than can be under way, for the message in use."""
-        num_bytes, key = (
-            (self._num_ahead + 2) * self._size,
-            (self._process, self._tag, self._device),
-        )
+        num_ahead = -(-self._num_ahead // self._pieces)
+        num_bytes, key = (num_ahead + 2) * self._size, (self._process, self._tag, self._device)
         block = self._memory.get(key)
         if block is None or block.numel() < num_bytes:
             block = self._memory[key] = torch.empty(
@@ -125,18 +149,21 @@ class Inbox:
         return list(torch.split(block[:num_bytes], self._size))
 
     def _post(self, until: int) -> None:
-        while self._posted < min(until, self._count):
-            buffer = self._buffers[self._posted % len(self._buffers)]
-            work = self._world.receive(buffer, self._process, self._tag)
+        while self._posted < min(until, self._count * self._pieces):
+            message, piece = divmod(self._posted, self._pieces)
+            buffer = self._buffers[message % len(self._buffers)]
+            part = buffer.tensor_split(self._pieces)[piece]
+            work = self._world.receive(part, self._process, self._tag)
             (self._flying.put if self._arrivals else self._works.append)(work)
             self._posted += 1
 
     def _tell(self, arrivals: Arrivals) -> None:
         """Wait for messages in turn, and tell their sender of each."""
         while True:
-            work, error = self._flying.get(), None
+            error = None
             try:
-                work.wait()
+                for _ in range(self._pieces):
+                    self._flying.get().wait()
                 arrivals.tell(self._process)
             except Exception as failed:
                 error = failed
@@ -146,7 +173,8 @@ class Inbox:
 class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
-    arrivals: where an operation lasts until they have arrived.
+    arrivals: where an operation lasts until they have arrived. size: bytes of a message that are
+    sent; None = all. pieces: in which a message goes.
     """
 
     def __init__(
@@ -157,8 +185,11 @@ class Outbox:
         *,
         blocking: bool = False,
         arrivals: Arrivals | None = None,
+        size: int | None = None,
+        pieces: int = 1,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
+        self._size, self._pieces = size, pieces
         self._arrivals = arrivals
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
@@ -172,7 +203,7 @@ class Outbox:
     def start(self, message: torch.Tensor) -> None:
         """Start to send a message; it flows when its receiver has posted."""
         started_s = time.monotonic()
-        work = self._world.send(message, self._process, self._tag)
+        work = self._send(message)
         details = {
             "peer": self._process,
             "tag": self._tag,
@@ -184,6 +215,14 @@ class Outbox:
             self._running.append((work, started_s, details))
         else:
             RECORDER.follow(work, started_s, **details)
+
+    def _send(self, message: torch.Tensor) -> PendingTransfer:
+        if self._size is not None:
+            message = message.view(-1)[: self._size]
+        if self._pieces == 1:
+            return self._world.send(message, self._process, self._tag)
+        parts = message.view(-1).tensor_split(self._pieces)
+        return Together([self._world.send(part, self._process, self._tag) for part in parts])
 
     def finish(self) -> None:
         """If blocking, wait until the kernel has all messages, or until they have arrived."""

@@ -159,6 +159,6 @@ def build_optimizer(plan: Plan, parameters: torch.Tensor) -> Optimizer:
     return VirtualOptimizer(cost.optimizer_s)
 
 
-def boundary_bytes(plan: Plan) -> int:
-    """Return the scaled bytes of a boundary tensor that a rank sends."""
-    return payload_bytes(plan, message_bytes(plan))
+def boundary_bytes(plan: Plan, pieces: int = 1) -> int:
+    """Return the scaled bytes of a boundary tensor that a rank sends in this many messages."""
+    return payload_bytes(plan, message_bytes(plan), pieces)

@@ -34,6 +34,7 @@ from netbench.trainers.communication.communicator import (
     Outbox,
     OverlappedCommunicator,
     messages_ahead,
+    pieces_of,
 )
 from netbench.trainers.communication.links import ahead_bytes, copy_s
 from netbench.trainers.communication.world import TAG_PIPELINE, World
@@ -72,10 +73,7 @@ class PipelineRank:
         }
         targets = {self._target(m) for step in exchanges for m in step.sends}
         self._outboxes = {
-            process: Outbox(
-                world, process, TAG_PIPELINE, blocking=self._blocking, arrivals=arrivals
-            )
-            for process in targets
+            process: _outbox(world, plan, process, self._blocking, arrivals) for process in targets
         }
         self._copies_s = {
             # Virtual devices sleep for a copy; real ones make it.
@@ -158,8 +156,34 @@ class PipelineRank:
 
 def _inbox(world: World, plan: Plan, process: int, arrivals: Arrivals | None) -> Inbox:
     """Return the inbox of one process, whose messages share its buffers."""
-    device = device_of(plan)
-    ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
+    device, buffered = device_of(plan), ahead_bytes(plan, process, world.rank)
+    pieces = _pieces(plan, process, world.rank)
+    ahead = messages_ahead(message_bytes(plan) / pieces, buffered)
     # NCCL buffers messages itself; a receive that waits for one occupies the device.
     ahead = ahead if device.type == "cpu" else 0
-    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device, arrivals)
+    size = boundary_bytes(plan, pieces)
+    return Inbox(world, process, TAG_PIPELINE, size, ahead, device, arrivals, pieces)
+
+
+def _outbox(
+    world: World, plan: Plan, process: int, blocking: bool, arrivals: Arrivals | None
+) -> Outbox:
+    """Return the outbox to one process."""
+    pieces = _pieces(plan, world.rank, process)
+    return Outbox(
+        world,
+        process,
+        TAG_PIPELINE,
+        blocking=blocking,
+        arrivals=arrivals,
+        size=boundary_bytes(plan, pieces) if pieces > 1 else None,
+        pieces=pieces,
+    )
+
+
+def _pieces(plan: Plan, src: int, dst: int) -> int:
+    """Return the pieces of a message from one process to another; tensors that layers compute go
+    whole."""
+    if plan.compute != VIRTUAL:
+        return 1
+    return pieces_of(message_bytes(plan), ahead_bytes(plan, src, dst))

@@ -19,6 +19,7 @@ from netbench.trainers.communication.communicator import (
     Outbox,
     OverlappedCommunicator,
     messages_ahead,
+    pieces_of,
 )
 from netbench.trainers.communication.world import TAG_COLLECTIVE, TAG_PIPELINE, World
 from netbench.trainers.protocol import Message, MessageChannel
@@ -35,18 +36,26 @@ def test_both_ends_of_a_path_hold_whole_messages() -> None:
     assert messages_ahead(1.0, 1e9) == MAX_MESSAGES_AHEAD
 
 
+def test_messages_go_in_pieces_where_fewer_than_two_run_ahead() -> None:
+    """Of most of a message, of one and a half, and of two."""
+    assert [pieces_of(10.0, buffered) for buffered in (4.9, 7.5, 10.0)] == [4, 4, 1]
+
+
 def pass_messages(
     world: World,
     num_ahead: int,
     at_once: int,
     kind: type[Communicator] | type[OverlappedCommunicator],
+    pieces: int = 1,
 ) -> list[list[int]]:
     """Rank 0 sends numbered messages, some at once, in two iterations; rank 1 returns what it took,
     all of an operation's after all of them came."""
     world.warm({0, 1})
     communicator, taken = kind(), []
-    outbox = Outbox(world, 1, TAG_PIPELINE)
-    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
+    # In pieces a message is a little shorter, as overheads are taken off.
+    size = SIZE if pieces == 1 else SIZE - 7
+    outbox = Outbox(world, 1, TAG_PIPELINE, size=size, pieces=pieces)
+    inbox = Inbox(world, 0, TAG_PIPELINE, size, num_ahead, pieces=pieces)
     for iteration in range(2):
         if world.rank == 0:
             outbox.open()
@@ -59,7 +68,9 @@ def pass_messages(
             for i in range(0, COUNT, at_once):
                 communicator.start([(i + k, inbox) for k in range(at_once)], [])
                 communicator.finish()
-                taken += [sorted(set(communicator.take(i + k).tolist())) for k in range(at_once)]
+                found = [communicator.take(i + k) for k in range(at_once)]
+                assert {message.numel() for message in found} == {size}
+                taken += [sorted(set(message.tolist())) for message in found]
             world.send(torch.empty(1), 0, TAG_COLLECTIVE).wait()
     return taken
 
@@ -73,7 +84,9 @@ def test_messages_arrive_whole_and_in_order_however_many_run_ahead(
     two stages exchange activations and gradients of several chunks."""
     expected = [[10 * iteration + i] for iteration in range(2) for i in range(COUNT)]
     for num_ahead in (0, 1, 3, 10):
-        assert on_processes(2, pass_messages, num_ahead, at_once, kind)[1] == expected
+        for pieces in (1, 4):
+            found = on_processes(2, pass_messages, num_ahead, at_once, kind, pieces)[1]
+            assert found == expected
 
 
 def wait_for_sends(world: World) -> list[float]:
@@ -122,13 +135,13 @@ class Controller:
         return self._channel.receive()
 
 
-def await_arrivals(world: World, connections: list[socket.socket]) -> list[float]:
+def await_arrivals(world: World, connections: list[socket.socket], pieces: int) -> list[float]:
     """Rank 0: when each send was through. Rank 1 takes its messages after the last of them."""
     world.warm({0, 1})
     channel: Any = Controller(connections[world.rank])
     communicator, arrivals, moments = Communicator(), Arrivals(channel), []
-    outbox = Outbox(world, 1, TAG_PIPELINE, blocking=True, arrivals=arrivals)
-    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, COUNT, arrivals=arrivals)
+    outbox = Outbox(world, 1, TAG_PIPELINE, blocking=True, arrivals=arrivals, pieces=pieces)
+    inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, pieces * COUNT, arrivals=arrivals, pieces=pieces)
     if world.rank == 0:
         for _ in range(COUNT):
             communicator.start([], [(outbox, torch.zeros(SIZE, dtype=torch.uint8))])
@@ -144,9 +157,10 @@ def await_arrivals(world: World, connections: list[socket.socket]) -> list[float
     return moments
 
 
-def test_an_operation_lasts_until_its_messages_have_arrived() -> None:
-    """The receiver need not have taken them, but must have told so."""
-    moments, _ = on_processes(2, await_arrivals, [*socket.socketpair()])
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_an_operation_lasts_until_its_messages_have_arrived(pieces: int) -> None:
+    """The receiver need not have taken them, but must have told so: once per message."""
+    moments, _ = on_processes(2, await_arrivals, [*socket.socketpair()], pieces)
     assert len(moments) == COUNT
     assert all(later - sooner >= LATE_S for sooner, later in pairwise(moments))
 
@@ -194,20 +208,20 @@ def test_what_fails_beside_computation_is_raised_to_whoever_waits() -> None:
         communicator.finish()
 
 
-def hold_back(world: World, num_ahead: int) -> list[float]:
-    """Rank 0: when each send was through. Rank 1: when each receive's turn came."""
+def hold_back(world: World, num_ahead: int, pieces: int) -> list[float]:
+    """Rank 0: when each piece was through. Rank 1: when each message's turn came."""
     world.warm({0, 1})
     moments = []
     if world.rank == 0:
-        message = torch.zeros(SIZE, dtype=torch.uint8)
-        works = [world.send(message, 1, TAG_PIPELINE) for _ in range(COUNT)]
+        message = torch.zeros(SIZE // pieces, dtype=torch.uint8)
+        works = [world.send(message, 1, TAG_PIPELINE) for _ in range(pieces * COUNT)]
         for i, work in enumerate(works):
             if i == num_ahead:
                 world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
             work.wait()
             moments.append(time.monotonic())
     else:
-        inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead)
+        inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead, pieces=pieces)
         inbox.open(COUNT)
         # No turn comes before the messages ahead are through.
         world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
@@ -219,8 +233,10 @@ def hold_back(world: World, num_ahead: int) -> list[float]:
 
 
 def test_messages_beyond_those_ahead_wait_for_the_receivers_turn() -> None:
-    """The first pass while the receiver does nothing; message i + ahead not before turn i."""
+    """The first pass while the receiver does nothing; others not before their message's turn."""
     for num_ahead in (0, 1, 3):
-        through, turns = on_processes(2, hold_back, num_ahead)
-        assert all(t >= turn for t, turn in zip(through[num_ahead:], turns, strict=False))
-        assert all(t <= turns[0] for t in through[:num_ahead])
+        for pieces in (1, 4):
+            through, turns = on_processes(2, hold_back, num_ahead, pieces)
+            of_pieces = [turn for turn in turns for _ in range(pieces)]
+            assert all(t >= turn for t, turn in zip(through[num_ahead:], of_pieces, strict=False))
+            assert all(t <= turns[0] for t in through[:num_ahead])
