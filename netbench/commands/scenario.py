@@ -24,6 +24,7 @@ from netbench.units import (
     format_bytes,
     format_count,
     format_flops,
+    format_memory_speed,
     format_time,
 )
 from netbench.workload.models import MODELS
@@ -218,8 +219,11 @@ def _settings_table(found: Scenario) -> Table:
 
 
 def _speeds(profile: DeviceProfile) -> str:
-    """List FLOP/s by system, and throughput by model."""
+    """List FLOP/s by system, the speed of memory, and throughput by model."""
     speeds = [f"{name} {format_flops(flops, 4)}" for name, flops in profile.flops.items()]
+    for name, rate in profile.memory_speed.items():
+        kind = "memory" if name == "default" else f"memory in {name}"
+        speeds.append(f"{kind} {format_memory_speed(rate, 4)}")
     for name, rate in profile.throughput.items():
         speeds.append(
             f"{name} {MODELS[name].rate(rate) if name in MODELS else f'{rate:g} samples/s'}"
