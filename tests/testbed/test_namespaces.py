@@ -95,7 +95,7 @@ def test_a_process_that_does_not_end_keeps_no_other_one(
 def test_a_proc_that_cannot_be_written_is_an_error_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container whose /proc/sys is read-only; a kernel without IPv6 needs nothing."""
+    """A container may have a read-only /proc/sys; a kernel without IPv6 needs nothing."""
     monkeypatch.setattr(namespaces, "PROC_SYS", tmp_path)
     namespaces.without_ipv6("eth0")
     (tmp_path / "net/ipv6/conf/eth0/disable_ipv6").mkdir(parents=True)

@@ -37,7 +37,7 @@ def test_both_ends_of_a_path_hold_whole_messages() -> None:
 
 
 def test_messages_go_in_pieces_where_fewer_than_two_run_ahead() -> None:
-    """Of most of a message, of one and a half, and of two."""
+    """Buffers for most of a message, for one and a half, and for two."""
     assert [pieces_of(10.0, buffered) for buffered in (4.9, 7.5, 10.0)] == [4, 4, 1]
 
 
