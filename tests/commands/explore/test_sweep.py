@@ -74,11 +74,11 @@ def test_sizes_that_fit_no_layout_are_left_out_with_the_reason(
 
 
 def test_systems_are_the_columns_of_three_tables(tmp_path: Path, capsys: CaptureFixture) -> None:
-    """The tables are seconds, PFLOPS and efficiency, with a row per value."""
+    """The tables are seconds, TFLOPS (all are below 0.1 PFLOPS) and efficiency, a row per value."""
     command = ["sweep", "gpt3-small", "--network", "1ms", "--vary", "micro-batch=1,2,4"]
     assert run([*command, "--systems", "dtfm-scheduled,dtfm-scheduled-1f1b"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for title in ("seconds", "PFLOPS", "efficiency"):
+    for title in ("seconds", "TFLOPS", "efficiency"):
         start = lines.index(title)
         rule = next(i for i in range(start, len(lines)) if lines[i].startswith("─"))
         assert [line.split()[0] for line in lines[rule + 1 : rule + 4]] == ["1", "2", "4"]

@@ -142,7 +142,7 @@ def test_a_run_without_a_probe_is_an_error(
 
 
 def test_a_run_on_several_networks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    (source,) = RECORDED.parent.glob("gpt3-small-*")
+    (source,) = RECORDED.parent.glob("gpt3-small-2*")
     assert run(["net", "import", "--run", str(source)]) == 2
     assert "is on several networks" in capsys.readouterr().err
 
