@@ -1,7 +1,9 @@
 """Read device profiles, from `netbench/workload/profiles/*.yaml` or other files."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from netbench.errors import ScenarioError, nearest
 from netbench.scenario.model import DeviceProfile
@@ -51,8 +53,8 @@ def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
     )
 
 
-def _plain(values: dict[str, float] | float) -> dict[str, float]:
-    return values if isinstance(values, dict) else {"default": values}
+def _plain(values: Mapping[Any, float] | float) -> dict[str, float]:
+    return dict(values) if isinstance(values, Mapping) else {"default": values}
 
 
 def _per_system(seconds: dict[str, float] | float | None) -> dict[str, float]:

@@ -369,7 +369,9 @@ FlopsForm = Annotated[
 ]
 MemorySpeedForm = Annotated[
     Annotated[MemorySpeed, Tag("form:plain")]
-    | Annotated[dict[str, MemorySpeed], Tag("form:detailed")],
+    | Annotated[
+        dict[Literal["fp16", "bf16", "fp32", "fp64", "default"], MemorySpeed], Tag("form:detailed")
+    ],
     Discriminator(_in_detail),
 ]
 SecondsForm = Annotated[

@@ -110,6 +110,10 @@ def test_the_speed_of_memory_is_one_or_by_type(
             "devices: {V100: {flops: 55TFLOPS, memory_speed: 900GB}}\n",
             ':10: devices.V100.memory_speed "900GB" has',
         ),
+        (
+            "devices: {V100: {flops: 55TFLOPS, memory_speed: {dtfm: 900GB/s}}}\n",
+            ":10: devices.V100.memory_speed.dtfm",
+        ),
         ("devices: {V100: {memory: 16GB}}\n", ":10: devices.V100.flops is missing; write e.g."),
     ],
 )
