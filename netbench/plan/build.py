@@ -353,6 +353,7 @@ def _planned(
         prefetch_units=chosen.prefetch_units,
         accumulation=chosen.accumulation,
         collective_s=_collective_s(scenario, system),
+        jitter=max(profile.jitter for profile in device_profiles(scenario)),
         **_of_peers(scenario, system, chosen),
     )
     return system.complete(_with_types(plan, scenario, type_stages), chosen)

@@ -6,7 +6,7 @@ from functools import cache
 
 from netbench.plan.schedules import SCHEDULES
 from netbench.scenario.churn import ChurnEvent
-from netbench.scenario.model import LATER, Network, Workload
+from netbench.scenario.model import JITTER, LATER, Network, Workload
 from netbench.workload.costs import Stage
 
 PLAN_SCHEMA_VERSION = 1
@@ -127,6 +127,9 @@ class Plan:
     parts: periods of the two short iterations that an emulation runs and extends
     (`testbed.effort`); empty: iterations run whole.
 
+    jitter: standard deviation of the time of a pass over a stage, over its mean, of the device that
+    varies most. Only the simulator draws such times, where pipelines meet.
+
     churn: machines that go and come while the plan runs, in order of time. It begins with the first
     iteration, and stands still between iterations.
     """
@@ -183,6 +186,7 @@ class Plan:
     beside: str = field(default="", metadata=LATER)
     churn: tuple[ChurnEvent, ...] = field(default=(), metadata=LATER)
     parts: tuple[int, ...] = field(default=(), metadata=LATER)
+    jitter: float = field(default=JITTER, metadata=LATER)
 
     @property
     def has_pipelines(self) -> bool:

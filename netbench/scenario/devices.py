@@ -50,6 +50,7 @@ def device_profile(name: str, form: DeviceForm) -> DeviceProfile:
         throughput={str(model): speed for model, speed in form.throughput.items()},
         step=form.step,
         host_factor=form.host_factor,
+        jitter=form.jitter,
     )
 
 

@@ -208,6 +208,11 @@ class Network:
         return matrix
 
 
+JITTER = 0.003
+"""`DeviceProfile.jitter` of devices whose profile has none. Between 0.1% and 1% the value hardly
+matters: any makes pipelines that share a NIC differ (docs/simulator.md)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceProfile:
     """Sustained speeds of a device. `workload/profiles/` has sources and residuals.
@@ -226,6 +231,7 @@ class DeviceProfile:
     of models given by parameters, in samples per second. step: micro-batches of one step, if the
     device is several GPUs that train as one (torch's DataParallel). host_factor: time that the CPU
     of its node needs to average gradients, over that of a Google n1-standard-8.
+    jitter: standard deviation of the time of a pass over a stage, over its mean.
     """
 
     name: str
@@ -239,6 +245,7 @@ class DeviceProfile:
     throughput: dict[str, float] = field(default_factory=dict)
     step: int = 1
     host_factor: float = 1.0
+    jitter: float = JITTER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

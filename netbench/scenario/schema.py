@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from netbench import limits, units
 from netbench.errors import nearest
+from netbench.scenario.model import JITTER
 from netbench.scenario.sharing import SHARING
 
 
@@ -427,6 +428,14 @@ class DeviceForm(Section):
         default=1.0,
         gt=0,
         le=1000,
+    )
+    jitter: Fraction = Field(
+        description="Standard deviation of the time of a forward or backward pass, relative to its "
+        "mean.",
+        default=JITTER,
+        ge=0,
+        le=0.2,
+        examples=["0.3%"],
     )
     source: str = Field(default="", description="Origin of the figures.")
 

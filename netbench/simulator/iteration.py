@@ -21,10 +21,11 @@ from netbench.limits import check_memory
 from netbench.plan.model import Plan
 from netbench.plan.schedules import build_programs
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
+from netbench.scenario.sharing import SHARING
 from netbench.simulator import collectives
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, TaskKind, TaskTimeline
-from netbench.simulator.pipeline import Lanes, Wiring, add_pipelines, wire
+from netbench.simulator.pipeline import Lanes, Noise, Wiring, add_pipelines, wire
 from netbench.simulator.segments import groups_of, time_segment
 from netbench.systems import rank_lanes, system_of
 from netbench.systems.iteration import Call
@@ -37,12 +38,19 @@ STEADY = (2, 3, 4)
 """A pipeline is simulated with 4 units of micro-batches. Its steady state, from the end of the 2nd
 to the end of the 3rd, is repeated. A unit is the least multiple of the stages of 8 or more."""
 
+RANDOM_STEADY = (2, 6, 7)
+"""The same where passes take random times, whose mean needs more of them."""
+
 STEP_BYTES = 4000
 """Memory of a micro-batch on a stage of a schedule, in both directions (measured)."""
 
 SHARDED = {"sharded-ps": collectives.all_to_all, "zero1": collectives.ring_reduce_scatter}
 """`Plan.data_parallel` -> collective that sums a shard of the gradients on each member, which then
 updates its shard of the parameters and sends it to the others."""
+
+DRAWS = 3
+"""Iterations that are simulated where pipelines meet (`pipelines_meet`), each with other random
+times of passes. Odd, so that one of them is the median."""
 
 MAX_KEPT_RANKS = 512
 """Largest plan, in ranks, whose parts are kept for the next batch; larger ones take gigabytes."""
@@ -68,16 +76,18 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulation:
-    """A simulated iteration of `plan`.
+    """A simulated iteration of `plan`; where pipelines meet, the median of several.
 
     iteration_s: seconds. phases: seconds of the iteration by name, as the trainers report them.
     parts: in order of time; their totals sum to iteration_s. fabric: the paths of the timelines.
+    drawn_s: seconds of all iterations of which this is the median, ascending.
     """
 
     plan: Plan
     parts: tuple[Part, ...]
     phases: dict[str, float]
     fabric: Fabric
+    drawn_s: tuple[float, ...] = ()
 
     @property
     def iteration_s(self) -> float:
@@ -87,7 +97,10 @@ class Simulation:
 def simulate(
     plan: Plan, transport: TransportProfile | None = None, *, whole: bool = False
 ) -> Simulation:
-    """Simulate one iteration of `plan` at full size; iterations do not differ.
+    """Simulate one iteration of `plan` at full size.
+
+    Where pipelines meet, the times of passes are random (`Plan.jitter`), and this is the median of
+    `DRAWS` iterations; elsewhere iterations do not differ.
 
     transport: None = the profile of the plan's backend; collectives are NCCL's with either. whole:
     simulate every micro-batch of a pipeline, instead of repeating a steady state. Raises PlanError
@@ -96,7 +109,11 @@ def simulate(
     transport = transport or load_transport(plan.backend)
     if not plan.has_pipelines:
         return _one_rank_for_all(plan, transport)
-    return (_gpipe if plan.has_turn else _one_f_one_b)(plan, transport, whole)
+    kind, part = (_gpipe, _gpipe_round) if plan.has_turn else (_one_f_one_b, _one_f_one_b_pass)
+    drawn = [kind(plan, timed) for timed in _kept(part, plan, transport, whole)]
+    drawn.sort(key=lambda one: one.iteration_s)
+    drawn_s = tuple(one.iteration_s for one in drawn)
+    return dataclasses.replace(drawn[len(drawn) // 2], drawn_s=drawn_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +153,7 @@ def shape(plan: Plan, whole: bool = False) -> Plan:
     """Return the plan without values that its parts do not depend on, such as the batch."""
     num_micro_batches = plan.num_micro_batches
     if not whole:  # further ones repeat
-        num_micro_batches = min(num_micro_batches, STEADY[2] * _unit(plan))
+        num_micro_batches = min(num_micro_batches, _steady(plan)[2] * _unit(plan))
     return dataclasses.replace(
         plan,
         workload=dataclasses.replace(plan.workload, batch=0),
@@ -154,12 +171,40 @@ def fabric_of(plan: Plan, transport: TransportProfile) -> Fabric:
     return Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
 
 
-def _gpipe(plan: Plan, transport: TransportProfile, whole: bool) -> Simulation:
-    """Simulate rounds of forward, barrier, backward.
+def pipelines_meet(plan: Plan) -> bool:
+    """Return whether pipelines share a node, or a queue outside their nodes.
+
+    Equal pipelines would use it at the same moments for ever, as no real ones do.
+    """
+    lanes = rank_lanes(plan)
+    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)[lanes[:: plan.layout.tp]]]
+    of_each = [set(pipeline) for pipeline in nodes.tolist()]
+    queues = SHARING[plan.network.sharing].queues
+    return sum(map(len, of_each)) > len(set.union(*of_each)) or (
+        len(of_each) > 1 and any(not {"src", "dst"} & set(queue.by) for queue in queues)
+    )
+
+
+def _is_random(plan: Plan) -> bool:
+    """Return whether passes take random times."""
+    return plan.jitter > 0 and pipelines_meet(plan)
+
+
+def _noises(plan: Plan) -> list[Noise | None]:
+    """Return the noise of every iteration to simulate."""
+    return [Noise(plan.jitter, draw) for draw in range(DRAWS)] if _is_random(plan) else [None]
+
+
+def _steady(plan: Plan) -> tuple[int, int, int]:
+    """Return the units of a pipeline, as in `STEADY`."""
+    return RANDOM_STEADY if _is_random(plan) else STEADY
+
+
+def _gpipe(plan: Plan, timed: _Timed) -> Simulation:
+    """Return an iteration: rounds of forward, barrier, backward.
 
     After the last round, gradients are synchronised, and a barrier ends the iteration.
     """
-    timed = _kept(_gpipe_round, plan, transport, whole)
     timeline, moments = timed.timeline, timed.moments
     turn_s, round_s, end_s = (timed.last_s(name) for name in ("turn", "ends", "done"))
     phases = (
@@ -181,9 +226,15 @@ def _gpipe(plan: Plan, transport: TransportProfile, whole: bool) -> Simulation:
 
 
 @functools.lru_cache(maxsize=4)
-def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
-    graph, ranks = Graph(fabric_of(plan, transport)), rank_lanes(plan)
-    lanes = pipeline_lanes(plan, ranks)
+def _gpipe_round(plan: Plan, transport: TransportProfile) -> tuple[_Timed, ...]:
+    """Simulate a round and the synchronisation, once per noise."""
+    fabric = fabric_of(plan, transport)
+    return tuple(_one_round(plan, fabric, noise) for noise in _noises(plan))
+
+
+def _one_round(plan: Plan, fabric: Fabric, noise: Noise | None) -> _Timed:
+    graph, ranks = Graph(fabric), rank_lanes(plan)
+    lanes = pipeline_lanes(plan, ranks, noise)
     seconds = compute_seconds(plan, graph.fabric)
     forward, backward = wired(
         plan.schedule, plan.layout.pp, plan.num_micro_batches, blocking=lanes.blocking
@@ -198,9 +249,8 @@ def _gpipe_round(plan: Plan, transport: TransportProfile) -> _Timed:
     return _Timed(fabric=graph.fabric, timeline=graph.run(), moments=moments)
 
 
-def _one_f_one_b(plan: Plan, transport: TransportProfile, whole: bool) -> Simulation:
-    """Simulate fill, steady state and drain; then gradients are synchronised."""
-    timed = _kept(_one_f_one_b_pass, plan, transport, whole)
+def _one_f_one_b(plan: Plan, timed: _Timed) -> Simulation:
+    """Return an iteration: fill, steady state and drain; then gradients are synchronised."""
     timeline, ready_s, end_s = timed.timeline, timed.last_s("ends"), timed.last_s("done")
     ends = timed.moments["ends"]
     parts = _stretch(plan, timeline, TaskKind.BACKWARD, "pipeline", (0.0, ready_s), ends)
@@ -211,11 +261,17 @@ def _one_f_one_b(plan: Plan, transport: TransportProfile, whole: bool) -> Simula
 
 
 @functools.lru_cache(maxsize=4)
-def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> _Timed:
-    graph, ranks = Graph(fabric_of(plan, transport)), rank_lanes(plan)
+def _one_f_one_b_pass(plan: Plan, transport: TransportProfile) -> tuple[_Timed, ...]:
+    """Simulate all passes and the synchronisation, once per noise."""
+    fabric = fabric_of(plan, transport)
+    return tuple(_one_pass(plan, fabric, noise) for noise in _noises(plan))
+
+
+def _one_pass(plan: Plan, fabric: Fabric, noise: Noise | None) -> _Timed:
+    graph, ranks = Graph(fabric), rank_lanes(plan)
     count = plan.num_micro_batches
     start = graph.work(TaskKind.MARK, ranks)
-    lanes = pipeline_lanes(plan, ranks)
+    lanes = pipeline_lanes(plan, ranks, noise)
     (wiring,) = wired(plan.schedule, plan.layout.pp, count, plan.num_chunks, lanes.blocking)
     ends = add_pipelines(graph, lanes, wiring, compute_seconds(plan, graph.fabric), start)
     done = synchronise(graph, plan, ranks, ends)
@@ -242,7 +298,7 @@ def _unit(plan: Plan) -> int:
 
 def steady_labels(plan: Plan) -> tuple[int, int]:
     """Return the two micro-batches between whose ends a full pipeline is in steady state."""
-    first, last = (STEADY[index] * _unit(plan) - 1 for index in (0, 1))
+    first, last = (number * _unit(plan) - 1 for number in _steady(plan)[:2])
     return first, last
 
 
@@ -291,7 +347,7 @@ def _stretch(
     )
 
 
-def pipeline_lanes(plan: Plan, ranks: Ids) -> Lanes:
+def pipeline_lanes(plan: Plan, ranks: Ids, noise: Noise | None = None) -> Lanes:
     """Return the pipelines of `ranks`, as from `rank_lanes`."""
     return Lanes(
         ranks=ranks,
@@ -299,6 +355,8 @@ def pipeline_lanes(plan: Plan, ranks: Ids) -> Lanes:
         message_bytes=message_bytes(plan),
         blocking=system_of(plan).blocking,
         awaits_arrival=system_of(plan).awaits_arrival,
+        tensor_parallel=plan.layout.tp,
+        noise=noise,
     )
 
 

@@ -34,6 +34,17 @@ MAX_AHEAD = 64
 _KINDS = {FORWARD: TaskKind.FORWARD, BACKWARD: TaskKind.BACKWARD, WEIGHT: TaskKind.BACKWARD}
 
 
+class Noise:
+    """Random times of passes. jitter: standard deviation over mean. draw: equal ones are alike."""
+
+    def __init__(self, jitter: float, draw: int) -> None:
+        self._jitter, self._random = jitter, np.random.default_rng(draw)
+
+    def factors(self, shape: tuple[int, int]) -> NDArray[np.float64]:
+        """Return the time of passes over its mean; not below 0."""
+        return np.maximum(0.0, 1 + self._jitter * self._random.standard_normal(shape))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lanes:
     """Pipelines side by side. ranks: (num_lanes, num_stages)."""
@@ -43,6 +54,8 @@ class Lanes:
     message_bytes: float
     blocking: bool  # a rank waits for every exchange; otherwise compute overlaps
     awaits_arrival: bool  # a send ends when its message has arrived, not when buffers hold the rest
+    tensor_parallel: int = 1  # neighbouring lanes that compute together
+    noise: Noise | None = None  # None = every pass takes its mean time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,6 +209,10 @@ def add_pipelines(
     for kind, durations in seconds.items():
         work = wiring.work_of[kind]
         amount[work] = durations[wiring.virtual_stage[work]]
+        if lanes.noise is not None:
+            together = (len(work), ranks.shape[1] // lanes.tensor_parallel)
+            factors = lanes.noise.factors(together)
+            amount[work] *= np.repeat(factors, lanes.tensor_parallel, axis=1)
     tasks = graph.work(wiring.kind[:, None], ranks[wiring.stage], amount, wiring.label[:, None])
     graph.edge(gate.T[wiring.stage[wiring.first]], tasks[wiring.first])
     graph.edge(tasks[wiring.before], tasks[wiring.after])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from netbench.scenario.measured.export import yaml_text
-from netbench.scenario.model import NO_BURSTS, DeviceProfile, Link, Network, Workload
+from netbench.scenario.model import JITTER, NO_BURSTS, DeviceProfile, Link, Network, Workload
 from netbench.units import (
     format_bandwidth,
     format_bytes,
@@ -148,6 +148,8 @@ def _device_lines(devices: Mapping[str, DeviceProfile]) -> Iterator[str]:
         yield from (f"    {key}: {text}" for key, text in tables.items() if text)
         if math.isfinite(device.memory_bytes):
             yield f"    memory: {format_bytes(int(device.memory_bytes))}"
+        if device.jitter != JITTER:
+            yield f"    jitter: {format_percent(device.jitter)}"
         yield f"    source: {yaml_text(device.source)}"
 
 
