@@ -1,4 +1,4 @@
-"""What might slow down GPUs that share a NIC: every idea, with all constants fitted again to it.
+"""Ideas on what slows down GPUs that share a NIC, each with all constants fitted again.
 
     python -m benchmarks.hypotheses            print both tables
     python -m benchmarks.hypotheses --write    and write them to docs/calibration.md
@@ -15,10 +15,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from benchmarks.calibrate_v100 import PAGE, mean_error
+from benchmarks.calibrate_v100 import PAGE, TABLES, mean_error, with_table
 from benchmarks.fit_v100 import (
     FITTED_ON,
     PREDICTED,
@@ -37,8 +38,8 @@ from netbench.simulator import TransportProfile, load_transport
 from netbench.systems import find_variant
 
 HEAD = (
-    "| | p8 | t8 | p2t4 | p4t2 | scheduled | random | zero3 | scheduled | random | p8 | p8-random | "
-    "zero3 | layer, ms |"
+    "| | p8 | t8 | p2t4 | p4t2 | scheduled | random | zero3 "
+    "| scheduled | random | p8 | p8-random | zero3 | layer, ms |"
 )
 
 FITTED = (
@@ -64,7 +65,7 @@ class Idea:
     transport: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-def with_network(plan: Plan, **changes: object) -> Plan:
+def with_network(plan: Plan, **changes: Any) -> Plan:
     """Return the plan on a network with other fields."""
     return dataclasses.replace(plan, network=dataclasses.replace(plan.network, **changes))
 
@@ -80,7 +81,7 @@ def with_nics_of(plan: Plan, bps: float) -> Plan:
 
 
 def with_both_ways(plan: Plan, factor: float) -> Plan:
-    """Return the plan with hosts that carry `factor` times their NIC's rate, in and out together."""
+    """Return the plan with hosts that carry `factor` times their NIC's rate, both ways together."""
     return with_network(plan, host_bps=tuple(factor * bps for bps in plan.network.nic_bps))
 
 
@@ -162,12 +163,14 @@ IDEAS = (
 
 
 def ideas(times: Times, pool: Executor) -> Iterator[str]:
-    """Yield the lines of the first table."""
+    """Yield the lines of the first table, and what its rows mean."""
     yield HEAD
     yield "|---|" + "--:|" * (HEAD.count("|") - 2)
     for idea in IDEAS:
         transport = load_transport("nccl").model_copy(update=dict(idea.transport))
         yield _line(idea.name, calibrate(times, pool, transport, idea.change))
+    yield ""
+    yield from (f"- *{idea.name}*: {idea.meaning}." for idea in IDEAS)
 
 
 def _line(name: str, found: Calibration) -> str:
@@ -227,37 +230,20 @@ def built_in() -> Constants:
     )
 
 
-MARKS = {"ideas": ideas, "rates": rates}
-"""Tables of the page, between `<!-- NAME -->` and `<!-- end -->`."""
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog="\n".join(f"{idea.name}: {idea.meaning}" for idea in IDEAS),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"write them to {PAGE.name}")
     arguments = parser.parse_args()
     page, times = PAGE.read_text(encoding="utf-8"), read_published()
     with ProcessPoolExecutor() as pool:
-        for name, table in MARKS.items():
+        for name, table in zip(TABLES, (ideas, rates), strict=True):
             lines = []
             for line in table(times, pool):
                 print(line, flush=True)
                 lines.append(line)
-            page = replaced(page, name, "\n".join(lines))
+            page = with_table(page, name, "\n" + "\n".join(lines) + "\n\n")
     if arguments.write:
         PAGE.write_text(page, encoding="utf-8")
-
-
-def replaced(page: str, name: str, table: str) -> str:
-    """Return the page with another table between the marks of `name`."""
-    head, mark, rest = page.partition(f"<!-- {name} -->\n")
-    _, end, tail = rest.partition("<!-- end -->")
-    if not mark or not end:
-        raise SystemExit(f"{PAGE}: has no table {name}; write it with calibrate_v100 first")
-    return f"{head}{mark}\n{table}\n\n{end}{tail}"
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ STEADY = (2, 3, 4)
 """A pipeline is simulated with 4 units of micro-batches. Its steady state, from the end of the 2nd
 to the end of the 3rd, is repeated. A unit is the least multiple of the stages of 8 or more."""
 
-RANDOM_STEADY = (2, 6, 7)
+RANDOM_STEADY = (4, 12, 13)
 """The same where passes take random times, whose mean needs more of them."""
 
 STEP_BYTES = 4000

@@ -179,7 +179,8 @@ def test_micro_batches_beyond_a_full_pipeline_are_extrapolated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     short = [simulate(plan).iteration_s for plan in plans_of_many_micro_batches()]
-    monkeypatch.setattr(sys.modules[simulate.__module__], "STEADY", (2, 3, 1000))
+    for units in ("STEADY", "RANDOM_STEADY"):
+        monkeypatch.setattr(sys.modules[simulate.__module__], units, (2, 3, 1000))
     whole = [simulate(plan).iteration_s for plan in plans_of_many_micro_batches()]
     assert short == pytest.approx(whole, rel=0.01)
 
