@@ -45,6 +45,12 @@ class Explanation:
         return self.simulation.iteration_s
 
     @property
+    def range_s(self) -> tuple[float, float]:
+        """Return the shortest and the longest iteration of those with random times of passes."""
+        drawn_s = self.simulation.drawn_s or (self.iteration_s,)
+        return drawn_s[0], drawn_s[-1]
+
+    @property
     def pflops(self) -> float:
         """Return the sustained PFLOPS."""
         return pflop_per_iteration(self.plan.workload) / self.iteration_s
@@ -140,6 +146,7 @@ class Explanation:
             "scenario": plan.scenario,
             "variant": plan.variant,
             "iteration_s": self.iteration_s,
+            "range_s": list(self.range_s),
             "pflops": self.pflops,
             "bound_s": self.bound_s,
             "phases": self.simulation.phases,

@@ -212,6 +212,9 @@ JITTER = 0.003
 """`DeviceProfile.jitter` of devices whose profile has none. Between 0.1% and 1% the value hardly
 matters: any makes pipelines that share a NIC differ (docs/simulator.md)."""
 
+MAX_JITTER = 0.2
+"""Largest jitter that a profile may have."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceProfile:

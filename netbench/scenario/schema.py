@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from netbench import limits, units
 from netbench.errors import nearest
-from netbench.scenario.model import JITTER
+from netbench.scenario.model import JITTER, MAX_JITTER
 from netbench.scenario.sharing import SHARING
 
 
@@ -434,7 +434,7 @@ class DeviceForm(Section):
         "mean.",
         default=JITTER,
         ge=0,
-        le=0.2,
+        le=MAX_JITTER,
         examples=["0.3%"],
     )
     source: str = Field(default="", description="Origin of the figures.")

@@ -45,6 +45,7 @@ from netbench.trainers.layers.real import OPTIMIZERS, find_device
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage, run_micro_batches
 from netbench.trainers.protocol import ChannelClosed, Message, MessageChannel
 from netbench.trainers.rank import is_out_of_memory
+from netbench.workload.calibration import NORMAL_SPREAD
 
 T = TypeVar("T")
 Stopwatch = Callable[[Callable[[], T]], tuple[T, float]]
@@ -171,9 +172,9 @@ def _spread(seconds: list[float]) -> float:
 def _known(seconds: list[float]) -> bool:
     """Return whether the median is known well.
 
-    Its standard error, for normal runs, is 1.2533 sigma / sqrt(n); quartiles are 1.349 sigma apart.
+    Its standard error, for normal runs, is 1.2533 sigma / sqrt(n).
     """
-    return 1.2533 / 1.349 * _spread(seconds) / math.sqrt(len(seconds)) <= STEADY
+    return 1.2533 / NORMAL_SPREAD * _spread(seconds) / math.sqrt(len(seconds)) <= STEADY
 
 
 class DeviceBench:

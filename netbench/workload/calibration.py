@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from netbench.scenario.model import Workload
+from netbench.scenario.model import MAX_JITTER, Workload
 from netbench.units import format_bytes, format_flops, format_memory_speed, format_time
 from netbench.workload.costs import layer_bytes, layer_forward_flops, layer_traffic_bytes
 
@@ -23,6 +23,9 @@ PASSES = {"forward": 1, "backward": 2, "recomputing_backward": 3}
 UNSTABLE = 0.1
 """Interquartile range over median above which a time is not trusted: most settings differ by less
 than a tenth."""
+
+NORMAL_SPREAD = 1.349
+"""Interquartile range of a normal distribution over its standard deviation."""
 
 DIGITS = 4
 
@@ -189,6 +192,13 @@ class Calibration:
     memory_bytes: int
     provenance: tuple[str, ...]
 
+    @property
+    def jitter(self) -> float:
+        """Standard deviation of a pass over its mean, if normal: the median of all points and
+        passes."""
+        spreads = [time.spread for times in self.measured for time in times.passes.values()]
+        return min(MAX_JITTER, float(np.median(spreads)) / NORMAL_SPREAD)
+
     def error(self, dtype: str) -> float:
         """Return the mean absolute residual over a dtype's points and passes."""
         of = [times for times in self.measured if times.point.dtype == dtype]
@@ -209,6 +219,7 @@ def profile_yaml(calibration: Calibration) -> str:
         *_memory_lines(fits),
         "optimizer_per_parameter:",
         *(f"  {s}: {format_time(_ps(t), DIGITS)}" for s, t in calibration.optimizer_s.items()),
+        f"jitter: {calibration.jitter:.2%} # of a pass over a layer; from the interquartile ranges",
         f"memory: {format_bytes(calibration.memory_bytes, DIGITS)}",
         "source: >-",
         *(f"  {line}" for line in calibration.provenance),

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from netbench.errors import ScenarioError
+from netbench.plan.build import build_plan
 from netbench.scenario import load_scenario
 from netbench.scenario.devices import list_device_profiles, load_device_profile, read_device_profile
+from netbench.scenario.model import JITTER
 
 Bend = Callable[..., str]
 
@@ -82,6 +84,15 @@ def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
     assert profile.flops == {"default": 50e12}
     assert profile.optimizer_s_per_parameter == {"default": 2e-9}
     assert profile.memory_speed == {}
+    assert profile.jitter == JITTER
+
+
+def test_jitter_is_a_fraction_of_the_time_of_a_pass(bend: Bend) -> None:
+    """A plan has that of the device that varies most."""
+    more = "devices: {V100: {flops: 50TFLOPS, jitter: 1.5%}}\n"
+    scenario = load_scenario(bend(more=more))
+    assert scenario.devices["V100"].jitter == 0.015
+    assert build_plan(scenario, "dtfm-random", scenario.sweep.first_setting()).jitter == 0.015
 
 
 @pytest.mark.parametrize(
@@ -114,6 +125,7 @@ def test_the_speed_of_memory_is_one_or_by_type(
             "devices: {V100: {flops: 55TFLOPS, memory_speed: {dtfm: 900GB/s}}}\n",
             ":10: devices.V100.memory_speed.dtfm",
         ),
+        ("devices: {V100: {flops: 55TFLOPS, jitter: 30%}}\n", ":10: devices.V100.jitter"),
         ("devices: {V100: {memory: 16GB}}\n", ":10: devices.V100.flops is missing; write e.g."),
     ],
 )

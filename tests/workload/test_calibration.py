@@ -123,6 +123,7 @@ def test_the_profile_predicts_what_was_measured(tmp_path: Path, memory_speed: fl
     profile = read_device_profile("mine", path)
     assert profile.optimizer_s_per_parameter == pytest.approx(calibration.optimizer_s, rel=1e-3)
     assert profile.memory_bytes == 8e9
+    assert profile.jitter == pytest.approx(0.02 / 1.349, abs=5e-5)
     assert bool(profile.memory_speed) == math.isfinite(memory_speed)
     assert profile.source == "a machine a date: today"
     assert calibration.error("fp32") == pytest.approx(0, abs=1e-6)

@@ -205,6 +205,13 @@ def _print(console: Console, found: Explanation, warnings: tuple[str, ...]) -> N
             f"; compute alone would take {least_s:.4g} s ({least_s / iteration_s:.0%})\n",
         ),
     )
+    if num_drawn := len(found.simulation.drawn_s[1:]):
+        shortest_s, longest_s = found.range_s
+        console.print(
+            f"median of {num_drawn + 1} iterations whose passes take random times: "
+            f"{shortest_s:.4g} to {longest_s:.4g} s\n",
+            style="dim",
+        )
     console.print("Largest losses", style="bold")
     for loss in found.losses:
         _print_hanging(console, loss.text)
