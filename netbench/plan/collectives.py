@@ -329,6 +329,10 @@ DATA_PARALLEL = {
 }
 """`Plan.data_parallel` -> collective, for the kinds that are one collective."""
 
+RING_SLICES = 2
+"""Slices of what a member passes on in a step of NCCL's ring: ALLREDUCE_CHUNKSTEPS over
+ALLREDUCE_SLICESTEPS."""
+
 SHORT_TENSOR_BYTES = 64 << 10
 """Tensors up to this size are all-reduced in two trees, longer ones in a ring, where each is a call
 of its own. NCCL's tuning is somewhere between 6 kB and 1 MB on several nodes: biases and matrices

@@ -168,9 +168,11 @@ def run_stages(
                 ring, parts = group, chunks
                 if stage.backwards:
                     ring, parts = group.backwards(), chunks[::-1]
-                if stage.reduces:
+                if stage.reduces and stage.gathers:
+                    ring_all_reduce(ring, tensor, num_slices, parts)
+                elif stage.reduces:
                     ring_reduce_scatter(ring, mine, tensor, parts, num_slices)
-                if stage.gathers:
+                else:
                     ring_all_gather(ring, tensor, parts, num_slices)
 
 
@@ -179,6 +181,13 @@ def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int
 
     A partial sum is passed on and not kept. num_slices: of each part, if the stage is sliced.
     """
+    _post_hops(group, stage, tensor, num_slices)()
+
+
+def _post_hops(
+    group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int
+) -> Callable[[], None]:
+    """Post the receives of `run_hops`; return the function that does the rest."""
     slices = [
         _cut(tensor, _inside(part, num_slices if stage.sliced else 1))
         for part in equal_chunks(tensor.numel(), stage.num_parts)
@@ -189,16 +198,22 @@ def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int
         channel = by_channel.setdefault(relay.receives[0].channel, []) if relay.receives else first
         channel.append(relay)
     running = [_pass_on(group, relays_, slices) for relays_ in by_channel.values()]  # posts
-    sent = [_send(group, relay, part) for relay in first for part in slices[relay.sends[0].part]]
-    if len(running) < 2:
-        for work in running:
-            work()
-    else:
-        # At once: each channel waits for other members.
-        with ThreadPoolExecutor(max_workers=len(running)) as threads:
-            for future in [threads.submit(work) for work in running]:
-                future.result()
-    _wait_all([transfer for transfers in sent for transfer in transfers])
+
+    def run() -> None:
+        sent = [
+            _send(group, relay, part) for relay in first for part in slices[relay.sends[0].part]
+        ]
+        if len(running) < 2:
+            for work in running:
+                work()
+        else:
+            # At once: each channel waits for other members.
+            with ThreadPoolExecutor(max_workers=len(running)) as threads:
+                for future in [threads.submit(work) for work in running]:
+                    future.result()
+        _wait_all([transfer for transfers in sent for transfer in transfers])
+
+    return run
 
 
 def _pass_on(
@@ -318,13 +333,12 @@ def _pass_round(
 ) -> list[PendingTransfer]:  # fmt: skip
     """Receive chunks of a ring in `into`, slice by slice, and pass them on, with `own` if it adds.
     Return the sends, which may still be under way."""
-    order = ring_parts(group.size, group.index, adds=adds)
-    first, *others = (_inside(chunks[part], max(1, num_slices // group.size)) for part in order)
-    sends = [group.send(part) for part in _cut(own, first)]
+    first, *others = _ring_slices(group, chunks, num_slices, adds=adds)
     rest = [bounds for slices in others for bounds in slices]
     num_passed_on = len(rest) - len(others[-1])
-    arriving = zip(group.receive(_cut(into, rest)), _cut(own, rest), strict=True)
-    for i, (part, mine) in enumerate(arriving):
+    received = group.receive(_cut(into, rest))  # posts
+    sends = [group.send(part) for part in _cut(own, first)]
+    for i, (part, mine) in enumerate(zip(received, _cut(own, rest), strict=True)):
         if adds:
             part += mine
         if i < num_passed_on:
@@ -332,12 +346,75 @@ def _pass_round(
     return sends
 
 
-def ring_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
-    """Sum over the members, in place: reduce-scatter, then all-gather."""
-    chunks = equal_chunks(tensor.numel(), group.size)
-    mine = tensor[slice(*chunks[group.index])]
-    ring_reduce_scatter(group, mine, tensor, chunks, num_slices)
-    ring_all_gather(group, tensor, chunks, num_slices)
+def _ring_slices(group: Group, chunks: Bounds, num_slices: int, *, adds: bool) -> list[Bounds]:
+    """Return the slices of the chunk that this member sends first in a ring, then of those that it
+    receives, in order."""
+    order = ring_parts(group.size, group.index, adds=adds)
+    return [_inside(chunks[part], max(1, num_slices // group.size)) for part in order]
+
+
+@recorded("collective")
+def ring_all_reduce(
+    group: Group, tensor: torch.Tensor, num_slices: int, chunks: Bounds | None = None
+) -> None:
+    """Sum over the members, in place: a reduce-scatter and an all-gather without a pause.
+
+    chunks: as in `ring_reduce_scatter`; None = equal ones.
+    """
+    _post_ring_all_reduce(group, tensor, num_slices, chunks)()
+
+
+def _post_ring_all_reduce(
+    group: Group, tensor: torch.Tensor, num_slices: int, chunks: Bounds | None = None
+) -> Callable[[], None]:
+    """Post the receives of `ring_all_reduce`; return the function that does the rest.
+
+    A sum that arrives has every member's part, also this one's: it may overwrite it.
+    """
+    if group.size == 1:
+        return lambda: None
+    chunks = chunks or equal_chunks(tensor.numel(), group.size)
+    first, *adding = _ring_slices(group, chunks, num_slices, adds=True)
+    _, *copying = _ring_slices(group, chunks, num_slices, adds=False)
+    own = _cut(tensor, [bounds for slices in adding for bounds in slices])
+    sums = _cut(tensor, [bounds for slices in copying for bounds in slices])
+    received = group.receive([*map(torch.empty_like, own), *sums])
+    num_partial, num_passed_on = len(own) - len(adding[-1]), len(sums) - len(copying[-1])
+
+    def run() -> None:
+        sends = [group.send(part) for part in _cut(tensor, first)]
+        for i, mine in enumerate(own):
+            total = next(received).add_(mine)
+            sends.append(group.send(total if i < num_partial else mine.copy_(total)))
+        for i, total in enumerate(received):
+            if i < num_passed_on:
+                sends.append(group.send(total))
+        _wait_all(sends)
+
+    return run
+
+
+def all_reduce_each(group: Group, tensors: Sequence[torch.Tensor], short: Sequence[bool]) -> None:
+    """Sum tensors over the members, in place, one after another: rings, or trees for short ones.
+
+    The buffers of the next tensor are ready while one is summed, as NCCL's are.
+    """
+    waiting: deque[Callable[[], None]] = deque()
+    for tensor, is_short in zip(tensors, short, strict=True):
+        if is_short:
+            (stage,) = specifications.tree_all_reduce(group.size)
+            waiting.append(_post_hops(group, stage, tensor, 1))
+        else:
+            slices = specifications.RING_SLICES * group.size
+            waiting.append(_post_ring_all_reduce(group, tensor, slices))
+        if len(waiting) > 1:
+            _sum_first(waiting)
+    _sum_first(waiting)
+
+
+def _sum_first(waiting: deque[Callable[[], None]]) -> None:
+    with RECORDER.span("collective", name="all_reduce"):
+        waiting.popleft()()
 
 
 @recorded("collective")
@@ -383,7 +460,9 @@ def _exchange_all(
 class Barrier:
     """A dissemination barrier: ceil(log2 n) steps of one byte; no member leaves before all came.
 
-    Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (1988).
+    As gloo's: a receive is posted when its step comes, so a step takes a round trip. Source: gloo,
+    `gloo/barrier.cc`. The algorithm is Hensgen, Finkel, Manber, "Two algorithms for barrier
+    synchronization" (1988).
     """
 
     def __init__(self, group: Group) -> None:
@@ -402,16 +481,12 @@ class Barrier:
     def wait(self) -> None:
         """Block until every member has come."""
         world, members, me = self._group.world, self._group.members, self._group.index
-        sources = [members[(me - d) % len(members)] for d in self._distances]
-        receives = [
-            world.receive(torch.empty(1, dtype=torch.uint8), s, TAG_BARRIER) for s in sources
-        ]
-        sends = []
-        for receive, distance in zip(receives, self._distances, strict=True):
-            target = members[(me + distance) % len(members)]
-            sends.append(world.send(self._byte, target, TAG_BARRIER))
-            receive.wait()
-        _wait_all(sends)
+        for distance in self._distances:
+            source, target = (members[(me + d) % len(members)] for d in (-distance, distance))
+            received = world.receive(torch.empty(1, dtype=torch.uint8), source, TAG_BARRIER)
+            sent = world.send(self._byte, target, TAG_BARRIER)
+            received.wait()
+            sent.wait()
 
 
 def _cut(tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ over the ranks of a stage.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from netbench.plan.collectives import SHORT_TENSOR_BYTES
@@ -21,6 +22,7 @@ from netbench.systems import pipeline_of, position_of, replicas_of
 from netbench.trainers.communication.collectives import (
     Barrier,
     Group,
+    all_reduce_each,
     all_to_all_sum,
     chain_broadcast,
     chain_reduce,
@@ -28,7 +30,6 @@ from netbench.trainers.communication.collectives import (
     equal_chunks,
     ring_all_gather,
     ring_all_reduce,
-    tree_all_reduce,
     tree_lanes,
     tree_peers,
 )
@@ -125,10 +126,9 @@ class DtfmRank:
         gradients, element_bytes = self._stage.gradients, DTYPE_BYTES[self._plan.workload.dtype]
         ends = [0, *accumulate(self._tensors)]
         scaled = [gradients.numel() * end // ends[-1] for end in ends]
-        for count, bounds in zip(self._tensors, pairwise(scaled), strict=True):
-            short = count * element_bytes <= SHORT_TENSOR_BYTES
-            reduce = tree_all_reduce if short else ring_all_reduce
-            reduce(self._replicas, gradients[slice(*bounds)], 1)
+        tensors = [gradients[start:end] for start, end in pairwise(scaled)]
+        short = [count * element_bytes <= SHORT_TENSOR_BYTES for count in self._tensors]
+        all_reduce_each(replace(self._replicas, ahead=None), tensors, short)
         return _update(self._stage)
 
     def _rounds(self) -> dict[str, float]:
