@@ -351,19 +351,23 @@ Case 1 has 25 Gbit/s for eight GPUs and case 2 10 Gbit/s for one or four:
 
 Conclusions:
 
-- None explains megatron-p8 and dtfm-random of case 1 without spoiling the others. No constant of \
-a NIC
-  can: the systems want different rates.
-- A mechanism that slows down megatron-p8 also slows down megatron-p4t2, and the fit then makes \
-Megatron's layer faster to
-  compensate. The predictions for cases 3 to 5 get worse.
+- None explains megatron-p8 and dtfm-random of case 1 without spoiling others, and no rate of a \
+NIC can: megatron-p8
+  wants 7.6 Gbit/s, dtfm-random 11.5, megatron-p4t2 21.9.
+- A mechanism that slows down megatron-p8 also slows down megatron-p4t2. The fit then makes \
+Megatron's
+  layer faster to compensate, and the predictions for cases 3 to 5 get worse.
+- A FIFO of 4 MiB predicts megatron-p8 best, and dtfm-random worse. NCCL's holds 1 MiB: 8 steps \
+of an eighth of
+  NCCL_BUFFSIZE over SENDRECV_SLICEFACTOR (4), in one channel, since its communicators have 8 \
+ranks or more.
 - In step, megatron-p8 comes closer in cases 1 and 2, and further away in cases 3 and 4. But \
-pipelines do not
-  stay in step: if passes vary by 0.1%, they are apart after a few micro-batches. Megatron-LM \
-sums its loss over the replicas
-  after every micro-batch, for its log. That does not hold them together either: 47, 29% with it, \
-47, 33% without
-  (megatron-p8 of cases 1 and 2, before the fit).
+pipelines do not stay in
+  step: if passes vary by 0.1%, they are apart after a few micro-batches. Megatron-LM sums its \
+loss over the
+  replicas after every micro-batch, for its log. That does not hold them together either: \
+megatron-p8 of cases 1 and 2 was
+  47 and 29% off with it, 47 and 33% without, before the fit.
 - A host limit of 17.2 Gbit/s per GPU, each with the 8 vCPUs of a p3, without a limit of connections
   ({host_gbps:.2f} Gbit/s were measured on NICs of 10), was closest in case 2, and
   that scenario states it (`host`). It is not a property of the GPU: in dp-scaling,
