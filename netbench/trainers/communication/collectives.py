@@ -131,6 +131,11 @@ def tree_slices(plan: Plan, full_bytes: float) -> int:
     return _count(plan, full_bytes / 2, plan.transport.tree_chunk_bytes)
 
 
+def ring_passes(plan: Plan, full_bytes: float, size: int) -> int:
+    """Return in how many passes this many bytes at full size go round a ring of `size` members."""
+    return max(1, math.ceil(full_bytes / size / plan.transport.chunk_bytes))
+
+
 def _count(plan: Plan, full_bytes: float, chunk_bytes: int) -> int:
     return max(1, min(plan.transport.max_slices, round(full_bytes / chunk_bytes)))
 
@@ -146,12 +151,17 @@ def equal_chunks(length: int, count: int) -> Bounds:
 
 
 def run_stages(
-    group: Group, stages: Sequence[CollectiveStage], tensor: torch.Tensor, num_slices: int = 1
+    group: Group,
+    stages: Sequence[CollectiveStage],
+    tensor: torch.Tensor,
+    num_slices: int = 1,
+    num_passes: int = 1,
 ) -> None:
     """Execute an algorithm in place.
 
     A part of `tensor` that the algorithm leaves to other members may be overwritten.
-    num_slices: of the tensor, in chains and rings; of each part, in other hops.
+    num_slices: of the tensor, in chains and passes of rings; of each part, in other hops.
+    num_passes: of rings.
     """
     chunks = equal_chunks(tensor.numel(), group.size)
     mine = tensor[slice(*chunks[group.index])]
@@ -169,11 +179,11 @@ def run_stages(
                 if stage.backwards:
                     ring, parts = group.backwards(), chunks[::-1]
                 if stage.reduces and stage.gathers:
-                    ring_all_reduce(ring, tensor, num_slices, parts)
+                    ring_all_reduce(ring, tensor, num_slices, num_passes, parts)
                 elif stage.reduces:
-                    ring_reduce_scatter(ring, mine, tensor, parts, num_slices)
+                    ring_reduce_scatter(ring, mine, tensor, parts, num_slices, num_passes)
                 else:
-                    ring_all_gather(ring, tensor, parts, num_slices)
+                    ring_all_gather(ring, tensor, parts, num_slices, num_passes)
 
 
 def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int) -> None:
@@ -304,46 +314,83 @@ def tree_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None
 
 @recorded("collective")
 def ring_reduce_scatter(
-    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds, num_slices: int
+    group: Group,
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    chunks: Bounds,
+    num_slices: int,
+    num_passes: int = 1,
 ) -> None:
     """Sum tensor[chunks[i]] over the members into member i's `output`; `tensor` is kept.
 
-    chunks: (size, 2) bounds within `tensor`, one per member.
+    chunks: (size, 2) bounds within `tensor`, one per member. num_passes: the ring is gone round
+    once for each part of the chunks, as NCCL does. num_slices: of the tensor in a pass.
     """
     n, me = group.size, group.index
     if n == 1:
         output.copy_(tensor[slice(*chunks[me])])
         return
     scratch = torch.empty_like(tensor)
-    sends = _pass_round(group, tensor, scratch, chunks, num_slices, adds=True)
+    sends = _pass_round(group, tensor, scratch, chunks, num_slices, num_passes, adds=True)
     output.copy_(scratch[slice(*chunks[me])])
     _wait_all(sends)
 
 
 @recorded("collective")
-def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, num_slices: int) -> None:
-    """Copy member i's tensor[chunks[i]] to every other member's tensor, in place."""
+def ring_all_gather(
+    group: Group, tensor: torch.Tensor, chunks: Bounds, num_slices: int, num_passes: int = 1
+) -> None:
+    """Copy member i's tensor[chunks[i]] to every other member's tensor, in place.
+
+    num_slices, num_passes: as in `ring_reduce_scatter`.
+    """
     if group.size > 1:
-        _wait_all(_pass_round(group, tensor, tensor, chunks, num_slices, adds=False))
+        _wait_all(_pass_round(group, tensor, tensor, chunks, num_slices, num_passes, adds=False))
 
 
 def _pass_round(
-    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, num_slices: int, *,
-    adds: bool,
+    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, num_slices: int,
+    num_passes: int, *, adds: bool,
 ) -> list[PendingTransfer]:  # fmt: skip
     """Receive chunks of a ring in `into`, slice by slice, and pass them on, with `own` if it adds.
     Return the sends, which may still be under way."""
+    group, parts = _in_passes(group, chunks, num_passes)
+    passes = [_post_pass(group, own, into, part, num_slices, adds=adds) for part in parts]
+    return [send for run in passes for send in run()]
+
+
+def _in_passes(group: Group, chunks: Bounds, num_passes: int) -> tuple[Group, list[Bounds]]:
+    """Return the part of every chunk that each pass moves, and a group that posts all of them."""
+    if num_passes == 1:
+        return group, [chunks]
+    cut = [equal_chunks(stop - start, num_passes) for start, stop in chunks]
+    parts = [
+        [(start + a, start + b) for (start, _), (a, b) in zip(chunks, part, strict=True)]
+        for part in zip(*cut, strict=True)
+    ]
+    return replace(group, ahead=None), parts
+
+
+def _post_pass(
+    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, num_slices: int, *,
+    adds: bool,
+) -> Callable[[], list[PendingTransfer]]:  # fmt: skip
+    """Post the receives of one pass; return the function that does the rest."""
     first, *others = _ring_slices(group, chunks, num_slices, adds=adds)
     rest = [bounds for slices in others for bounds in slices]
     num_passed_on = len(rest) - len(others[-1])
-    received = group.receive(_cut(into, rest))  # posts
-    sends = [group.send(part) for part in _cut(own, first)]
-    for i, (part, mine) in enumerate(zip(received, _cut(own, rest), strict=True)):
-        if adds:
-            part += mine
-        if i < num_passed_on:
-            sends.append(group.send(part))
-    return sends
+    received = group.receive(_cut(into, rest))
+
+    def run() -> list[PendingTransfer]:
+        sends = [group.send(part) for part in _cut(own, first)]
+        for i, (part, mine) in enumerate(zip(received, _cut(own, rest), strict=True)):
+            if adds:
+                part += mine
+            if i < num_passed_on:
+                sends.append(group.send(part))
+        return sends
+
+    return run
 
 
 def _ring_slices(group: Group, chunks: Bounds, num_slices: int, *, adds: bool) -> list[Bounds]:
@@ -355,17 +402,24 @@ def _ring_slices(group: Group, chunks: Bounds, num_slices: int, *, adds: bool) -
 
 @recorded("collective")
 def ring_all_reduce(
-    group: Group, tensor: torch.Tensor, num_slices: int, chunks: Bounds | None = None
+    group: Group,
+    tensor: torch.Tensor,
+    num_slices: int,
+    num_passes: int = 1,
+    chunks: Bounds | None = None,
 ) -> None:
     """Sum over the members, in place: a reduce-scatter and an all-gather without a pause.
 
-    chunks: as in `ring_reduce_scatter`; None = equal ones.
+    num_slices, num_passes, chunks: as in `ring_reduce_scatter`; chunks None = equal ones.
     """
-    _post_ring_all_reduce(group, tensor, num_slices, chunks)()
+    chunks = chunks or equal_chunks(tensor.numel(), group.size)
+    group, parts = _in_passes(group, chunks, num_passes)
+    for run in [_post_ring_all_reduce(group, tensor, num_slices, part) for part in parts]:
+        run()
 
 
 def _post_ring_all_reduce(
-    group: Group, tensor: torch.Tensor, num_slices: int, chunks: Bounds | None = None
+    group: Group, tensor: torch.Tensor, num_slices: int, chunks: Bounds
 ) -> Callable[[], None]:
     """Post the receives of `ring_all_reduce`; return the function that does the rest.
 
@@ -373,7 +427,6 @@ def _post_ring_all_reduce(
     """
     if group.size == 1:
         return lambda: None
-    chunks = chunks or equal_chunks(tensor.numel(), group.size)
     first, *adding = _ring_slices(group, chunks, num_slices, adds=True)
     _, *copying = _ring_slices(group, chunks, num_slices, adds=False)
     own = _cut(tensor, [bounds for slices in adding for bounds in slices])
@@ -399,6 +452,7 @@ def all_reduce_each(group: Group, tensors: Sequence[torch.Tensor], short: Sequen
 
     The buffers of the next tensor are ready while one is summed, as NCCL's are.
     """
+    group = replace(group, ahead=None)  # else its receives would not be all posted
     waiting: deque[Callable[[], None]] = deque()
     for tensor, is_short in zip(tensors, short, strict=True):
         if is_short:
@@ -406,7 +460,8 @@ def all_reduce_each(group: Group, tensors: Sequence[torch.Tensor], short: Sequen
             waiting.append(_post_hops(group, stage, tensor, 1))
         else:
             slices = specifications.RING_SLICES * group.size
-            waiting.append(_post_ring_all_reduce(group, tensor, slices))
+            chunks = equal_chunks(tensor.numel(), group.size)
+            waiting.append(_post_ring_all_reduce(group, tensor, slices, chunks))
         if len(waiting) > 1:
             _sum_first(waiting)
     _sum_first(waiting)

@@ -116,7 +116,7 @@ class DdpRank:
         if self._plan.data_parallel in SERVERS:
             compute(self._plan.collective_s)
             server = SERVERS[self._plan.data_parallel]
-            return server(self._group, self._stage, self._slices)
+            return server(self._group, self._stage, self._slices, 1)
         self._reducer.finish()
         reduced_s = time.monotonic()
         self._stage.update()

@@ -25,9 +25,11 @@ class DeepspeedPipelineRank(MegatronRank):
         for chunk in chunks:
             shards = equal_chunks(chunk.gradients.numel(), replicas.size)
             mine = chunk.gradients[slice(*shards[replicas.index])]
-            ring_reduce_scatter(replicas, mine, chunk.gradients, shards, self.slices)
+            ring_reduce_scatter(
+                replicas, mine, chunk.gradients, shards, self.num_slices, self.num_passes
+            )
         optimizer_s = update(chunks)
         for chunk in chunks:
             shards = equal_chunks(chunk.parameters.numel(), replicas.size)
-            ring_all_gather(replicas, chunk.parameters, shards, self.slices)
+            ring_all_gather(replicas, chunk.parameters, shards, self.num_slices, self.num_passes)
         return optimizer_s

@@ -12,10 +12,9 @@ over the ranks of a stage.
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from netbench.plan.collectives import SHORT_TENSOR_BYTES
+from netbench.plan.collectives import RING_SLICES, SHORT_TENSOR_BYTES
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.systems import pipeline_of, position_of, replicas_of
@@ -30,6 +29,7 @@ from netbench.trainers.communication.collectives import (
     equal_chunks,
     ring_all_gather,
     ring_all_reduce,
+    ring_passes,
     tree_lanes,
     tree_peers,
 )
@@ -54,8 +54,11 @@ class DtfmRank:
         self._is_central = plan.data_parallel == "reduce-broadcast"
         self._by_tensor = plan.data_parallel == "by-tensor" and dp > 1
         self._tensors = stage_tensors(plan.workload, cost)
-        # Without a central server, gradients are first cut into a part per replica.
-        messages = self._slices if self._is_central else max(self._slices, dp)
+        self._passes = 1
+        if not self._is_central:  # a part per replica
+            self._slices = RING_SLICES * dp
+            self._passes = ring_passes(plan, cost.gradient_bytes, dp)
+        messages = self._slices * self._passes
         replicas = replicas_of(plan, rank)
         self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
         updating = (
@@ -122,13 +125,13 @@ class DtfmRank:
         """Synchronise and update; return the seconds that this rank spent updating."""
         if not self._by_tensor:
             kind = "ring" if self._plan.data_parallel == "by-tensor" else self._plan.data_parallel
-            return DATA_PARALLEL[kind](self._replicas, self._stage, self._slices)
+            return DATA_PARALLEL[kind](self._replicas, self._stage, self._slices, self._passes)
         gradients, element_bytes = self._stage.gradients, DTYPE_BYTES[self._plan.workload.dtype]
         ends = [0, *accumulate(self._tensors)]
         scaled = [gradients.numel() * end // ends[-1] for end in ends]
         tensors = [gradients[start:end] for start, end in pairwise(scaled)]
         short = [count * element_bytes <= SHORT_TENSOR_BYTES for count in self._tensors]
-        all_reduce_each(replace(self._replicas, ahead=None), tensors, short)
+        all_reduce_each(self._replicas, tensors, short)
         return _update(self._stage)
 
     def _rounds(self) -> dict[str, float]:
@@ -148,7 +151,7 @@ class DtfmRank:
         return spent_s
 
 
-def _central(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
+def _central(replicas: Group, stage: TrainedStage, num_slices: int, _: int) -> float:
     chain_reduce(replicas, stage.gradients, num_slices)
     if replicas.index == 0:
         optimizer_s = _update(stage)
@@ -159,19 +162,19 @@ def _central(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
     return optimizer_s
 
 
-def _all_reduced(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
+def _all_reduced(replicas: Group, stage: TrainedStage, num_slices: int, num_passes: int) -> float:
     """All-reduce the gradients; every rank updates all parameters."""
-    ring_all_reduce(replicas, stage.gradients, num_slices)
+    ring_all_reduce(replicas, stage.gradients, num_slices, num_passes)
     return _update(stage)
 
 
-def _sharded(replicas: Group, stage: TrainedStage, num_slices: int) -> float:
+def _sharded(replicas: Group, stage: TrainedStage, num_slices: int, num_passes: int) -> float:
     """Every rank sums and updates its shard, then all gather the parameters."""
     shards = equal_chunks(stage.gradients.numel(), replicas.size)
     mine = stage.gradients[slice(*shards[replicas.index])]
     all_to_all_sum(replicas, mine, stage.gradients, shards)
     optimizer_s = _update(stage)
-    ring_all_gather(replicas, stage.parameters, shards, num_slices)
+    ring_all_gather(replicas, stage.parameters, shards, num_slices, num_passes)
     return optimizer_s
 
 
@@ -181,10 +184,10 @@ def _update(stage: TrainedStage) -> float:
     return time.monotonic() - started_s
 
 
-DATA_PARALLEL: dict[str, Callable[[Group, TrainedStage, int], float]] = {
+DATA_PARALLEL: dict[str, Callable[[Group, TrainedStage, int, int], float]] = {
     "reduce-broadcast": _central,
     "ring": _all_reduced,
     "sharded-ps": _sharded,
 }
-"""`Plan.data_parallel` -> function that updates the parameters of all replicas. It returns the
-seconds that this rank spent updating."""
+"""`Plan.data_parallel` -> function that updates the parameters of all replicas, given the slices
+and passes of their gradients. It returns the seconds that this rank spent updating."""

@@ -11,15 +11,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from netbench.plan.collectives import COLLECTIVES, CollectiveStage, HopList
+from netbench.plan.collectives import COLLECTIVES, RING_SLICES, CollectiveStage, HopList, Ring
 from netbench.plan.model import Plan
 from netbench.systems import system_of
 from netbench.systems.iteration import BACKWARD, FORWARD, OPTIMIZER, WAIT, Call, Segment, Task
-from netbench.trainers.communication.collectives import Group, count_slices, run_stages, stage_peers
+from netbench.trainers.communication.collectives import (
+    Group,
+    count_slices,
+    ring_passes,
+    run_stages,
+    stage_peers,
+)
 from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import compute
+
+MAX_SLICED_RING = 16
+"""Longest ring, in ranks, in which members pass on a part in slices."""
 
 PHASES = {FORWARD: "forward_s", BACKWARD: "backward_s", OPTIMIZER: "optimizer_s"}
 
@@ -109,15 +118,19 @@ class SegmentRank:
             raise
 
     def _call(self, call: Call) -> None:
-        """One message per step of a ring: all members' parts are in flight at once, so finer slices
-        would only cost messages. Chains and trees are sliced."""
+        """Chains and trees are sliced, and short rings as NCCL's. In a long ring the slowest link
+        decides, so finer slices would only cost messages."""
         if call.host_s:
             compute(call.host_s)
         stages = self._stages(call)
-        sliced = any(isinstance(stage, HopList) and stage.sliced for stage in stages)
-        slices = count_slices(self._plan, call.size_bytes) if sliced else 1
+        group, slices, passes = self._group_of(call), 1, 1
+        if any(isinstance(stage, HopList) and stage.sliced for stage in stages):
+            slices = count_slices(self._plan, call.size_bytes)
+        elif any(isinstance(stage, Ring) for stage in stages):
+            slices = group.size * _ring_slices(group.size)
+            passes = ring_passes(self._plan, call.size_bytes, group.size)
         tensor = self._buffers[call.across][: self._payload(call)]
-        run_stages(self._group_of(call), stages, tensor, slices)
+        run_stages(group, stages, tensor, slices, passes)
 
     def _stages(self, call: Call) -> tuple[CollectiveStage, ...]:
         return COLLECTIVES[call.op].algorithms[call.library](self._group_of(call).size)
@@ -125,9 +138,8 @@ class SegmentRank:
     def _payload(self, call: Call) -> int:
         """Bytes of the scaled tensor of a call: the same for each part that is one message."""
         size = self._group_of(call).size
-        parts = max(
-            stage.num_parts if isinstance(stage, HopList) else size for stage in self._stages(call)
-        )
+        in_ring = size * _ring_slices(size) * ring_passes(self._plan, call.size_bytes, size)
+        parts = max(_num_parts(stage, size, in_ring) for stage in self._stages(call))
         return parts * payload_bytes(self._plan, call.size_bytes / parts)
 
     def _group_of(self, call: Call) -> Group:
@@ -138,6 +150,21 @@ class SegmentRank:
         copy, index = divmod(self._rank, size)
         copy_members = placement[copy * size : (copy + 1) * size]
         return Group.of(world, placement[index::size] if call.across else copy_members)
+
+
+def _num_parts(stage: CollectiveStage, size: int, in_ring: int) -> int:
+    """Return how many messages the tensor is divided into. in_ring: in a ring."""
+    match stage:
+        case HopList():
+            return stage.num_parts
+        case Ring():
+            return in_ring
+        case _:
+            return size
+
+
+def _ring_slices(size: int) -> int:
+    return RING_SLICES if size <= MAX_SLICED_RING else 1
 
 
 def _wait(futures: Iterable[Future[None]]) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from netbench.trainers.communication.collectives import (
     Group,
+    all_reduce_each,
     all_to_all_sum,
     chain_broadcast,
     chain_reduce,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
+    split,
+    tree_lanes,
 )
-from netbench.trainers.communication.world import World
+from netbench.trainers.communication.world import World, both_ways
 
 LENGTHS = (1, 5, 64, 103)
 """Elements: fewer than ranks or slices, divisible by either, and by neither."""
@@ -35,7 +39,8 @@ def inputs(size: int, length: int) -> list[torch.Tensor]:
 def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str, Any]]:
     """Every collective on every length and number of slices: this member's results."""
     group = Group.of(world, members, ahead)
-    world.warm(set(members))
+    others = set(members) - {world.rank}
+    world.warm(set(members), both_ways(world.rank, others) | tree_lanes(group))
     results = []
     for length in LENGTHS:
         for num_slices in NUM_SLICES:
@@ -45,6 +50,7 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
                 ("reduce", chain_reduce),
                 ("broadcast", chain_broadcast),
                 ("all_reduce", ring_all_reduce),
+                ("all_reduce in passes", partial(ring_all_reduce, num_passes=3)),
             ):
                 tensor = mine.clone()
                 collective(group, tensor, num_slices)
@@ -56,11 +62,22 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
             start, stop = chunks[group.index]
             result["scattered"] = torch.empty(stop - start, dtype=mine.dtype)
             ring_reduce_scatter(group, result["scattered"], mine, chunks, num_slices)
+            result["scattered in passes"] = torch.empty(stop - start, dtype=mine.dtype)
+            ring_reduce_scatter(
+                group, result["scattered in passes"], mine, chunks, num_slices, num_passes=3
+            )
             result["exchanged"] = mine.clone()
             all_to_all_sum(group, result["exchanged"][start:stop], result["exchanged"], chunks)
             result["gathered"] = torch.full_like(mine, -1)
             result["gathered"][start:stop] = mine[start:stop]
             ring_all_gather(group, result["gathered"], chunks, num_slices)
+            result["gathered in passes"] = torch.full_like(mine, -1)
+            result["gathered in passes"][start:stop] = mine[start:stop]
+            ring_all_gather(group, result["gathered in passes"], chunks, num_slices, num_passes=3)
+            several = [mine[a:b].clone() for a, b in split(length, 3)]
+            short = [index % 2 == 1 for index in range(len(several))]
+            all_reduce_each(group, several, short)
+            result["all_reduce each"] = torch.cat(several)
             result["chunks"] = chunks
             # As lists: torch would pass a tensor as a file of the process it comes from.
             results.append(
