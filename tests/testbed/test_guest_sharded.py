@@ -30,8 +30,13 @@ def computing_s(plan: Plan) -> float:
 
 
 def ring_s(num_bytes: float, size: int) -> float:
-    """One pass of a ring: size - 1 steps of a part each."""
-    return (size - 1) * (num_bytes / size * 8 / RATE_BPS * HEADERS + DELAY_S)
+    """One pass of a ring: size - 1 steps of a part each, in two slices.
+
+    The first slice goes on while the second arrives, so all but the last step hide half a part or
+    the delay.
+    """
+    part_s = num_bytes / size * 8 / RATE_BPS * HEADERS
+    return (size - 2) * max(part_s, part_s / 2 + DELAY_S) + part_s + DELAY_S
 
 
 def test_in_turn_every_micro_step_gathers_and_scatters(
