@@ -329,9 +329,20 @@ DATA_PARALLEL = {
 }
 """`Plan.data_parallel` -> collective, for the kinds that are one collective."""
 
-RING_SLICES = 2
-"""Slices of what a member passes on in a step of NCCL's ring: ALLREDUCE_CHUNKSTEPS over
-ALLREDUCE_SLICESTEPS."""
+
+class RingCut(NamedTuple):
+    """Messages into which each member's part of a tensor is cut in a ring.
+
+    The ring goes round once for each pass, with an equal piece of every part, in `slices` messages.
+    """
+
+    slices: int = 1
+    passes: int = 1
+
+    @property
+    def num_messages(self) -> int:
+        return self.slices * self.passes
+
 
 SHORT_TENSOR_BYTES = 64 << 10
 """Tensors up to this size are all-reduced in two trees, longer ones in a ring, where each is a call

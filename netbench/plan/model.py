@@ -1,9 +1,11 @@
 """The data of a plan: frozen, with SI units in the names."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from functools import cache
 
+from netbench.plan.collectives import RingCut
 from netbench.plan.schedules import SCHEDULES
 from netbench.scenario.churn import ChurnEvent
 from netbench.scenario.model import JITTER, LATER, Network, Workload
@@ -38,10 +40,11 @@ class Transport:
 
     Either end of a point-to-point connection buffers `fifo_bytes` + `window_bytes` +
     `window_factor` x rate x round-trip time; a transfer runs as far ahead of the receiver that
-    posts it. chunk_bytes, tree_chunk_bytes: slices of chains and rings, and of trees; at most
-    `max_slices` of each. inside_node_bps: between two GPUs of a node, bit/s of payload. host_bps:
-    between a GPU and the sockets of its process, bit/s of payload. overhead_bytes: what gloo adds
-    to a message on the wire.
+    posts it. chunk_bytes, tree_chunk_bytes: slices of chains and trees; at most `max_slices` of
+    each. ring_chunk_bytes, ring_slices: what a rank passes on in a step of a ring, and the messages
+    it does so in. inside_node_bps: between two GPUs of a node, bit/s of payload. host_bps: between
+    a GPU and the sockets of its process, bit/s of payload. overhead_bytes: what gloo adds to a
+    message on the wire.
 
     Defaults are the values of plans that were recorded without the field.
     """
@@ -55,6 +58,13 @@ class Transport:
     tree_chunk_bytes: int = field(default=1 << 20, metadata=LATER)
     max_slices: int = field(default=32, metadata=LATER)
     overhead_bytes: int = field(default=162, metadata=LATER)
+    ring_chunk_bytes: int = field(default=1 << 22, metadata=LATER)
+    ring_slices: int = field(default=2, metadata=LATER)
+
+    def ring_cut(self, full_bytes: float, size: int) -> RingCut:
+        """Return how NCCL cuts this many bytes at full size in a ring of `size` members."""
+        passes = math.ceil(full_bytes / size / self.ring_chunk_bytes)
+        return RingCut(slices=self.ring_slices, passes=max(1, passes))
 
 
 @cache
@@ -74,6 +84,8 @@ def emulated_transport() -> Transport:
         window_bytes=nccl.emulation.window_bytes,
         tree_chunk_bytes=nccl.slice_bytes,
         max_slices=nccl.emulation.max_slices,
+        ring_chunk_bytes=nccl.ring_chunk_bytes,
+        ring_slices=nccl.ring_slices,
         # Beside its own bytes, the frame that announces a message.
         overhead_bytes=gloo.overhead_bytes + gloo.header_bytes + gloo.ethernet_bytes,
     )

@@ -39,7 +39,7 @@ STEADY = (2, 3, 4)
 to the end of the 3rd, is repeated. A unit is the least multiple of the stages of 8 or more."""
 
 RANDOM_STEADY = (4, 12, 13)
-"""The same where passes take random times, whose mean needs more of them."""
+"""As `STEADY`, where passes take random times: a mean needs more micro-batches."""
 
 STEP_BYTES = 4000
 """Memory of a micro-batch on a stage of a schedule, in both directions (measured)."""
@@ -52,8 +52,12 @@ DRAWS = 3
 """Iterations that are simulated where pipelines meet (`pipelines_meet`), each with other random
 times of passes. Odd, so that one of them is the median."""
 
-MAX_KEPT_RANKS = 512
+MAX_KEPT_RANKS = 640
 """Largest plan, in ranks, whose parts are kept for the next batch; larger ones take gigabytes."""
+
+RANDOM_TIMELINES = 10
+"""Timelines of a plan without random times that take the memory of one with them: three draws of
+13 units of micro-batches instead of 4."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +149,8 @@ def _kept(
     whole: bool = False,
 ) -> Result:
     """Return `part` of the plan's shape. It is kept for the next plan unless it is large."""
-    make = part if plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
+    timelines = RANDOM_TIMELINES if plan.has_pipelines and _is_random(plan) else 1
+    make = part if timelines * plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
     return make(shape(plan, whole), transport)
 
 
@@ -172,13 +177,12 @@ def fabric_of(plan: Plan, transport: TransportProfile) -> Fabric:
 
 
 def pipelines_meet(plan: Plan) -> bool:
-    """Return whether pipelines share a node, or a queue outside their nodes.
+    """Return whether pipelines share a node, or the network has queues that belong to no node.
 
-    Equal pipelines would use it at the same moments for ever, as no real ones do.
+    If equal pipelines took equal times there, they would wait for each other in every exchange.
     """
-    lanes = rank_lanes(plan)
-    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)[lanes[:: plan.layout.tp]]]
-    of_each = [set(pipeline) for pipeline in nodes.tolist()]
+    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)[rank_lanes(plan)]]
+    of_each = [set(nodes) for nodes in nodes.reshape(plan.layout.dp, -1).tolist()]
     queues = SHARING[plan.network.sharing].queues
     return sum(map(len, of_each)) > len(set.union(*of_each)) or (
         len(of_each) > 1 and any(not {"src", "dst"} & set(queue.by) for queue in queues)

@@ -35,7 +35,7 @@ _KINDS = {FORWARD: TaskKind.FORWARD, BACKWARD: TaskKind.BACKWARD, WEIGHT: TaskKi
 
 
 class Noise:
-    """Random times of passes. jitter: standard deviation over mean. draw: equal ones are alike."""
+    """Random times of passes. jitter: standard deviation over mean. draw: a seed."""
 
     def __init__(self, jitter: float, draw: int) -> None:
         self._jitter, self._random = jitter, np.random.default_rng(draw)

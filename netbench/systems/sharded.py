@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product
 
 from netbench.errors import PlanError
+from netbench.plan.collectives import RingCut
 from netbench.plan.model import Layout, Plan
 from netbench.scenario.model import Scenario, Workload
 from netbench.systems.base import System, Variant
@@ -21,6 +22,11 @@ from netbench.workload.costs import DTYPE_BYTES, layer_parameters, model_paramet
 MICRO_BATCH = 4
 """Sequences per GPU and micro-step. The published value is not documented and cannot have been 1:
 the parameters would cross the network 16 times an iteration at B1024."""
+
+
+MAX_CUT_RING = 16
+"""Longest ring, in ranks, whose emulation cuts parts into NCCL's slices and passes. In a longer one
+that would be hundreds of thousands of messages."""
 
 
 class Sharded(System):
@@ -95,7 +101,7 @@ class Sharded(System):
     def num_messages(self, plan: Plan) -> float:
         """Messages of the rings of an iteration's calls."""
         return sum(
-            segment.repeat * _ring_messages(call, plan.layout.dp)
+            segment.repeat * _ring_messages(call, plan)
             for segment in self.segments(plan)
             for task in segment.tasks
             for call in task.calls
@@ -159,10 +165,23 @@ def stays_gathered(sizes: Sequence[int], live_parameters: int) -> list[bool]:
     return [total <= live_parameters for total in accumulate(sizes)]
 
 
-def _ring_messages(call: Call, num_ranks: int) -> int:
+def ring_cut(plan: Plan, call: Call) -> RingCut:
+    """Messages into which a rank's part is cut: NCCL's, but one in a ring of many ranks."""
+    members = _num_members(plan, call)
+    if members > MAX_CUT_RING:
+        return RingCut()
+    return plan.transport.ring_cut(call.size_bytes, members)
+
+
+def _ring_messages(call: Call, plan: Plan) -> int:
     """Messages of a call in all groups: each rank sends n - 1 parts, twice in an all-reduce."""
-    members = num_ranks // call.group_size if call.across else call.group_size
-    return num_ranks * (members - 1) * (2 if call.op == "all-reduce" else 1)
+    rounds = 2 if call.op == "all-reduce" else 1
+    steps = plan.layout.dp * (_num_members(plan, call) - 1) * rounds
+    return steps * ring_cut(plan, call).num_messages
+
+
+def _num_members(plan: Plan, call: Call) -> int:
+    return plan.layout.dp // call.group_size if call.across else call.group_size
 
 
 def _region_devices(

@@ -27,6 +27,9 @@ than a tenth."""
 NORMAL_SPREAD = 1.349
 """Interquartile range of a normal distribution over its standard deviation."""
 
+MIN_JITTER = 1e-4
+"""Least `jitter` that is written: 0 would keep equal pipelines in step."""
+
 DIGITS = 4
 
 COLUMNS = ([0], [0, 1], [0, 2], [0, 1, 2])
@@ -194,10 +197,10 @@ class Calibration:
 
     @property
     def jitter(self) -> float:
-        """Standard deviation of a pass over its mean, if normal: the median of all points and
-        passes."""
+        """Standard deviation of a pass over a layer, over its mean: of the normal distribution with
+        the median spread of all points and passes."""
         spreads = [time.spread for times in self.measured for time in times.passes.values()]
-        return min(MAX_JITTER, float(np.median(spreads)) / NORMAL_SPREAD)
+        return min(MAX_JITTER, max(MIN_JITTER, float(np.median(spreads)) / NORMAL_SPREAD))
 
     def error(self, dtype: str) -> float:
         """Return the mean absolute residual over a dtype's points and passes."""
@@ -219,7 +222,7 @@ def profile_yaml(calibration: Calibration) -> str:
         *_memory_lines(fits),
         "optimizer_per_parameter:",
         *(f"  {s}: {format_time(_ps(t), DIGITS)}" for s, t in calibration.optimizer_s.items()),
-        f"jitter: {calibration.jitter:.2%} # of a pass over a layer; from the interquartile ranges",
+        f"jitter: {calibration.jitter:.2%} # of a layer; a stage of several varies less",
         f"memory: {format_bytes(calibration.memory_bytes, DIGITS)}",
         "source: >-",
         *(f"  {line}" for line in calibration.provenance),

@@ -1,10 +1,12 @@
 """Execute collectives as NCCL moves them: the stages of `plan.collectives`, slice by slice.
 
 gloo's own broadcast, reduce and all-gather wait for a round trip per step over a long link. Here
-receives are posted ahead, as far as NCCL's and the kernel's buffers reach, and a slice is passed on
-as soon as it has arrived. Posting further ahead would let data queue in the sender's shaped link,
-in front of other data of its node. The arithmetic is real. All members of a group call the same
-function with tensors of the same length and the same `num_slices`.
+receives are posted ahead, and a slice is passed on as soon as it has arrived. Chains post as far
+ahead as NCCL's and the kernel's buffers reach: further, data would queue in the sender's shaped
+link, in front of other data of its node. Rings in passes, and all-reduces one after another, post
+all receives of the next one: a member sends it only when it has the one before. The arithmetic is
+real. All members of a group call the same function with tensors of the same length and the same
+slices and passes.
 """
 
 import math
@@ -12,7 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
+from typing import TypeVar
 
 import torch
 
@@ -23,6 +27,7 @@ from netbench.plan.collectives import (
     HopList,
     Relay,
     Ring,
+    RingCut,
     relays,
     ring_parts,
 )
@@ -39,6 +44,7 @@ from netbench.trainers.communication.world import (
 from netbench.trainers.events import RECORDER, recorded
 
 Bounds = list[tuple[int, int]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +137,9 @@ def tree_slices(plan: Plan, full_bytes: float) -> int:
     return _count(plan, full_bytes / 2, plan.transport.tree_chunk_bytes)
 
 
-def ring_passes(plan: Plan, full_bytes: float, size: int) -> int:
-    """Return in how many passes this many bytes at full size go round a ring of `size` members."""
-    return max(1, math.ceil(full_bytes / size / plan.transport.chunk_bytes))
+def sliced(num_slices: int, size: int) -> RingCut:
+    """Return a cut in one pass that gives a tensor about this many slices among `size` members."""
+    return RingCut(slices=max(1, num_slices // size))
 
 
 def _count(plan: Plan, full_bytes: float, chunk_bytes: int) -> int:
@@ -155,14 +161,15 @@ def run_stages(
     stages: Sequence[CollectiveStage],
     tensor: torch.Tensor,
     num_slices: int = 1,
-    num_passes: int = 1,
+    cut: RingCut | None = None,
 ) -> None:
     """Execute an algorithm in place.
 
     A part of `tensor` that the algorithm leaves to other members may be overwritten.
-    num_slices: of the tensor, in chains and passes of rings; of each part, in other hops.
-    num_passes: of rings.
+    num_slices: of the tensor, in chains; of each part, in other hops. cut: in rings; None = into
+    that many slices.
     """
+    cut = cut or sliced(num_slices, group.size)
     chunks = equal_chunks(tensor.numel(), group.size)
     mine = tensor[slice(*chunks[group.index])]
     for stage in stages:
@@ -179,11 +186,11 @@ def run_stages(
                 if stage.backwards:
                     ring, parts = group.backwards(), chunks[::-1]
                 if stage.reduces and stage.gathers:
-                    ring_all_reduce(ring, tensor, num_slices, num_passes, parts)
+                    ring_all_reduce(ring, tensor, cut, parts)
                 elif stage.reduces:
-                    ring_reduce_scatter(ring, mine, tensor, parts, num_slices, num_passes)
+                    ring_reduce_scatter(ring, mine, tensor, parts, cut)
                 else:
-                    ring_all_gather(ring, tensor, parts, num_slices, num_passes)
+                    ring_all_gather(ring, tensor, parts, cut)
 
 
 def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int) -> None:
@@ -314,53 +321,42 @@ def tree_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None
 
 @recorded("collective")
 def ring_reduce_scatter(
-    group: Group,
-    output: torch.Tensor,
-    tensor: torch.Tensor,
-    chunks: Bounds,
-    num_slices: int,
-    num_passes: int = 1,
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds, cut: RingCut
 ) -> None:
     """Sum tensor[chunks[i]] over the members into member i's `output`; `tensor` is kept.
 
-    chunks: (size, 2) bounds within `tensor`, one per member. num_passes: the ring is gone round
-    once for each part of the chunks, as NCCL does. num_slices: of the tensor in a pass.
+    chunks: (size, 2) bounds within `tensor`, one per member.
     """
     n, me = group.size, group.index
     if n == 1:
         output.copy_(tensor[slice(*chunks[me])])
         return
     scratch = torch.empty_like(tensor)
-    sends = _pass_round(group, tensor, scratch, chunks, num_slices, num_passes, adds=True)
+    sends = _pass_round(group, tensor, scratch, chunks, cut, adds=True)
     output.copy_(scratch[slice(*chunks[me])])
     _wait_all(sends)
 
 
 @recorded("collective")
-def ring_all_gather(
-    group: Group, tensor: torch.Tensor, chunks: Bounds, num_slices: int, num_passes: int = 1
-) -> None:
-    """Copy member i's tensor[chunks[i]] to every other member's tensor, in place.
-
-    num_slices, num_passes: as in `ring_reduce_scatter`.
-    """
+def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, cut: RingCut) -> None:
+    """Copy member i's tensor[chunks[i]] to every other member's tensor, in place."""
     if group.size > 1:
-        _wait_all(_pass_round(group, tensor, tensor, chunks, num_slices, num_passes, adds=False))
+        _wait_all(_pass_round(group, tensor, tensor, chunks, cut, adds=False))
 
 
 def _pass_round(
-    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, num_slices: int,
-    num_passes: int, *, adds: bool,
-) -> list[PendingTransfer]:  # fmt: skip
+    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, cut: RingCut, *, adds: bool
+) -> list[PendingTransfer]:
     """Receive chunks of a ring in `into`, slice by slice, and pass them on, with `own` if it adds.
     Return the sends, which may still be under way."""
-    group, parts = _in_passes(group, chunks, num_passes)
-    passes = [_post_pass(group, own, into, part, num_slices, adds=adds) for part in parts]
-    return [send for run in passes for send in run()]
+    group, parts = _in_passes(group, chunks, cut.passes)
+    posts = (partial(_post_pass, group, own, into, part, cut.slices, adds=adds) for part in parts)
+    return [send for sends in _one_ahead(posts) for send in sends]
 
 
 def _in_passes(group: Group, chunks: Bounds, num_passes: int) -> tuple[Group, list[Bounds]]:
-    """Return the part of every chunk that each pass moves, and a group that posts all of them."""
+    """Return the piece of every chunk that each pass moves, and a group that posts all receives of
+    a pass: one pass may be posted behind another."""
     if num_passes == 1:
         return group, [chunks]
     cut = [equal_chunks(stop - start, num_passes) for start, stop in chunks]
@@ -369,6 +365,21 @@ def _in_passes(group: Group, chunks: Bounds, num_passes: int) -> tuple[Group, li
         for part in zip(*cut, strict=True)
     ]
     return replace(group, ahead=None), parts
+
+
+def _one_ahead(posts: Iterable[Callable[[], Callable[[], T]]]) -> Iterator[T]:
+    """Run operations in order, each when the receives of the next one are posted.
+
+    posts: functions that post the receives of an operation, and return one that does the rest.
+    """
+    run: Callable[[], T] | None = None
+    for post in posts:
+        following = post()
+        if run is not None:
+            yield run()
+        run = following
+    if run is not None:
+        yield run()
 
 
 def _post_pass(
@@ -395,27 +406,30 @@ def _post_pass(
 
 def _ring_slices(group: Group, chunks: Bounds, num_slices: int, *, adds: bool) -> list[Bounds]:
     """Return the slices of the chunk that this member sends first in a ring, then of those that it
-    receives, in order."""
+    receives, in order. num_slices: of each chunk."""
     order = ring_parts(group.size, group.index, adds=adds)
-    return [_inside(chunks[part], max(1, num_slices // group.size)) for part in order]
+    return [_inside(chunks[part], num_slices) for part in order]
 
 
 @recorded("collective")
 def ring_all_reduce(
-    group: Group,
-    tensor: torch.Tensor,
-    num_slices: int,
-    num_passes: int = 1,
-    chunks: Bounds | None = None,
+    group: Group, tensor: torch.Tensor, cut: RingCut, chunks: Bounds | None = None
 ) -> None:
     """Sum over the members, in place: a reduce-scatter and an all-gather without a pause.
 
-    num_slices, num_passes, chunks: as in `ring_reduce_scatter`; chunks None = equal ones.
+    chunks: as in `ring_reduce_scatter`; None = equal ones.
     """
+    for _ in _one_ahead(_ring_all_reduce_posts(group, tensor, cut, chunks)):
+        pass
+
+
+def _ring_all_reduce_posts(
+    group: Group, tensor: torch.Tensor, cut: RingCut, chunks: Bounds | None = None
+) -> list[Callable[[], Callable[[], None]]]:
+    """Return, for each pass of an all-reduce, a function for `_one_ahead`."""
     chunks = chunks or equal_chunks(tensor.numel(), group.size)
-    group, parts = _in_passes(group, chunks, num_passes)
-    for run in [_post_ring_all_reduce(group, tensor, num_slices, part) for part in parts]:
-        run()
+    group, parts = _in_passes(group, chunks, cut.passes)
+    return [partial(_post_ring_all_reduce, group, tensor, cut.slices, part) for part in parts]
 
 
 def _post_ring_all_reduce(
@@ -423,7 +437,8 @@ def _post_ring_all_reduce(
 ) -> Callable[[], None]:
     """Post the receives of `ring_all_reduce`; return the function that does the rest.
 
-    A sum that arrives has every member's part, also this one's: it may overwrite it.
+    A sum that arrives already contains this member's part, so it may overwrite that part.
+    num_slices: of each chunk.
     """
     if group.size == 1:
         return lambda: None
@@ -447,29 +462,25 @@ def _post_ring_all_reduce(
     return run
 
 
-def all_reduce_each(group: Group, tensors: Sequence[torch.Tensor], short: Sequence[bool]) -> None:
-    """Sum tensors over the members, in place, one after another: rings, or trees for short ones.
+def all_reduce_each(
+    group: Group, tensors: Sequence[torch.Tensor], cuts: Sequence[RingCut | None]
+) -> None:
+    """Sum tensors over the members, in place, one after another. The receives of the next one are
+    posted while one is summed, as NCCL's buffers are ready.
 
-    The buffers of the next tensor are ready while one is summed, as NCCL's are.
+    cuts: of each tensor in its ring; None = two trees.
     """
-    group = replace(group, ahead=None)  # else its receives would not be all posted
-    waiting: deque[Callable[[], None]] = deque()
-    for tensor, is_short in zip(tensors, short, strict=True):
-        if is_short:
-            (stage,) = specifications.tree_all_reduce(group.size)
-            waiting.append(_post_hops(group, stage, tensor, 1))
+    group = replace(group, ahead=None)  # else not all receives of a tensor would be posted
+    (trees,) = specifications.tree_all_reduce(group.size)
+    posts: list[Callable[[], Callable[[], None]]] = []
+    for tensor, cut in zip(tensors, cuts, strict=True):
+        if cut is None:
+            posts.append(partial(_post_hops, group, trees, tensor, 1))
         else:
-            slices = specifications.RING_SLICES * group.size
-            chunks = equal_chunks(tensor.numel(), group.size)
-            waiting.append(_post_ring_all_reduce(group, tensor, slices, chunks))
-        if len(waiting) > 1:
-            _sum_first(waiting)
-    _sum_first(waiting)
-
-
-def _sum_first(waiting: deque[Callable[[], None]]) -> None:
+            posts += _ring_all_reduce_posts(group, tensor, cut)
     with RECORDER.span("collective", name="all_reduce"):
-        waiting.popleft()()
+        for _ in _one_ahead(posts):
+            pass
 
 
 @recorded("collective")

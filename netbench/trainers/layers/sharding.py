@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from netbench.plan.collectives import RingCut
 from netbench.trainers.communication.collectives import (
     Group,
     ring_all_gather,
@@ -108,7 +109,7 @@ class Collectives:
         chunks = self._mesh.chunks(tensor)
         with self._waiting():
             gather = self._inside.submit(
-                self._after_now(ring_all_gather), self._mesh.inside, tensor, chunks, num_slices=1
+                self._after_now(ring_all_gather), self._mesh.inside, tensor, chunks, RingCut()
             )
         return Pending(partial(self._wait, gather))
 
@@ -139,13 +140,13 @@ class Collectives:
         self, output: torch.Tensor, tensor: torch.Tensor, before: torch.Tensor | None, last: bool
     ) -> None:
         chunks = self._mesh.chunks(tensor)
-        ring_reduce_scatter(self._mesh.inside, output, tensor, chunks, num_slices=1)
+        ring_reduce_scatter(self._mesh.inside, output, tensor, chunks, RingCut())
         if before is not None:
             output += before
         if last and self._mesh.across.size > 1:
             self._reductions.append(
                 self._across.submit(
-                    self._after_now(ring_all_reduce), self._mesh.across, output, num_slices=1
+                    self._after_now(ring_all_reduce), self._mesh.across, output, RingCut()
                 )
             )
 

@@ -15,6 +15,7 @@ from netbench.trainers.communication.collectives import (
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
+    sliced,
     split,
 )
 from netbench.trainers.communication.links import payload_bytes
@@ -121,9 +122,10 @@ class SharedCompute:
         self._inside_s = inside_all_reduce_s(plan)
         self._is_inside = on_one_node(plan, group.members)
         self._splits_sequence = plan.sequence_parallel
-        self._slices = count_slices(plan, plan.activation_bytes)
+        slices = count_slices(plan, plan.activation_bytes)
+        self._cut = sliced(slices, group.size)
         # A ring cuts the tensor into a chunk per rank, and those into slices.
-        messages = max(self._slices, group.size)
+        messages = max(slices, group.size)
         self._group = Group.buffered(
             group.world, group.members, plan, plan.activation_bytes / messages
         )
@@ -144,12 +146,12 @@ class SharedCompute:
         """Run attention or feed-forward of one layer."""
         if not self._splits_sequence:
             compute(seconds)
-            ring_all_reduce(self._group, self._tensor, self._slices)
+            ring_all_reduce(self._group, self._tensor, self._cut)
             return
         mine = self._tensor[slice(*self._chunks[self._group.index])]
-        ring_all_gather(self._group, self._tensor, self._chunks, self._slices)
+        ring_all_gather(self._group, self._tensor, self._chunks, self._cut)
         compute(seconds)
-        ring_reduce_scatter(self._group, mine, self._tensor, self._chunks, self._slices)
+        ring_reduce_scatter(self._group, mine, self._tensor, self._chunks, self._cut)
 
 
 class VirtualOptimizer:

@@ -33,6 +33,7 @@ from netbench.trainers.communication.collectives import (
     Group,
     count_slices,
     ring_all_reduce,
+    sliced,
     tree_all_reduce,
     tree_lanes,
     tree_peers,
@@ -116,7 +117,9 @@ class DdpRank:
         if self._plan.data_parallel in SERVERS:
             compute(self._plan.collective_s)
             server = SERVERS[self._plan.data_parallel]
-            return server(self._group, self._stage, self._slices, 1)
+            is_central = self._plan.data_parallel == "central-ps"
+            cut = sliced(self._slices, 1 if is_central else self._group.size)
+            return server(self._group, self._stage, cut)
         self._reducer.finish()
         reduced_s = time.monotonic()
         self._stage.update()
@@ -169,7 +172,7 @@ def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
         slices = count_slices(plan, full_bytes)
         message_bytes = full_bytes / num_messages(plan, full_bytes)
         group = Group.buffered(world, plan.placement, plan, message_bytes)
-        ring_all_reduce(group, tensor, slices)
+        ring_all_reduce(group, tensor, sliced(slices, group.size))
 
     def tree(tensor: torch.Tensor) -> None:
         group = Group.of(world, plan.placement)

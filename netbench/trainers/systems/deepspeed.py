@@ -25,11 +25,9 @@ class DeepspeedPipelineRank(MegatronRank):
         for chunk in chunks:
             shards = equal_chunks(chunk.gradients.numel(), replicas.size)
             mine = chunk.gradients[slice(*shards[replicas.index])]
-            ring_reduce_scatter(
-                replicas, mine, chunk.gradients, shards, self.num_slices, self.num_passes
-            )
+            ring_reduce_scatter(replicas, mine, chunk.gradients, shards, self.cut)
         optimizer_s = update(chunks)
         for chunk in chunks:
             shards = equal_chunks(chunk.parameters.numel(), replicas.size)
-            ring_all_gather(replicas, chunk.parameters, shards, self.num_slices, self.num_passes)
+            ring_all_gather(replicas, chunk.parameters, shards, self.cut)
         return optimizer_s

@@ -24,7 +24,7 @@ import torch
 
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
-from netbench.trainers.communication.collectives import Group, count_slices, ring_all_reduce
+from netbench.trainers.communication.collectives import Group, count_slices, ring_all_reduce, sliced
 from netbench.trainers.communication.peer_transfers import PeerTransfers
 from netbench.trainers.communication.peers import Decide, PeerLost, Peers, RoundOutcome, agree
 from netbench.trainers.communication.world import World
@@ -133,7 +133,8 @@ class DilocoRank:
             if anew is not None:
                 self._connect(anew.members, anew.epoch)
             difference = mine / self._replicas.size
-            ring_all_reduce(self._replicas, difference, self._slices)
+            cut = sliced(self._slices, self._replicas.size)
+            ring_all_reduce(self._replicas, difference, cut)
 
         agree(attempt, self._close, self.decide)
         self._start.grad = difference

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
-from netbench.plan.collectives import RING_SLICES, SHORT_TENSOR_BYTES
+from netbench.plan.collectives import SHORT_TENSOR_BYTES, RingCut
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.systems import pipeline_of, position_of, replicas_of
@@ -29,7 +29,7 @@ from netbench.trainers.communication.collectives import (
     equal_chunks,
     ring_all_gather,
     ring_all_reduce,
-    ring_passes,
+    sliced,
     tree_lanes,
     tree_peers,
 )
@@ -38,6 +38,9 @@ from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
 from netbench.trainers.systems.pipeline import PipelineRank
 from netbench.workload.costs import DTYPE_BYTES, stage_tensors
+
+NUM_TREES = 2
+"""Trees in which a short tensor is reduced, each with a message of its half."""
 
 
 class DtfmRank:
@@ -50,15 +53,25 @@ class DtfmRank:
         pipeline, stage, _ = position_of(plan, rank)
         self._plan = plan
         cost = plan.stages[stage]
-        self._slices = count_slices(plan, cost.gradient_bytes)
         self._is_central = plan.data_parallel == "reduce-broadcast"
         self._by_tensor = plan.data_parallel == "by-tensor" and dp > 1
         self._tensors = stage_tensors(plan.workload, cost)
-        self._passes = 1
-        if not self._is_central:  # a part per replica
-            self._slices = RING_SLICES * dp
-            self._passes = ring_passes(plan, cost.gradient_bytes, dp)
-        messages = self._slices * self._passes
+        tensor_bytes = [DTYPE_BYTES[plan.workload.dtype] * count for count in self._tensors]
+        self._cuts = [
+            None if size <= SHORT_TENSOR_BYTES else plan.transport.ring_cut(size, dp)
+            for size in tensor_bytes
+        ]
+        slices = count_slices(plan, cost.gradient_bytes)
+        if self._by_tensor:
+            self._cut = RingCut()
+            messages = sum(dp * cut.num_messages if cut else NUM_TREES for cut in self._cuts)
+        elif self._is_central:
+            self._cut, messages = RingCut(slices=slices), slices
+        elif plan.data_parallel == "sharded-ps":  # a part per replica
+            self._cut, messages = sliced(slices, dp), max(slices, dp)
+        else:
+            self._cut = plan.transport.ring_cut(cost.gradient_bytes, dp)
+            messages = dp * self._cut.num_messages
         replicas = replicas_of(plan, rank)
         self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
         updating = (
@@ -125,13 +138,12 @@ class DtfmRank:
         """Synchronise and update; return the seconds that this rank spent updating."""
         if not self._by_tensor:
             kind = "ring" if self._plan.data_parallel == "by-tensor" else self._plan.data_parallel
-            return DATA_PARALLEL[kind](self._replicas, self._stage, self._slices, self._passes)
-        gradients, element_bytes = self._stage.gradients, DTYPE_BYTES[self._plan.workload.dtype]
+            return DATA_PARALLEL[kind](self._replicas, self._stage, self._cut)
+        gradients = self._stage.gradients
         ends = [0, *accumulate(self._tensors)]
         scaled = [gradients.numel() * end // ends[-1] for end in ends]
         tensors = [gradients[start:end] for start, end in pairwise(scaled)]
-        short = [count * element_bytes <= SHORT_TENSOR_BYTES for count in self._tensors]
-        all_reduce_each(self._replicas, tensors, short)
+        all_reduce_each(self._replicas, tensors, self._cuts)
         return _update(self._stage)
 
     def _rounds(self) -> dict[str, float]:
@@ -151,30 +163,30 @@ class DtfmRank:
         return spent_s
 
 
-def _central(replicas: Group, stage: TrainedStage, num_slices: int, _: int) -> float:
-    chain_reduce(replicas, stage.gradients, num_slices)
+def _central(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
+    chain_reduce(replicas, stage.gradients, cut.slices)
     if replicas.index == 0:
         optimizer_s = _update(stage)
     else:
         optimizer_s = 0.0
         stage.zero_gradients()
-    chain_broadcast(replicas, stage.parameters, num_slices)
+    chain_broadcast(replicas, stage.parameters, cut.slices)
     return optimizer_s
 
 
-def _all_reduced(replicas: Group, stage: TrainedStage, num_slices: int, num_passes: int) -> float:
+def _all_reduced(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
     """All-reduce the gradients; every rank updates all parameters."""
-    ring_all_reduce(replicas, stage.gradients, num_slices, num_passes)
+    ring_all_reduce(replicas, stage.gradients, cut)
     return _update(stage)
 
 
-def _sharded(replicas: Group, stage: TrainedStage, num_slices: int, num_passes: int) -> float:
+def _sharded(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
     """Every rank sums and updates its shard, then all gather the parameters."""
     shards = equal_chunks(stage.gradients.numel(), replicas.size)
     mine = stage.gradients[slice(*shards[replicas.index])]
     all_to_all_sum(replicas, mine, stage.gradients, shards)
     optimizer_s = _update(stage)
-    ring_all_gather(replicas, stage.parameters, shards, num_slices, num_passes)
+    ring_all_gather(replicas, stage.parameters, shards, cut)
     return optimizer_s
 
 
@@ -184,10 +196,11 @@ def _update(stage: TrainedStage) -> float:
     return time.monotonic() - started_s
 
 
-DATA_PARALLEL: dict[str, Callable[[Group, TrainedStage, int, int], float]] = {
+DATA_PARALLEL: dict[str, Callable[[Group, TrainedStage, RingCut], float]] = {
     "reduce-broadcast": _central,
     "ring": _all_reduced,
     "sharded-ps": _sharded,
 }
-"""`Plan.data_parallel` -> function that updates the parameters of all replicas, given the slices
-and passes of their gradients. It returns the seconds that this rank spent updating."""
+"""`Plan.data_parallel` -> function that updates the parameters of all replicas, given the cut of
+their gradients (of a chain, only the slices). It returns the seconds that this rank spent updating.
+"""

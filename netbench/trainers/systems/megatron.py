@@ -9,12 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from netbench.plan.collectives import RING_SLICES
 from netbench.plan.model import Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.plan.tensor import tensor_groups
 from netbench.systems import pipeline_of, position_of, replicas_of
-from netbench.trainers.communication.collectives import Group, ring_all_reduce, ring_passes
+from netbench.trainers.communication.collectives import Group, ring_all_reduce
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage, gradient_dtype
 from netbench.trainers.layers.virtual import tensor_peers
@@ -25,7 +24,7 @@ class MegatronRank:
     """One rank of a stage, of a pipeline, of a tensor-parallel group.
 
     updates_shard: it updates its part of the parameters only. replicas: ranks with the same part of
-    the model. num_slices, num_passes: of a chunk's gradients in a ring.
+    the model. cut: of a chunk's gradients in their ring.
     """
 
     updates_shard: ClassVar[bool] = False
@@ -35,8 +34,7 @@ class MegatronRank:
         rank = plan.placement.index(world.rank)
         pipeline, stage, _ = position_of(plan, rank)
         chunk_bytes = plan.stages[stage].gradient_bytes / plan.num_chunks
-        self.num_slices = RING_SLICES * dp
-        self.num_passes = ring_passes(plan, chunk_bytes, dp)
+        self.cut = plan.transport.ring_cut(chunk_bytes, dp)
         self.replicas = Group.of(world, replicas_of(plan, rank))
         tensor_group = Group.of(world, tensor_groups(plan)[rank // tp]) if tp > 1 else None
         self._tensor_peers = tensor_peers(plan, tensor_group) if tensor_group else set()
@@ -45,7 +43,7 @@ class MegatronRank:
                 index=chunk * pp + stage,
                 replica=pipeline,
                 gradient_dtype=gradient_dtype(plan),
-                gradient_messages=self.num_slices * self.num_passes,
+                gradient_messages=dp * self.cut.num_messages,
                 shard=(pipeline, dp) if self.updates_shard else (0, 1),
                 tensor_group=tensor_group,
             )
@@ -82,7 +80,7 @@ class MegatronRank:
     def synchronise(self, chunks: Sequence[TrainedStage]) -> float:
         """Sum the gradients of all replicas and update; return the seconds of the updates."""
         for chunk in chunks:
-            ring_all_reduce(self.replicas, chunk.gradients, self.num_slices, self.num_passes)
+            ring_all_reduce(self.replicas, chunk.gradients, self.cut)
         return update(chunks)
 
 

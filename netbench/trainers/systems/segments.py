@@ -11,24 +11,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from netbench.plan.collectives import COLLECTIVES, RING_SLICES, CollectiveStage, HopList, Ring
+from netbench.plan.collectives import COLLECTIVES, CollectiveStage, HopList, Ring, RingCut
 from netbench.plan.model import Plan
 from netbench.systems import system_of
 from netbench.systems.iteration import BACKWARD, FORWARD, OPTIMIZER, WAIT, Call, Segment, Task
-from netbench.trainers.communication.collectives import (
-    Group,
-    count_slices,
-    ring_passes,
-    run_stages,
-    stage_peers,
-)
-from netbench.trainers.communication.links import payload_bytes
+from netbench.systems.sharded import ring_cut
+from netbench.trainers.communication.collectives import Group, count_slices, run_stages, stage_peers
+from netbench.trainers.communication.links import payload_bytes, ring_delay_s
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import compute
-
-MAX_SLICED_RING = 16
-"""Longest ring, in ranks, in which members pass on a part in slices."""
 
 PHASES = {FORWARD: "forward_s", BACKWARD: "backward_s", OPTIMIZER: "optimizer_s"}
 
@@ -118,28 +110,38 @@ class SegmentRank:
             raise
 
     def _call(self, call: Call) -> None:
-        """Chains and trees are sliced, and short rings as NCCL's. In a long ring the slowest link
-        decides, so finer slices would only cost messages."""
+        """Run a collective. Chains and trees are sliced. The parts of short rings are cut as NCCL
+        does. A long ring goes round once: more messages would only cost host time, so the delays
+        of its other passes are slept."""
         if call.host_s:
             compute(call.host_s)
-        stages = self._stages(call)
-        group, slices, passes = self._group_of(call), 1, 1
-        if any(isinstance(stage, HopList) and stage.sliced for stage in stages):
-            slices = count_slices(self._plan, call.size_bytes)
-        elif any(isinstance(stage, Ring) for stage in stages):
-            slices = group.size * _ring_slices(group.size)
-            passes = ring_passes(self._plan, call.size_bytes, group.size)
+        group, stages = self._group_of(call), self._stages(call)
+        sliced = any(isinstance(stage, HopList) and stage.sliced for stage in stages)
+        slices = count_slices(self._plan, call.size_bytes) if sliced else 1
+        cut = ring_cut(self._plan, call)
         tensor = self._buffers[call.across][: self._payload(call)]
-        run_stages(group, stages, tensor, slices, passes)
+        run_stages(group, stages, tensor, slices, cut)
+        compute(self._unpaid_s(call, cut))
+
+    def _unpaid_s(self, call: Call, cut: RingCut) -> float:
+        """Return the delays of the passes of NCCL's rings that a call does not make, seconds."""
+        group = self._group_of(call)
+        rounds = [
+            (stage.reduces + stage.gathers) * (group.size - 1)
+            for stage in self._stages(call)
+            if isinstance(stage, Ring)
+        ]
+        passes = self._plan.transport.ring_cut(call.size_bytes, group.size).passes
+        missing = (passes - cut.passes) * sum(rounds)
+        return missing * ring_delay_s(self._plan, group.members) if missing else 0.0
 
     def _stages(self, call: Call) -> tuple[CollectiveStage, ...]:
         return COLLECTIVES[call.op].algorithms[call.library](self._group_of(call).size)
 
     def _payload(self, call: Call) -> int:
         """Bytes of the scaled tensor of a call: the same for each part that is one message."""
-        size = self._group_of(call).size
-        in_ring = size * _ring_slices(size) * ring_passes(self._plan, call.size_bytes, size)
-        parts = max(_num_parts(stage, size, in_ring) for stage in self._stages(call))
+        size, cut = self._group_of(call).size, ring_cut(self._plan, call)
+        parts = max(_num_parts(stage, size, cut) for stage in self._stages(call))
         return parts * payload_bytes(self._plan, call.size_bytes / parts)
 
     def _group_of(self, call: Call) -> Group:
@@ -152,19 +154,15 @@ class SegmentRank:
         return Group.of(world, placement[index::size] if call.across else copy_members)
 
 
-def _num_parts(stage: CollectiveStage, size: int, in_ring: int) -> int:
-    """Return how many messages the tensor is divided into. in_ring: in a ring."""
+def _num_parts(stage: CollectiveStage, size: int, cut: RingCut) -> int:
+    """Return how many messages a tensor is divided into among `size` members."""
     match stage:
         case HopList():
             return stage.num_parts
         case Ring():
-            return in_ring
+            return size * cut.num_messages
         case _:
             return size
-
-
-def _ring_slices(size: int) -> int:
-    return RING_SLICES if size <= MAX_SLICED_RING else 1
 
 
 def _wait(futures: Iterable[Future[None]]) -> None:

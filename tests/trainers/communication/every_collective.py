@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 
+from netbench.plan.collectives import RingCut
 from netbench.trainers.communication.collectives import (
     Group,
     all_reduce_each,
@@ -16,6 +16,7 @@ from netbench.trainers.communication.collectives import (
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
+    sliced,
     split,
     tree_lanes,
 )
@@ -25,6 +26,9 @@ LENGTHS = (1, 5, 64, 103)
 """Elements: fewer than ranks or slices, divisible by either, and by neither."""
 
 NUM_SLICES = (1, 4, 20)
+
+CUTS = {"": None, " in passes": RingCut(slices=2, passes=3)}
+"""Suffix of results, and the cut of a ring; None = into the number of slices."""
 
 
 def inputs(size: int, length: int) -> list[torch.Tensor]:
@@ -46,12 +50,7 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
         for num_slices in NUM_SLICES:
             mine = inputs(group.size, length)[group.index]
             result: dict[str, Any] = {"index": group.index}
-            for name, collective in (
-                ("reduce", chain_reduce),
-                ("broadcast", chain_broadcast),
-                ("all_reduce", ring_all_reduce),
-                ("all_reduce in passes", partial(ring_all_reduce, num_passes=3)),
-            ):
+            for name, collective in (("reduce", chain_reduce), ("broadcast", chain_broadcast)):
                 tensor = mine.clone()
                 collective(group, tensor, num_slices)
                 result[name] = tensor
@@ -60,23 +59,21 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
                 for i in range(group.size)
             ]
             start, stop = chunks[group.index]
-            result["scattered"] = torch.empty(stop - start, dtype=mine.dtype)
-            ring_reduce_scatter(group, result["scattered"], mine, chunks, num_slices)
-            result["scattered in passes"] = torch.empty(stop - start, dtype=mine.dtype)
-            ring_reduce_scatter(
-                group, result["scattered in passes"], mine, chunks, num_slices, num_passes=3
-            )
+            for suffix, cut in CUTS.items():
+                in_ring = cut or sliced(num_slices, group.size)
+                result[f"all_reduce{suffix}"] = mine.clone()
+                ring_all_reduce(group, result[f"all_reduce{suffix}"], in_ring)
+                result[f"scattered{suffix}"] = torch.empty(stop - start, dtype=mine.dtype)
+                ring_reduce_scatter(group, result[f"scattered{suffix}"], mine, chunks, in_ring)
+                gathered = torch.full_like(mine, -1)
+                gathered[start:stop] = mine[start:stop]
+                ring_all_gather(group, gathered, chunks, in_ring)
+                result[f"gathered{suffix}"] = gathered
             result["exchanged"] = mine.clone()
             all_to_all_sum(group, result["exchanged"][start:stop], result["exchanged"], chunks)
-            result["gathered"] = torch.full_like(mine, -1)
-            result["gathered"][start:stop] = mine[start:stop]
-            ring_all_gather(group, result["gathered"], chunks, num_slices)
-            result["gathered in passes"] = torch.full_like(mine, -1)
-            result["gathered in passes"][start:stop] = mine[start:stop]
-            ring_all_gather(group, result["gathered in passes"], chunks, num_slices, num_passes=3)
             several = [mine[a:b].clone() for a, b in split(length, 3)]
-            short = [index % 2 == 1 for index in range(len(several))]
-            all_reduce_each(group, several, short)
+            cuts = [None if index % 2 else RingCut(slices=2) for index in range(len(several))]
+            all_reduce_each(group, several, cuts)
             result["all_reduce each"] = torch.cat(several)
             result["chunks"] = chunks
             # As lists: torch would pass a tensor as a file of the process it comes from.

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from netbench.errors import TestbedError
+from netbench.plan.collectives import RingCut
 from netbench.plan.model import Plan
 from netbench.trainers.communication import nccl, world
 from netbench.trainers.communication.collectives import (
@@ -240,7 +241,7 @@ def _through_copies(found: World) -> list[float]:
     world.is_elsewhere = lambda tensor: copied.append(tensor.data_ptr()) or True  # type: ignore[func-returns-value]
     found.warm([1 - found.rank])
     tensor = torch.arange(6.0) * (found.rank + 1)
-    ring_all_reduce(Group.of(found, range(2)), tensor, 2)
+    ring_all_reduce(Group.of(found, range(2)), tensor, RingCut())
     assert copied
     total: list[float] = tensor.tolist()
     return total

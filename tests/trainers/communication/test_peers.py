@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import TestbedError
-from netbench.trainers.communication.collectives import Group, ring_all_reduce
+from netbench.trainers.communication.collectives import Group, ring_all_reduce, sliced
 from netbench.trainers.communication.peer_transfers import PeerTransfers
 from netbench.trainers.communication.peers import (
     HELLO,
@@ -135,7 +135,7 @@ def ring(me: Peers, vector: torch.Tensor) -> torch.Tensor:
     transfers = PeerTransfers(me.connections)
     try:
         group = Group.of(World(transfers, me.rank, 3), range(3), ahead=1)
-        ring_all_reduce(group, vector, 6)
+        ring_all_reduce(group, vector, sliced(6, group.size))
     except PeerLost:
         me.close()  # so that the others notice
         raise
