@@ -121,7 +121,8 @@ class SegmentRank:
         cut = ring_cut(self._plan, call)
         tensor = self._buffers[call.across][: self._payload(call)]
         run_stages(group, stages, tensor, slices, cut)
-        compute(self._unpaid_s(call, cut))
+        if unpaid_s := self._unpaid_s(call, cut):
+            compute(unpaid_s)
 
     def _unpaid_s(self, call: Call, cut: RingCut) -> float:
         """Return the delays of the passes of NCCL's rings that a call does not make, seconds."""
