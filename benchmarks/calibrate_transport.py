@@ -252,7 +252,7 @@ ring_chunk: 4MiB # per step of a ring: 4 of these parts (ALLREDUCE_CHUNKSTEPS), 
 ring_slices: 2 # of a ring chunk: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS
 emulation: # other values than the simulator's: recorded emulations, and plan hashes, depend on them
   window: 0B # only `fifo` and the round trip's bytes run ahead of a receiver
-  slice: 4MiB # of chains and rings; those of trees are as simulated, of `slice` each
+  slice: 4MiB # of chains; those of trees are as simulated, of `slice` each
   max_slices: 32 # enough to fill a chain of 8, few enough to emulate quickly
 """,
 }

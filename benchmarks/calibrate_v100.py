@@ -322,10 +322,10 @@ or receivers' credit
 
 ### What was tried
 
-Until 2026-11-27 the simulator kept equal pipelines in step: all used a NIC at the same moments, \
-for ever. Now
-passes take random times ([why](simulator.md#random-times)), and every idea was tried again with \
-all constants fitted to it
+Until 2026-11-27 the simulator kept equal pipelines in step: all used a NIC at the same moments. \
+Now
+passes take random times ([why](simulator.md#random-times)), and most ideas were tried again, \
+with all constants fitted to each
 (`python -m benchmarks.hypotheses`). Mean absolute errors in %: of cases 1 and 2, then of the \
 predictions for cases
 3 to 5.
@@ -333,14 +333,15 @@ predictions for cases
 <!-- ideas -->
 <!-- end -->
 
-Three ideas of 2026-11-22 were not repeated, because no setting of the simulator expresses them. \
-Their errors for
-megatron-p8, megatron-p4t2 and dtfm-random of cases 1 and 2, when pipelines were in step, and \
+The other ideas of 2026-11-22 need what no setting of the simulator expresses, so they were not \
+tried again. With pipelines in
+step, the errors for megatron-p8, megatron-p4t2 and dtfm-random of cases 1 and 2, and \
 megatron-p8 of cases 3
-to 5: a limit of 20 Gbit/s per node for messages only gave 34.4, 5.6, 4.5 and 15.8%; one of 12 \
-Gbit/s 23.6, 10.1,
-25.6 and 25.9%; 3% of messages that arrive 200 ms late (Linux's least retransmission timeout) \
-13.3, 8.0, 37.6 and 13.5%.
+to 5, were: 31.0, 2.1, 14.8 and 7.5% if the sockets of a process carry 17.2 Gbit/s; 34.4, 5.6, \
+4.5 and 15.8% if messages,
+but not collectives, share 20 Gbit/s per node, 23.6, 10.1, 25.6 and 25.9% if 12; 34.1, 3.6, 13.0 \
+and 13.1% if 1% of messages
+arrive 200 ms late (Linux's least retransmission timeout), 13.3, 8.0, 37.6 and 13.5% if 3% do.
 
 The rate of a NIC, each way, in Gbit/s, with which the simulator would give a system's published \
 times on the average.

@@ -111,13 +111,13 @@ IDEAS = (
     Idea(name="adopted", meaning="the constants above"),
     Idea(
         name="in step",
-        meaning="passes take equal times, so pipelines use a NIC at the same moments for ever",
+        meaning="passes take equal times, so pipelines use a NIC at the same moments",
         change=partial(with_jitter, jitter=0.0),
     ),
     Idea(
-        name="jitter 1%",
-        meaning="passes vary by 1% instead of 0.3%",
-        change=partial(with_jitter, jitter=0.01),
+        name="jitter 0.3%",
+        meaning="passes vary by 0.3% instead of 1%",
+        change=partial(with_jitter, jitter=0.003),
     ),
     Idea(
         name="NIC 96%",
@@ -146,7 +146,7 @@ IDEAS = (
     ),
     Idea(
         name="node 26",
-        meaning="a node carries 26 Gbit/s, in and out together",
+        meaning="a node carries 26 Gbit/s, in and out together; hosts have no other limit",
         change=partial(with_hosts_of, bps=26e9),
     ),
     Idea(
@@ -181,7 +181,8 @@ def _line(name: str, found: Calibration) -> str:
     ]
     cells = [f"{100 * mean_error(group):.1f}" for group in groups]
     layer_ms = 1e3 * found.constants.layer_s["megatron"]
-    return f"| {name} | {' | '.join(cells)} | {layer_ms:.1f} |"
+    layer = f"{layer_ms:.1f}" if layer_ms > 0 else "< 0"  # no time is left for the layer
+    return f"| {name} | {' | '.join(cells)} | {layer} |"
 
 
 def rates(times: Times, pool: Executor) -> Iterator[str]:
@@ -197,7 +198,8 @@ def rates(times: Times, pool: Executor) -> Iterator[str]:
 def _rate(bench: Bench, transport: TransportProfile, case: str, variant: str) -> str:
     """Return the rate in Gbit/s at which the mean error is 0, by bisection; it falls with the rate.
 
-    Between two rates with errors of one sign there is none: < or > says on which side it would be.
+    If even the lowest rate is too fast, return `< ` and that rate. If even the highest is too slow,
+    say so.
     """
 
     def error(bps: float) -> float:

@@ -39,7 +39,7 @@ STEADY = (2, 3, 4)
 to the end of the 3rd, is repeated. A unit is the least multiple of the stages of 8 or more."""
 
 RANDOM_STEADY = (4, 12, 13)
-"""As `STEADY`, where passes take random times: a mean needs more micro-batches."""
+"""The same where passes take random times: a mean needs more micro-batches."""
 
 STEP_BYTES = 4000
 """Memory of a micro-batch on a stage of a schedule, in both directions (measured)."""

@@ -24,9 +24,10 @@ MICRO_BATCH = 4
 the parameters would cross the network 16 times an iteration at B1024."""
 
 
-MAX_CUT_RING = 16
-"""Longest ring, in ranks, whose emulation cuts parts into NCCL's slices and passes. In a longer one
-that would be hundreds of thousands of messages."""
+MAX_CUT_RING, MAX_PART_MESSAGES = 16, 64
+"""Longest ring, in ranks, whose emulation cuts a rank's part into NCCL's slices and passes, and the
+most messages that it cuts it into. More would be hundreds of thousands in an iteration. In large
+parts bytes take longer than delays, so that whole ones take about as long."""
 
 
 class Sharded(System):
@@ -166,11 +167,11 @@ def stays_gathered(sizes: Sequence[int], live_parameters: int) -> list[bool]:
 
 
 def ring_cut(plan: Plan, call: Call) -> RingCut:
-    """Messages into which a rank's part is cut: NCCL's, but one in a ring of many ranks."""
+    """Messages into which a rank's part is cut: NCCL's, or one if those are too many."""
     members = _num_members(plan, call)
-    if members > MAX_CUT_RING:
-        return RingCut()
-    return plan.transport.ring_cut(call.size_bytes, members)
+    cut = plan.transport.ring_cut(call.size_bytes, members)
+    is_short = members <= MAX_CUT_RING and cut.num_messages <= MAX_PART_MESSAGES
+    return cut if is_short else RingCut()
 
 
 def _ring_messages(call: Call, plan: Plan) -> int:

@@ -20,7 +20,7 @@ PROFILES = Path(__file__).parent / "profiles"
 class EmulationValues(Section):
     """Values that the trainers use where they differ from the simulator's.
 
-    window_bytes, slice_bytes, max_slices: as in `TransportProfile`; slices of rings, too.
+    window_bytes, slice_bytes, max_slices: as in `TransportProfile`.
     """
 
     window_bytes: Bytes = Field(alias="window", examples=["0B"])

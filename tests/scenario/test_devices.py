@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -90,9 +91,13 @@ def test_a_single_speed_holds_for_every_system(bend: Bend) -> None:
 def test_jitter_is_a_fraction_of_the_time_of_a_pass(bend: Bend) -> None:
     """A plan has that of the device that varies most."""
     more = "devices: {V100: {flops: 50TFLOPS, jitter: 1.5%}}\n"
-    scenario = load_scenario(bend(more=more))
-    assert scenario.devices["V100"].jitter == 0.015
-    assert build_plan(scenario, "dtfm-random", scenario.sweep.first_setting()).jitter == 0.015
+    assert load_scenario(bend(more=more)).devices["V100"].jitter == 0.015
+    mixed = load_scenario("mixed-gpu")
+    for varies, least in (("V100", 0.02), ("T4", 0.03)):
+        device = dataclasses.replace(mixed.devices[varies], jitter=least)
+        several = dataclasses.replace(mixed, devices=mixed.devices | {varies: device})
+        plan = build_plan(several, "dtfm-random", several.sweep.first_setting())
+        assert plan.jitter == least
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,18 @@ def test_pipelines_meet_in_nodes_and_in_trunks(case: str, variant: str, meet: bo
     assert pipelines_meet(published(case, variant)) is meet
 
 
+def test_pipelines_meet_in_the_nodes_of_any_tensor_rank() -> None:
+    """First tensor ranks are on the node of their pipeline, the others on the next node."""
+    plan = published("case1", "megatron-p4t2")
+    lanes = rank_lanes(plan).reshape(plan.layout.dp, plan.layout.tp, -1)
+    placement = np.zeros(plan.layout.num_ranks, np.int64)
+    for pipeline in range(plan.layout.dp):
+        following = (pipeline + 1) % plan.layout.dp
+        placement[lanes[pipeline, 0]] = 8 * pipeline + np.arange(4)
+        placement[lanes[pipeline, 1]] = 8 * following + 4 + np.arange(4)
+    assert pipelines_meet(dataclasses.replace(plan, placement=tuple(placement.tolist())))
+
+
 def test_a_median_has_its_range_where_pipelines_meet() -> None:
     """All draws differ, and equal plans give equal ones."""
     found = simulate(published("case1", "megatron-p8"))
@@ -64,7 +76,7 @@ def test_without_jitter_all_passes_take_their_mean() -> None:
     timeline = found.parts[0].timeline
     forward_s = timeline.amount[timeline.kind == TaskKind.FORWARD]
     assert len(found.drawn_s) == 1
-    assert forward_s == pytest.approx(forward_s[0], rel=1e-12)
+    assert forward_s == pytest.approx(plan.stages[0].forward_s, rel=1e-12)
 
 
 def test_times_have_the_mean_and_the_deviation_asked_for() -> None:
@@ -98,7 +110,7 @@ def test_ranks_that_divide_a_tensor_take_equal_times() -> None:
     "variant", ["megatron-p8", "megatron-p4t2", "dtfm-random", "deepspeed-pp-random-nodes"]
 )
 def test_more_jitter_hardly_changes_a_result(case: str, variant: str) -> None:
-    """Twice the jitter moves no published time by more than 3%."""
+    """Twice the jitter moves no published time of 24 layers by more than 3%."""
     for batch in (1024, 4096) if variant != "megatron-p4t2" else (1024,):
         plan = published(case, variant, batch=batch)
         more = dataclasses.replace(plan, jitter=2 * JITTER)

@@ -4,7 +4,6 @@ All functions are pure. Sizes are at full scale.
 """
 
 import math
-from collections.abc import Sequence
 
 from netbench.plan.model import Plan
 from netbench.plan.tensor import message_bytes
@@ -24,14 +23,6 @@ def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
     in_flight_bytes = rate_bps / 8 * rtt_s if math.isfinite(rate_bps) else 0.0
     window_bytes = transport.window_bytes + transport.window_factor * in_flight_bytes
     return transport.fifo_bytes + window_bytes
-
-
-def ring_delay_s(plan: Plan, members: Sequence[int]) -> float:
-    """Return the mean one-way delay from a process to the next one in a ring, seconds."""
-    nodes = [plan.device_nodes[member] for member in members]
-    hops = zip(nodes, nodes[1:] + nodes[:1], strict=True)
-    delays_s = [0.0 if a == b else plan.network.link(a, b).one_way_delay_s for a, b in hops]
-    return sum(delays_s) / len(delays_s)
 
 
 def copy_s(plan: Plan, src: int, dst: int) -> float:

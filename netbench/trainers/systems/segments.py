@@ -17,7 +17,7 @@ from netbench.systems import system_of
 from netbench.systems.iteration import BACKWARD, FORWARD, OPTIMIZER, WAIT, Call, Segment, Task
 from netbench.systems.sharded import ring_cut
 from netbench.trainers.communication.collectives import Group, count_slices, run_stages, stage_peers
-from netbench.trainers.communication.links import payload_bytes, ring_delay_s
+from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import compute
@@ -110,9 +110,8 @@ class SegmentRank:
             raise
 
     def _call(self, call: Call) -> None:
-        """Run a collective. Chains and trees are sliced. The parts of short rings are cut as NCCL
-        does. A long ring goes round once: more messages would only cost host time, so the delays
-        of its other passes are slept."""
+        """Run a collective. Chains and trees are sliced. Parts of a ring are cut as NCCL's, unless
+        those are too many messages: then the ring goes round once."""
         if call.host_s:
             compute(call.host_s)
         group, stages = self._group_of(call), self._stages(call)
@@ -121,20 +120,6 @@ class SegmentRank:
         cut = ring_cut(self._plan, call)
         tensor = self._buffers[call.across][: self._payload(call)]
         run_stages(group, stages, tensor, slices, cut)
-        if unpaid_s := self._unpaid_s(call, cut):
-            compute(unpaid_s)
-
-    def _unpaid_s(self, call: Call, cut: RingCut) -> float:
-        """Return the delays of the passes of NCCL's rings that a call does not make, seconds."""
-        group = self._group_of(call)
-        rounds = [
-            (stage.reduces + stage.gathers) * (group.size - 1)
-            for stage in self._stages(call)
-            if isinstance(stage, Ring)
-        ]
-        passes = self._plan.transport.ring_cut(call.size_bytes, group.size).passes
-        missing = (passes - cut.passes) * sum(rounds)
-        return missing * ring_delay_s(self._plan, group.members) if missing else 0.0
 
     def _stages(self, call: Call) -> tuple[CollectiveStage, ...]:
         return COLLECTIVES[call.op].algorithms[call.library](self._group_of(call).size)

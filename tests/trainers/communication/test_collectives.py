@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from netbench.plan.collectives import COLLECTIVES
+from netbench.plan.collectives import COLLECTIVES, RingCut
 from netbench.plan.model import Plan
 from netbench.trainers.communication.collectives import (
     Barrier,
@@ -94,6 +94,17 @@ def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[...
     assert count_slices(plan, 1000) == 1
     assert count_slices(plan, 40 << 20) == 10
     assert count_slices(plan, 296e6) == plan.transport.max_slices == 32
+
+
+@pytest.mark.parametrize(
+    ("mib", "size", "passes"), [(0.001, 4, 1), (16, 4, 1), (17, 4, 2), (296, 8, 10)]
+)
+def test_a_ring_passes_on_four_mebibytes_per_member_in_two_slices(
+    plan_of: Callable[..., Plan], mib: float, size: int, passes: int
+) -> None:
+    cut = plan_of().transport.ring_cut(mib * 2**20, size)
+    assert cut == RingCut(slices=2, passes=passes)
+    assert cut.num_messages == 2 * passes
 
 
 def test_tree_slices_are_a_mebibyte_of_each_half(plan_of: Callable[..., Plan]) -> None:
