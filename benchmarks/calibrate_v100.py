@@ -354,7 +354,7 @@ Conclusions:
 
 - None explains megatron-p8 and dtfm-random of case 1 without spoiling others, and no rate of a \
 NIC can: megatron-p8
-  wants 7.6 Gbit/s, dtfm-random 11.5, megatron-p4t2 21.9.
+  wants 7.7 Gbit/s, dtfm-random 11.5, megatron-p4t2 22.8.
 - A mechanism that slows down megatron-p8 also slows down megatron-p4t2. The fit then makes \
 Megatron's
   layer faster to compensate, and the predictions for cases 3 to 5 get worse.
