@@ -301,11 +301,16 @@ megatron-p4t2 11.4 without
   both with one constant. Whether they share cores, memory or PCIe is not known.
 - **A micro-batch of megatron-p8.** Gradients are summed in fp16, the default of Megatron-LM with
   --fp16. Then the time outside the micro-batches agrees (megatron-p8-random of cases 3 and 4: 7
-  and 14 s, simulated 6 and 14; 12 and 22 in fp32), and errors hardly depend on the number of
-  layers. What is left is time per micro-batch. The defaults of cases 3 and 4 take 9 to 17 and 46
-  ms longer than simulated, for any number of layers, the random placements of cases 4 and 5 50
-  and 130 ms. Those of case 5 take 1054 to 1059 ms for 24 to 40 layers and all seeds: something
-  hides their computation, and blocking exchanges cannot. Megatron-LM sums its loss over the
+  and 14 s, simulated 7 and 14; 12 and 22 in fp32). What is left is time per micro-batch. \
+Published
+  minus simulated, it is -1 to 11 ms for the defaults of case 3, 34 to 39 ms in case 4 and -53 \
+to -29 ms in case 5,
+  0 to -21, 42 to 52 and 93 to 257 ms for their random placements. A further layer in each stage \
+adds 1 to 9 ms to random
+  placements of case 3, 20 simulated, and hardly anything in case 5: 1054 to 1061 ms
+  for 24 to 40 layers and all seeds. Something hides their computation, and blocking exchanges \
+cannot. \
+Megatron-LM sums its loss over the
   replicas after every micro-batch, for its log. A tree (NCCL's choice for few bytes) would
   explain one of three seeds of cases 4 and 5 (350 ms, published 353; 1091, published 1054); the
   others would be up to 28% too slow. A ring and a head of 30 ms would explain the default of case

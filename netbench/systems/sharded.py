@@ -24,7 +24,7 @@ MICRO_BATCH = 4
 the parameters would cross the network 16 times an iteration at B1024."""
 
 
-MAX_CUT_RING, MAX_PART_MESSAGES = 16, 64
+MAX_CUT_RING, MAX_PART_MESSAGES = 16, 16
 """Longest ring, in ranks, whose emulation cuts a rank's part into NCCL's slices and passes, and the
 most messages that it cuts it into. More would be hundreds of thousands in an iteration. In large
 parts bytes take longer than delays, so that whole ones take about as long."""

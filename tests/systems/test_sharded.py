@@ -232,15 +232,18 @@ def test_an_update_is_of_a_shard() -> None:
 
 
 def test_the_host_carries_messages_round_the_rings() -> None:
-    """Per rank and pass of a ring: 63 messages among all, 7 in a group. Each of 4 micro-steps
+    """Per rank and round of a ring: 63 messages among all, 7 in a group. Each of 4 micro-steps
     gathers the live unit, the others twice (as one unit, or 6 layers of 4 matrices), and scatters
-    3 buckets of gradients; across groups, each bucket goes out and back once."""
+    3 buckets of gradients; across groups, each bucket goes out and back once. In groups a part of
+    a matrix has two slices, one of a bucket across groups two in each of four passes (three for
+    the last, smaller bucket); larger parts are whole."""
     plans = {name: case5(name) for name in ("zero3", "zero3-hybrid", "zero3-hybrid-accumulate")}
     costs = {name: Zero3().num_messages(plan) for name, plan in plans.items()}
     assert costs["zero3"] == 64 * 63 * 4 * (1 + 2 + 3)
-    twice, across = 2 * 6 * 4, 3 * 2 * 7
-    assert costs["zero3-hybrid"] == 64 * (7 * 4 * (1 + twice + 3) + across)
-    assert costs["zero3-hybrid-accumulate"] == 64 * (7 * (1 + 4 * twice + 3) + across)
+    twice, across = 2 * 6 * 4, 2 * 7 * 2 * (4 + 4 + 3)
+    assert costs["zero3-hybrid"] == 64 * (7 * 4 * (1 + 2 * twice + 3) + across)
+    hybrid_accumulates = 64 * (7 * (1 + 4 * 2 * twice + 3) + across)
+    assert costs["zero3-hybrid-accumulate"] == hybrid_accumulates
 
 
 @pytest.mark.parametrize(
