@@ -24,6 +24,7 @@ Each module also runs alone, as python -m benchmarks.NAME:
   simulator, objective                  rows of the simulator
   cores                                 the row of whole runs in a guest
   calibrate_transport, calibrate_v100   constants of the profiles, fitted
+  hypotheses                            ideas on shared NICs, each with its own fit
   fidelity                              how closely testbeds deliver a network
   dynamics                              TCP on divided networks, and at full size
   dask                                  cells on Dask workers, and what these cost

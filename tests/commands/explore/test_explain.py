@@ -79,6 +79,18 @@ def test_json_has_unrounded_figures_of_every_rank(capsys: CaptureFixture) -> Non
     assert found["links"][0]["utilisation"] >= found["links"][1]["utilisation"] > 0
 
 
+def test_iterations_with_random_passes_have_a_range(capsys: CaptureFixture) -> None:
+    """Eight pipelines share the NICs of case 1, none those of case 3."""
+    for case, meet in (("case1", True), ("case3", False)):
+        _, out, _ = typed(capsys, case, "--system", "megatron-p8", "--json")
+        found = json.loads(out)
+        shortest_s, longest_s = found["range_s"]
+        assert shortest_s <= found["iteration_s"] <= longest_s
+        assert (shortest_s < longest_s) is meet
+        _, out, _ = typed(capsys, case, "--system", "megatron-p8")
+        assert ("median of 3 iterations whose passes take random times" in out) is meet
+
+
 def test_the_plan_is_the_one_that_is_simulated_by_run(capsys: CaptureFixture) -> None:
     """Its hash can be compared with that of `netbench run case3 --testbed sim`."""
     _, out, _ = typed(capsys, "case3")
