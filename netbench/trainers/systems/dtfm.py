@@ -73,7 +73,10 @@ class DtfmRank:
             self._cut = plan.transport.ring_cut(cost.gradient_bytes, dp)
             messages = dp * self._cut.num_messages
         replicas = replicas_of(plan, rank)
-        self._replicas = Group.buffered(world, replicas, plan, cost.gradient_bytes / messages)
+        self._replicas = Group.of(world, replicas)
+        if self._is_central or plan.data_parallel == "sharded-ps":  # chains, and a ring in one pass
+            slice_bytes = cost.gradient_bytes / messages
+            self._replicas = Group.buffered(world, replicas, plan, slice_bytes)
         updating = (
             pipeline_of(plan, placement.index(replicas[0])) if self._is_central else placement
         )
