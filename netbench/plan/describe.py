@@ -34,7 +34,7 @@ def describe_plan(plan: Plan) -> str:
 
 def name_periods(plan: Plan) -> str:
     """Return what an iteration of `plan` repeats, e.g. `micro-batches`."""
-    if plan.num_rounds > 1:
+    if plan.repeats_rounds:
         return "rounds"
     return "micro-batches" if plan.has_pipelines else "micro-steps"
 

@@ -218,8 +218,14 @@ class Plan:
     @property
     def num_periods(self) -> int:
         """Number of repetitions in an iteration: of a round of GPipe, of a micro-batch in another
-        pipeline, of a micro-step of zero3."""
-        return self.num_rounds if self.num_rounds > 1 else self.num_micro_batches
+        pipeline or in each of two rounds, of a micro-step of zero3."""
+        return self.num_rounds if self.repeats_rounds else self.num_micro_batches
+
+    @property
+    def repeats_rounds(self) -> bool:
+        """Whether the periods of `parts` are rounds. A part has one round, or many micro-batches in
+        each."""
+        return self.num_rounds > 1 and self.parts[:1] in ((), (1,))
 
     def shortened(self) -> "tuple[Plan, ...]":
         """Return the plans of the two iterations that run for one of this plan, or the plan itself.
@@ -232,7 +238,7 @@ class Plan:
 
     def _of_length(self, periods: int, batch: int) -> "Plan":
         workload = dataclasses.replace(self.workload, batch=batch)
-        if self.num_rounds > 1:
+        if self.repeats_rounds:
             return dataclasses.replace(self, workload=workload, num_rounds=periods, parts=())
         return dataclasses.replace(self, workload=workload, num_micro_batches=periods, parts=())
 

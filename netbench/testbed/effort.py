@@ -19,8 +19,9 @@ from netbench.systems import system_of
 from netbench.systems.base import num_crossings
 from netbench.systems.sharded import Sharded
 
-MESSAGE_S = 0.4e-3
-"""Host time of a message in a guest, seconds (docs/local-testbed.md)."""
+MESSAGE_S, CROSSING_S = 0.4e-3, 2e-3
+"""Host time in a guest of a message of a collective, and of one between stages, which most often
+goes in four pieces, seconds (docs/local-testbed.md)."""
 
 GUEST_BPS, SEGMENTS_BPS = 1.8e9, 0.7e9
 """Simulated bits that a guest carries in a second of host time: with segments as large as on the
@@ -32,6 +33,9 @@ LONG_S = 10.0
 ROUNDS = (1, 2)
 """Rounds of GPipe that run. All ranks meet at a barrier in each."""
 
+ROUND_DEPTHS = (2, 4)
+"""Micro-batches of a round that run, in multiples of the stages, where there are no more rounds."""
+
 STEPS = (2, 3)
 """Micro-steps of sharded data parallelism that run; the first and the last differ from others."""
 
@@ -42,9 +46,12 @@ DEPTHS = (4, 8)
 def emulation_s(plan: Plan) -> float:
     """Return the host time that one iteration of virtual layers takes in a guest, seconds."""
     system = system_of(plan)
-    messages = system.num_messages(plan) if isinstance(system, Sharded) else num_crossings(plan)
+    if isinstance(system, Sharded):
+        messages_s = system.num_messages(plan) * MESSAGE_S
+    else:
+        messages_s = num_crossings(plan) * CROSSING_S
     bps = SEGMENTS_BPS if plan.network.tcp.acts and plan.scale > 1 else GUEST_BPS
-    return messages * MESSAGE_S + network_bytes(plan) * 8 / plan.scale / bps
+    return messages_s + network_bytes(plan) * 8 / plan.scale / bps
 
 
 def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
@@ -53,18 +60,33 @@ def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     A plan that shares the parts of others runs so too, also if it is short.
     """
     divided = [dataclasses.replace(plan, parts=_parts(plan)) for plan in plans]
-    families: dict[Plan, list[Plan]] = {}
-    for plan in divided:
-        if plan.parts:
-            families.setdefault(plan.shortened()[0], []).append(plan)
+    alone = {
+        family[0]
+        for family in _families(divided)
+        if all(plan.repeats_rounds and plan.num_rounds <= ROUNDS[1] for plan in family)
+    }
+    divided = [
+        dataclasses.replace(plan, parts=_in_rounds(plan)) if plan in alone else plan
+        for plan in divided
+    ]
+    families = _families(divided)
     whole = {
         plan
-        for family in families.values()
+        for family in families
         if sum(family[0].parts) >= sum(plan.num_periods for plan in family)
         or max(map(emulation_s, family)) < LONG_S
         for plan in family
     }
     return tuple(dataclasses.replace(plan, parts=()) if plan in whole else plan for plan in divided)
+
+
+def _families(plans: Iterable[Plan]) -> list[list[Plan]]:
+    """Return the plans in parts, those that share them together."""
+    families: dict[Plan, list[Plan]] = {}
+    for plan in plans:
+        if plan.parts:
+            families.setdefault(plan.shortened()[0], []).append(plan)
+    return [*families.values()]
 
 
 def extend(plan: Plan, short: float, long: float) -> float:
@@ -86,3 +108,10 @@ def _parts(plan: Plan) -> tuple[int, ...]:
     else:
         return ()
     return parts if plan.num_periods >= parts[0] else ()
+
+
+def _in_rounds(plan: Plan) -> tuple[int, ...]:
+    """Return `Plan.parts` for micro-batches in each round; as they are if a round has fewer."""
+    depth = plan.layout.pp * plan.num_chunks
+    fewer, more = (depth * times for times in ROUND_DEPTHS)
+    return (fewer, more) if fewer > 1 and plan.num_micro_batches > more else plan.parts

@@ -16,6 +16,9 @@ from netbench.scenario import load_scenario
 from netbench.testbed.effort import extend, in_parts
 
 
+BATCHES = (1024, 2048, 4096)
+
+
 def make_plans(variant: str, *batch: int, scale: float = 1000.0) -> tuple[Plan, ...]:
     choices = Choices(variants=[variant], layers=[24], batch=batch, seeds=[2022])
     return build_plans(load_scenario("case3"), choices, Execution(iterations=2, scale=scale))
@@ -43,11 +46,20 @@ def test_long_iterations_run_in_two_lengths_that_all_batches_share(
     assert ran == [whole // plans[0].num_periods * number for number in parts]
 
 
-def test_iterations_run_whole_where_parts_would_not_be_shorter() -> None:
-    """Two rounds alone; a short iteration; a plan with one round among others."""
+def test_two_rounds_that_no_other_batch_shares_run_with_fewer_micro_batches_each() -> None:
     (alone,) = in_parts(make_plans("dtfm-scheduled", 1024))
-    assert alone.parts == ()
-    assert alone.shortened() == (alone,)
+    assert alone.parts == (16, 32)
+    assert "in parts (16 and 32 micro-batches)" in describe_plan(alone)
+    ran = [(part.num_rounds, part.num_micro_batches) for part in alone.shortened()]
+    assert ran == [(2, 16), (2, 32)]
+    assert [part.workload.batch for part in alone.shortened()] == [256, 512]
+    assert plan_from_json(plan_to_json(alone)) == alone
+
+
+def test_iterations_run_whole_where_parts_would_not_be_shorter() -> None:
+    (few,) = in_parts(make_plans("megatron-p8", 512))
+    assert few.parts == ()
+    assert few.shortened() == (few,)
     scenario = load_scenario("example-two-labs")
     quick = build_plans(scenario, Choices.of(scenario.sweep, whole=True))
     assert in_parts(quick) == quick
@@ -68,10 +80,18 @@ def test_parts_that_do_not_fit_the_plan_are_refused(parts: tuple[int, ...]) -> N
         plan_from_json(plan_to_json(dataclasses.replace(plan, parts=parts)))
 
 
-@pytest.mark.parametrize("variant", ["dtfm-random", "megatron-p8", "deepspeed-pp", "zero3"])
-def test_parts_give_the_simulated_time_of_the_whole(variant: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "batches"),
+    [
+        ("dtfm-random", (1024,)),
+        *((name, BATCHES) for name in ("dtfm-random", "megatron-p8", "deepspeed-pp", "zero3")),
+    ],
+)
+def test_parts_give_the_simulated_time_of_the_whole(
+    variant: str, batches: tuple[int, ...]
+) -> None:
     """Within 0.5%, in the simulator; emulations were compared once (docs/local-testbed.md)."""
-    plans = in_parts(make_plans(variant, 1024, 2048, 4096, scale=1.0))
+    plans = in_parts(make_plans(variant, *batches, scale=1.0))
     parts = plans[0].shortened()
     times = predictions([*plans, *parts], None)
     short_s, long_s = (times[plan_hash(part)] for part in parts)

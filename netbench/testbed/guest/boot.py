@@ -5,6 +5,7 @@ host's user. /proc, /sys, /dev, /dev/shm and /run are its own, so files made the
 """
 
 import fcntl
+import itertools
 import os
 import random
 import shlex
@@ -26,7 +27,9 @@ LINE_DEVICE = "/dev/ttyS{number}"
 """The further serial lines, from 1: streams in both directions, made raw by their reader."""
 
 CORE = "/sys/devices/system/cpu/cpu{number}"
-"""The kernel's folder of a core, which a guest locks while it has the core: no file is left."""
+TURNS = ("", "topology")
+"""The kernel's folder of a core, and folders in it. A guest locks one of them while it has the
+core: the first if no other guest has the core, the next beside one. No file is left."""
 
 PASSED_VARIABLES = ("HOME", "LANG", "PATH", "VIRTUAL_ENV", "XDG_CACHE_HOME")
 
@@ -88,15 +91,16 @@ ctypes.CDLL(None).reboot(0x4321FEDC)  # LINUX_REBOOT_CMD_POWER_OFF
 
 
 def take_core(command: Sequence[str]) -> tuple[list[str], int]:
-    """Return `command` on one core, which no other guest has if there are enough, and a descriptor
-    that it must inherit to keep the core.
+    """Return `command` on one core, one that fewest guests have, and a descriptor that it must
+    inherit to keep the core.
 
     A guest's kernel and its processes take turns thousands of times a second. On several cores each
     turn may wake another core, which takes up to twice as long (docs/local-testbed.md).
     """
     cores = os.sched_getaffinity(0)
-    for core in random.sample(sorted(cores), len(cores)):
-        kept = os.open(CORE.format(number=core), os.O_RDONLY)
+    shuffled = random.sample(sorted(cores), len(cores))
+    for turn, core in itertools.product(TURNS, shuffled):
+        kept = os.open(Path(CORE.format(number=core), turn), os.O_RDONLY)
         with suppress(BlockingIOError):
             fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break

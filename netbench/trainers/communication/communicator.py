@@ -64,7 +64,8 @@ class Together:
         self._works = works
 
     def wait(self) -> None:
-        for work in self._works:
+        """Wait for the last first: those before it are done then, and wake no thread."""
+        for work in reversed(self._works):
             work.wait()
 
 
@@ -111,7 +112,7 @@ class Inbox:
     def start(self) -> None:
         """Begin the turn of the next message: let it flow, and those that fit behind it."""
         self._turn += 1
-        self._started_s.append(time.monotonic())
+        self._started_s.append(RECORDER.now())
         self._post(self._turn * self._pieces + self._num_ahead)
 
     def announce(self) -> None:
@@ -121,8 +122,7 @@ class Inbox:
     def finish(self) -> torch.Tensor:
         """Block until the next started message has come; it stays valid for two more turns."""
         if not self._arrivals:
-            for _ in range(self._pieces):
-                self._works.popleft().wait()
+            Together([self._works.popleft() for _ in range(self._pieces)]).wait()
         elif error := self._landed.get():
             raise error
         message = self._buffers[self._taken % len(self._buffers)]
@@ -162,8 +162,7 @@ class Inbox:
         while True:
             error = None
             try:
-                for _ in range(self._pieces):
-                    self._flying.get().wait()
+                Together([self._flying.get() for _ in range(self._pieces)]).wait()
                 arrivals.tell(self._process)
             except Exception as failed:
                 error = failed
@@ -202,7 +201,7 @@ class Outbox:
 
     def start(self, message: torch.Tensor) -> None:
         """Start to send a message; it flows when its receiver has posted."""
-        started_s = time.monotonic()
+        started_s = RECORDER.now()
         work = self._send(message)
         details = {
             "peer": self._process,

@@ -69,14 +69,15 @@ def test_a_guest_needs_no_home_and_leaves_nothing_there(
     assert list(temporary.iterdir()) == []
 
 
-def test_every_guest_has_a_core_of_its_own_while_there_are_enough(
+def test_guests_share_cores_evenly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more shares. A core is free again when the process that has it ends."""
+    """Each has one of its own while there are enough, then one beside another guest. A core is free
+    again when the process that has it ends."""
     monkeypatch.setattr("netbench.testbed.guest.boot.CORE", str(tmp_path / "cpu{number}"))
     cores = os.sched_getaffinity(0)
     for core in cores:
-        (tmp_path / f"cpu{core}").mkdir()
+        (tmp_path / f"cpu{core}" / "topology").mkdir(parents=True)
     show = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
 
     def taken() -> tuple[int, int]:
@@ -85,9 +86,12 @@ def test_every_guest_has_a_core_of_its_own_while_there_are_enough(
 
     first = [taken() for _ in cores]
     assert {core for core, _ in first} == cores
-    shared, other = taken()
-    assert shared in cores
-    os.close(other)
+    second = [taken() for _ in cores]
+    assert {core for core, _ in second} == cores
+    third, other = taken()
+    assert third in cores
+    for descriptor in (other, *(kept for _, kept in second)):
+        os.close(descriptor)
     freed, kept = first[0]
     os.close(kept)
     again, kept = taken()
