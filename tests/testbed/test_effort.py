@@ -15,7 +15,6 @@ from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
 from netbench.testbed.effort import extend, in_parts
 
-
 BATCHES = (1024, 2048, 4096)
 
 
@@ -87,9 +86,7 @@ def test_parts_that_do_not_fit_the_plan_are_refused(parts: tuple[int, ...]) -> N
         *((name, BATCHES) for name in ("dtfm-random", "megatron-p8", "deepspeed-pp", "zero3")),
     ],
 )
-def test_parts_give_the_simulated_time_of_the_whole(
-    variant: str, batches: tuple[int, ...]
-) -> None:
+def test_parts_give_the_simulated_time_of_the_whole(variant: str, batches: tuple[int, ...]) -> None:
     """Within 0.5%, in the simulator; emulations were compared once (docs/local-testbed.md)."""
     plans = in_parts(make_plans(variant, *batches, scale=1.0))
     parts = plans[0].shortened()

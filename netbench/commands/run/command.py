@@ -104,8 +104,8 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--warmup",
     type=click.IntRange(0, MAX_ITERATIONS),
-    help="Number of warm-up iterations, recorded separately.  [default: 1, in parts 0; sim: "
-    "always 0]",
+    help="Number of warm-up iterations, recorded separately.  [default: 1, or 0 in parts and for "
+    "long iterations with --fast; sim: always 0]",
 )
 @click.option(
     "--scale", type=float, help="Divisor of bytes and bandwidths.  [default: by size of the model]"
@@ -254,7 +254,7 @@ def command(
         if testbed in VIRTUAL_TIME and inventory is None:
             plans = plans if whole or trace else in_parts(plans)
             if selection.iterations is None and selection.warmup is None:
-                plans = tuple(map(_as_often_as_needed, plans))
+                plans = tuple(map(as_often_as_needed, plans))
     if dry_run:
         for plan in plans:
             click.echo(describe_plan(plan))
@@ -392,16 +392,16 @@ def _with_dynamics(
     return kept
 
 
-def _as_often_as_needed(plan: Plan) -> Plan:
+def as_often_as_needed(plan: Plan) -> Plan:
     """Return a plan with long iterations with one iteration: further ones would take as long.
 
-    Plans in parts need no warm-up, because their sessions begin with the shorter part.
+    A warm-up fills TCP's windows, so there is none where TCP does not act. Sessions of plans in
+    parts begin with the shorter part instead.
     """
-    if plan.parts:
-        return dataclasses.replace(plan, iterations=1, warmup_iterations=0)
-    if plan.compute == VIRTUAL and not plan.churn and emulation_s(plan) >= LONG_S:
-        return dataclasses.replace(plan, iterations=2, warmup_iterations=1)
-    return plan
+    if plan.compute != VIRTUAL or plan.churn or not (plan.parts or emulation_s(plan) >= LONG_S):
+        return plan
+    warmups = int(plan.network.tcp.acts and not plan.parts)
+    return dataclasses.replace(plan, iterations=warmups + 1, warmup_iterations=warmups)
 
 
 def _placed(

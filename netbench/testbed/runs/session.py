@@ -3,7 +3,8 @@
 A plan never shares a session: TCP connections remember what they carried (congestion window, round
 trip times), so a plan would run at another speed after another plan. For the same reason a resumed
 plan repeats its finished iterations, without reporting them. A plan in parts begins with its
-shorter part, unreported: an iteration takes another time on connections that have carried nothing.
+shorter part, unreported: on connections that have carried nothing TCP's windows are small. Without
+these, it does not.
 
 Everything about where the nodes are is behind `Testbed`. The events:
 
@@ -110,7 +111,7 @@ class _PlanSession:
                 pool.prepare()
         if not shapes_first:
             self._shape()
-        if len(self._parts) > 1:
+        if len(self._parts) > 1 and self._plan.network.tcp.acts:
             with phase(self._emit, "warm", 1):
                 self._run(pool, self._parts[0], 0, trace=False)
         for index in range(self._last + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from netbench.cli import run
+from netbench.commands.run.command import as_often_as_needed
 from netbench.errors import UsageError
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.model import Execution
 from netbench.records import Run, find_run, read_run
+from netbench.scenario import load_scenario
+from netbench.scenario.model import UNMODELLED
 from netbench.systems.megatron import Megatron
+from netbench.testbed.effort import in_parts
 from tests import runs
 from tests.commands import two_nodes
 
@@ -365,3 +372,27 @@ def test_a_simulation_needs_neither_torch_nor_matplotlib(tmp_path: Path) -> None
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert not set(done.stdout.splitlines()[-1].split()) & {"torch", "matplotlib", "paramiko"}
+
+
+@pytest.mark.parametrize(
+    ("congestion", "batch", "iterations"),
+    [
+        (UNMODELLED, 1024, (1, 0)),
+        ("cubic", 1024, (1, 0)),  # in parts: its session begins with the shorter
+        (UNMODELLED, 512, (1, 0)),
+        ("cubic", 512, (2, 1)),
+        (UNMODELLED, 64, (3, 1)),
+    ],
+)
+def test_long_iterations_run_once_after_a_warm_up_where_tcp_acts(
+    congestion: str, batch: int, iterations: tuple[int, int]
+) -> None:
+    choices = Choices(variants=["megatron-p8"], layers=[24], batch=[batch], seeds=[2022])
+    (plan,) = build_plans(
+        load_scenario("case3"), choices, Execution(iterations=3, warmup_iterations=1, scale=1000.0)
+    )
+    tcp = dataclasses.replace(plan.network.tcp, congestion=congestion)
+    network = dataclasses.replace(plan.network, tcp=tcp)
+    (made,) = in_parts([dataclasses.replace(plan, network=network)])
+    found = as_often_as_needed(made)
+    assert (found.iterations, found.warmup_iterations) == iterations

@@ -69,9 +69,7 @@ def test_a_guest_needs_no_home_and_leaves_nothing_there(
     assert list(temporary.iterdir()) == []
 
 
-def test_guests_share_cores_evenly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guests_share_cores_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has one of its own while there are enough, then one beside another guest. A core is free
     again when the process that has it ends."""
     monkeypatch.setattr("netbench.testbed.guest.boot.CORE", str(tmp_path / "cpu{number}"))

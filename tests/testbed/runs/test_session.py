@@ -13,6 +13,7 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
+from netbench.scenario.model import UNMODELLED
 from netbench.testbed import interface
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.runs.session import run_session
@@ -184,6 +185,18 @@ def test_a_plan_in_parts_runs_two_short_iterations_for_each() -> None:
     for event in found:
         (short,) = event["parts"]
         assert short["iteration_s"] == event["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
+
+
+@pytest.mark.parametrize(("congestion", "begins"), [("cubic", True), (UNMODELLED, False)])
+def test_a_session_in_parts_begins_with_the_shorter_where_tcp_acts(
+    congestion: str, begins: bool
+) -> None:
+    plan = dataclasses.replace(make_plan("megatron"), parts=(2, 4))
+    tcp = dataclasses.replace(plan.network.tcp, congestion=congestion)
+    network = dataclasses.replace(plan.network, tcp=tcp)
+    _, events = run(dataclasses.replace(plan, network=network), range(9))
+    phases = [event["name"] for event in events if event["event"] == "phase"]
+    assert ("warm" in phases) == begins
 
 
 def test_a_session_that_does_not_verify_still_shapes_and_reads_back() -> None:
