@@ -20,7 +20,6 @@ from netbench.api.simulation import Progress, predictions, simulate_into
 from netbench.distributed.opening import open_pool
 from netbench.errors import UsageError
 from netbench.network.shaping.limits import network_warnings
-from netbench.network.shaping.segments import on_testbed
 from netbench.plan.build import at_scale, choose_scale
 from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import describe_plan
@@ -35,6 +34,7 @@ from netbench.scenario.model import Network
 from netbench.testbed.guest.cache import ensure_kernel, ensure_shim
 from netbench.testbed.machine.capabilities import probe_machine
 from netbench.testbed.machine.choose import SIMULATOR, choose, network_doubts
+from netbench.testbed.network import network_of
 from netbench.testbed.runs.controller import Observer, SessionSetup, run_plans
 from netbench.units import counted
 
@@ -303,9 +303,7 @@ def _warn(display: Display, scenario: Scenario, plans: Sequence[Plan], *, emulat
     """Warn of memory, and of links that netem cannot deliver exactly, once each."""
     for warning in dict.fromkeys(w for plan in plans for w in memory_warnings(plan, scenario)):
         display.warn("memory", warning)
-    networks = (
-        dict.fromkeys(on_testbed(plan.network, plan.scale) for plan in plans) if emulated else ()
-    )
+    networks = dict.fromkeys(network_of(plan) for plan in plans) if emulated else ()
     for warning in dict.fromkeys(w for asked in networks for w in network_warnings(*asked)):
         display.warn("network", warning)
     for plan in plans if emulated else ():

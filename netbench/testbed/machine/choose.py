@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from netbench.errors import TestbedError, UsageError, nearest
 from netbench.network.probing.fidelity import cells_path, fidelity_warning, read_cells
-from netbench.network.shaping.segments import on_testbed
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import VIRTUAL
 from netbench.plan.what_if import changed_links
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import nic_caps_bps
 from netbench.testbed.machine.capabilities import Capabilities
+from netbench.testbed.network import network_of
 from netbench.units import counted
 
 SIMULATOR = "sim"
@@ -95,9 +95,7 @@ def choose_persistent(request: str, machine: Capabilities) -> Choice:
 
 def network_doubts(testbed: str, plans: Sequence[Experiment]) -> tuple[str, ...]:
     """Reasons why `testbed` may not deliver the plans' networks, by measurement."""
-    found = dict.fromkeys(
-        network_doubt(testbed, *on_testbed(plan.network, plan.scale)) for plan in plans
-    )
+    found = dict.fromkeys(network_doubt(testbed, *network_of(plan)) for plan in plans)
     return tuple(reason for reason in found if reason)
 
 

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from netbench.network.shaping.segments import on_testbed
 from netbench.plan.experiment import Experiment, experiment_from_json, rank_modules, runs_script
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.local import LocalTestbed, NamespaceTestbed, RankSetup
+from netbench.testbed.network import network_of
 from netbench.testbed.runs.launch import Emit, carry_out, phase
 from netbench.testbed.runs.session import run_session
 
@@ -48,7 +48,7 @@ def run(job: Mapping[str, Any], emit: Emit) -> None:
     with phase(emit, "nodes", num_nodes):
         testbed = make(
             plan.node_names,
-            on_testbed(plan.network, plan.scale)[0],
+            network_of(plan)[0],
             name=job["testbed"],
             tolerance=job["tolerance"],
             ranks=RankSetup(

@@ -30,12 +30,12 @@ from typing import Any
 
 from netbench.errors import TestbedError
 from netbench.network.probing.dynamics import Messages
-from netbench.network.shaping.segments import on_testbed
 from netbench.plan.experiment import Experiment, experiment_hash, is_elastic, message_sizes
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.interface import STORE_PORT, Testbed
+from netbench.testbed.network import network_of
 from netbench.testbed.ranks.elastic import PeerPool
 from netbench.testbed.ranks.interruptions import Interruptions
 from netbench.testbed.ranks.pool import Message
@@ -59,7 +59,7 @@ def run_session(
     NetbenchError when a rank, or the network, fails.
     """
     with phase(emit, "tune", 1):
-        testbed.tune(*on_testbed(plan.network, plan.scale))
+        testbed.tune(*network_of(plan))
     session = _PlanSession(testbed, plan, finished, emit, trace=trace, verify=verify)
     if isinstance(plan, Plan) and plan.script:
         session.run_script(plan)
@@ -155,7 +155,7 @@ class _PlanSession:
             pool.start(lambda done: self._emit("phase", name="ranks", done=done, total=total))
 
     def _shape(self) -> None:
-        network, scale = on_testbed(self._plan.network, self._plan.scale)
+        network, scale = network_of(self._plan)
         with phase(self._emit, "shape", network.num_nodes + num_routers(network)):
             self._testbed.shape(network, scale)
         if self._verify:

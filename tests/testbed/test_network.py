@@ -1,0 +1,34 @@
+"""Networks that testbeds build for plans."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from netbench.plan.build import Choices, build_plans
+from netbench.plan.model import Execution, Plan
+from netbench.report.page.under_tc.machines import collective
+from netbench.scenario import load_scenario
+from netbench.testbed.network import network_of
+
+
+def make_plan(scenario: str) -> Plan:
+    choices = Choices(variants=["dtfm-scheduled"], layers=[24], batch=[1024], seeds=[2022])
+    (plan,) = build_plans(load_scenario(scenario), choices, Execution(scale=1000.0))
+    return plan
+
+
+def test_either_direction_gets_half_of_what_a_host_carries() -> None:
+    """Machines of case 2 with four GPUs have no such limit; nor has any of case 1."""
+    plan = make_plan("case2")
+    built, scale = network_of(plan)
+    assert scale == plan.scale
+    limits = zip(plan.network.nic_bps, plan.network.host_limits_bps, built.nic_bps, strict=True)
+    assert {*limits} == {(10e9, 17.2e9, 8.6e9), (10e9, float("inf"), 10e9)}
+    assert built == dataclasses.replace(plan.network, nic_bps=built.nic_bps)
+    assert network_of(make_plan("case1"))[0] == make_plan("case1").network
+
+
+def test_a_collective_keeps_its_network() -> None:
+    """A broadcast goes one way."""
+    plan = collective("broadcast", 4, (0.05, 10), "gloo", 64)
+    assert network_of(plan)[0] == plan.network
