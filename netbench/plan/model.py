@@ -43,8 +43,8 @@ class Transport:
     posts it. chunk_bytes, tree_chunk_bytes: slices of chains and trees; at most `max_slices` of
     each. ring_chunk_bytes, ring_slices: what a rank passes on in a step of a ring, and the messages
     it does so in. inside_node_bps: between two GPUs of a node, bit/s of payload. host_bps: between
-    a GPU and the sockets of its process, bit/s of payload. overhead_bytes: what gloo adds to a
-    message on the wire.
+    a GPU and the sockets of its process, bit/s of payload; a collective has `channels` of these
+    side by side. overhead_bytes: what gloo adds to a message on the wire.
 
     Defaults are the values of plans that were recorded without the field.
     """
@@ -54,6 +54,7 @@ class Transport:
     chunk_bytes: int = 1 << 22
     inside_node_bps: float = field(default=153e9, metadata=LATER)
     host_bps: float = field(default=9.55e9, metadata=LATER)
+    channels: int = field(default=2, metadata=LATER)
     window_bytes: int = field(default=0, metadata=LATER)
     tree_chunk_bytes: int = field(default=1 << 20, metadata=LATER)
     max_slices: int = field(default=32, metadata=LATER)
@@ -81,6 +82,7 @@ def emulated_transport() -> Transport:
         chunk_bytes=nccl.emulation.slice_bytes,
         inside_node_bps=nccl.inside_node_bps,
         host_bps=nccl.host_bps,
+        channels=nccl.channels,
         window_bytes=nccl.emulation.window_bytes,
         tree_chunk_bytes=nccl.slice_bytes,
         max_slices=nccl.emulation.max_slices,

@@ -10,6 +10,7 @@ slices and passes.
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ from netbench.plan.collectives import (
     ring_parts,
 )
 from netbench.plan.model import Plan
-from netbench.trainers.communication.links import ahead_bytes
+from netbench.trainers.communication.links import ahead_bytes, pace_s
 from netbench.trainers.communication.world import (
     TAG_BARRIER,
     TAG_COLLECTIVE,
@@ -51,13 +52,15 @@ T = TypeVar("T")
 class Group:
     """Processes that take part, in ring order; this process is `members[index]`.
 
-    ahead: slices posted for one sender beside the one that is waited for; None = all.
+    ahead: slices posted for one sender beside the one that is waited for; None = all. pace_s: least
+    seconds per byte from one slice to the next of the sender before this member.
     """
 
     world: World
     members: tuple[int, ...]
     index: int
     ahead: int | None = None
+    pace_s: float = 0.0
 
     @classmethod
     def of(cls, world: World, members: Sequence[int], ahead: int | None = None) -> "Group":
@@ -75,6 +78,12 @@ class Group:
         group = cls.of(world, members)
         buffer_bytes = ahead_bytes(plan, group.members[group.index - 1], world.rank)
         return replace(group, ahead=max(1, math.ceil(buffer_bytes / slice_bytes)))
+
+    @classmethod
+    def paced(cls, world: World, members: Sequence[int], plan: Plan) -> "Group":
+        """Return a group whose slices come no faster than through the channels of a collective."""
+        group = cls.of(world, members)
+        return replace(group, pace_s=pace_s(plan, group.members[group.index - 1], world.rank))
 
     @property
     def size(self) -> int:
@@ -112,13 +121,17 @@ class Group:
         post(None if self.ahead is None else self.ahead + 1)
         return self._yield_arrived(posted, post)
 
-    @staticmethod
     def _yield_arrived(
-        posted: deque[tuple[torch.Tensor, PendingTransfer]], post: Callable[[int], None]
+        self, posted: deque[tuple[torch.Tensor, PendingTransfer]], post: Callable[[int], None]
     ) -> Iterator[torch.Tensor]:
+        ready_s = 0.0
         while posted:
             tensor, transfer = posted.popleft()
             transfer.wait()
+            if self.pace_s:
+                now_s = time.monotonic()
+                ready_s = max(ready_s + self.pace_s * tensor.nbytes, now_s)
+                time.sleep(ready_s - now_s)
             post(1)
             yield tensor
 

@@ -5,7 +5,7 @@ All functions are pure. Sizes are at full scale.
 
 import math
 
-from netbench.plan.model import Plan
+from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.tensor import message_bytes
 
 
@@ -17,7 +17,7 @@ def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
         return transport.fifo_bytes
     network = plan.network
     link, back = network.link(src_node, dst_node), network.link(dst_node, src_node)
-    rate_bps = min(link.bandwidth_bps, network.nic_bps[src_node])
+    rate_bps = _rate_bps(plan, src, dst)
     rtt_s = link.one_way_delay_s + back.one_way_delay_s
     # inf * 0 is not a number: an unlimited or undelayed link holds no window.
     in_flight_bytes = rate_bps / 8 * rtt_s if math.isfinite(rate_bps) else 0.0
@@ -25,11 +25,31 @@ def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
     return transport.fifo_bytes + window_bytes
 
 
+def _rate_bps(plan: Plan, src: int, dst: int) -> float:
+    """Return the rate of the network between processes of two nodes, bit/s."""
+    src_node, dst_node = plan.device_nodes[src], plan.device_nodes[dst]
+    return min(plan.network.link(src_node, dst_node).bandwidth_bps, plan.network.nic_bps[src_node])
+
+
 def copy_s(plan: Plan, src: int, dst: int) -> float:
     """Return the seconds that either end needs to move a message between stages through sockets."""
     if plan.device_nodes[src] == plan.device_nodes[dst]:
         return 0.0
     return 8 * message_bytes(plan) / plan.transport.host_bps
+
+
+def pace_s(plan: Plan, src: int, dst: int) -> float:
+    """Return the seconds that the channels of a collective take for a byte of a scaled message.
+
+    0.0 where they are no slower than the network, or are not modelled: between devices that compute
+    or share a node.
+    """
+    transport = plan.transport
+    src_node, dst_node = plan.device_nodes[src], plan.device_nodes[dst]
+    channels_bps = transport.channels * transport.host_bps
+    if src_node == dst_node or plan.compute != VIRTUAL or _rate_bps(plan, src, dst) <= channels_bps:
+        return 0.0
+    return 8 * plan.scale / channels_bps
 
 
 def payload_bytes(plan: Plan, full_bytes: float, num_messages: int = 1) -> int:

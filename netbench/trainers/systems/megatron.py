@@ -35,7 +35,7 @@ class MegatronRank:
         pipeline, stage, _ = position_of(plan, rank)
         chunk_bytes = plan.stages[stage].gradient_bytes / plan.num_chunks
         self.cut = plan.transport.ring_cut(chunk_bytes, dp)
-        self.replicas = Group.of(world, replicas_of(plan, rank))
+        self.replicas = Group.paced(world, replicas_of(plan, rank), plan)
         tensor_group = Group.of(world, tensor_groups(plan)[rank // tp]) if tp > 1 else None
         self._tensor_peers = tensor_peers(plan, tensor_group) if tensor_group else set()
         parts = [

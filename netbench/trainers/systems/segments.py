@@ -137,7 +137,8 @@ class SegmentRank:
         placement, size = self._plan.placement, call.group_size
         copy, index = divmod(self._rank, size)
         copy_members = placement[copy * size : (copy + 1) * size]
-        return Group.of(world, placement[index::size] if call.across else copy_members)
+        members = placement[index::size] if call.across else copy_members
+        return Group.paced(world, members, self._plan)
 
 
 def _num_parts(stage: CollectiveStage, size: int, cut: RingCut) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from netbench.trainers.communication.collectives import (
     Group,
     count_slices,
     equal_chunks,
+    ring_all_gather,
     run_stages,
     split,
     tree_all_reduce,
@@ -174,3 +176,20 @@ def test_the_executor_does_what_a_specification_says(n: int) -> None:
             for i in range(23):
                 if final[rank][i] is not None:
                     assert found[rank][index][i] == final[rank][i], (library, name, rank, i)
+
+
+PACE_S, LENGTH = 1e-7, 400_000
+
+
+def _paced_gather(world: World) -> float:
+    group = replace(Group.of(world, [0, 1]), pace_s=PACE_S if world.rank else 0.0)
+    tensor = torch.zeros(2 * LENGTH, dtype=torch.uint8)
+    started_s = time.monotonic()
+    ring_all_gather(group, tensor, [(0, LENGTH), (LENGTH, 2 * LENGTH)], RingCut(slices=8))
+    return time.monotonic() - started_s
+
+
+def test_slices_come_no_faster_than_a_group_is_paced() -> None:
+    """Eight slices of 50 kB, seven times 5 ms apart; loopback takes less than 1 ms for each."""
+    _, paced_s = on_processes(2, _paced_gather)
+    assert paced_s >= LENGTH * PACE_S * 7 / 8

@@ -11,7 +11,7 @@ import pytest
 from netbench.plan.model import Plan, Transport, emulated_transport
 from netbench.scenario.model import Link
 from netbench.simulator.fabric import Fabric
-from netbench.trainers.communication.links import ahead_bytes, copy_s, payload_bytes
+from netbench.trainers.communication.links import ahead_bytes, copy_s, pace_s, payload_bytes
 from netbench.transport.profile import load_transport
 
 
@@ -82,3 +82,16 @@ def test_new_plans_embed_the_profiles_and_hash_as_recorded_ones() -> None:
         nccl.emulation.max_slices,
     )
     assert transport.overhead_bytes == gloo.overhead_bytes + 52 + 14
+
+
+def test_channels_pace_a_collective_where_the_network_is_faster(
+    plan_of: Callable[..., Plan],
+) -> None:
+    """Two of 9.55 Gbit/s behind a NIC of 25 Gbit/s, as in the simulator; not behind 10 Gbit/s."""
+    plan = plan_of(link=Link(one_way_delay_s=5e-5, bandwidth_bps=float("inf")), scale=1000.0)
+    fast = replace(plan, network=replace(plan.network, nic_bps=(25e9,) * 4))
+    assert pace_s(fast, 0, 1) == pytest.approx(8 * 1000 / 19.1e9)
+    assert pace_s(replace(fast, device_nodes=(0, 0, 1, 1)), 0, 1) == 0.0
+    assert pace_s(replace(fast, compute="cpu"), 0, 1) == 0.0
+    slow = replace(plan, network=replace(plan.network, nic_bps=(10e9,) * 4))
+    assert pace_s(slow, 0, 1) == 0.0
