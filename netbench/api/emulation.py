@@ -293,10 +293,11 @@ def prepare(
         return prepare_sessions(pool, num_ranks, target.ssh, display.say)
     if testbed in VIRTUAL_TIME:
         ensure_kernel()
-    machine, shim = probe_machine(), ensure_shim()
+    machine = probe_machine()
     choice = choose(testbed, machine, num_ranks, compute)
     display.say(f"testbed: {choice.testbed} ({choice.reason})")
-    return SessionSetup(testbed=choice.testbed, machine=machine, preload=shim)
+    preload = ensure_shim() if choice.testbed == "guest-virtual" else None
+    return SessionSetup(testbed=choice.testbed, machine=machine, preload=preload)
 
 
 def _warn(display: Display, scenario: Scenario, plans: Sequence[Plan], *, emulated: bool) -> None:

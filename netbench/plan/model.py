@@ -224,9 +224,13 @@ class Plan:
         return self.num_rounds if self.repeats_rounds else self.num_micro_batches
 
     @property
+    def depth(self) -> int:
+        """Number of stages that a micro-batch passes."""
+        return self.layout.pp * self.num_chunks
+
+    @property
     def repeats_rounds(self) -> bool:
-        """Whether the periods of `parts` are rounds. A part has one round, or many micro-batches in
-        each."""
+        """The periods of `parts` are rounds: one in the shorter part, else many micro-batches."""
         return self.num_rounds > 1 and self.parts[:1] in ((), (1,))
 
     def shortened(self) -> "tuple[Plan, ...]":

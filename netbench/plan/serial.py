@@ -62,6 +62,7 @@ def _check_parts(plan: Plan) -> None:
         or (
             (len(plan.parts) == 2 and 0 < plan.parts[0] < plan.parts[1])
             and plan.parts[0] <= plan.num_periods
+            and (plan.repeats_rounds or not plan.has_pipelines or plan.parts[0] >= plan.depth)
         ),
     }
     if wrong := [name for name, fit in fits.items() if not fit]:

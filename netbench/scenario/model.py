@@ -162,7 +162,7 @@ class Network:
     node_regions: index into `regions` per node. sharing: key of `scenario.sharing.SHARING`.
     nic_bps: egress cap per node, bit/s. mtu_bytes: IP MTU of every node's interface. tcp: TCP of
     the machines in an emulation that keeps its dynamics, else `NO_TCP`. host_bps: `Node.host_bps`
-    of every node, () = no limits. Only the simulator knows them.
+    of every node, () = no limits. An emulation of training limits NICs to half of them.
     """
 
     regions: tuple[str, ...]

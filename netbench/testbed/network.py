@@ -2,21 +2,27 @@
 
 from dataclasses import replace
 
-from netbench.network.shaping.segments import on_testbed
+from netbench.network.shaping.segments import goodput_ratio, on_testbed
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
 from netbench.scenario.model import Network
 
 DIRECTIONS = 2
-"""In and out. A shaped NIC cannot limit what they carry together, so each gets half of a host's
-limit: ranks of a training plan send as much as they receive, but for first and last stages."""
+"""In and out. A shaped NIC limits what a node sends. It gets half of what the host carries, because
+ranks of a training plan receive as much as they send, except first and last stages and servers."""
+
+
+def limited_network(plan: Experiment) -> Network:
+    """Return the network of a plan at full size, with NICs that keep to the limits of hosts."""
+    network = plan.network
+    if not isinstance(plan, Plan) or not network.host_bps:
+        return network
+    per_payload = 1 / DIRECTIONS / goodput_ratio(network.mtu_bytes)
+    rates = zip(network.nic_bps, network.host_bps, strict=True)
+    caps = tuple(min(nic_bps, host_bps * per_payload) for nic_bps, host_bps in rates)
+    return replace(network, nic_bps=caps)
 
 
 def network_of(plan: Experiment) -> tuple[Network, float]:
     """Return the network of a plan as it is built, and the scale that still divides its rates."""
-    network = plan.network
-    if isinstance(plan, Plan) and network.host_bps:
-        rates = zip(network.nic_bps, network.host_bps, strict=True)
-        caps = tuple(min(nic_bps, host_bps / DIRECTIONS) for nic_bps, host_bps in rates)
-        network = replace(network, nic_bps=caps)
-    return on_testbed(network, plan.scale)
+    return on_testbed(limited_network(plan), plan.scale)

@@ -20,8 +20,8 @@
  * - gloo asks for the time before each read, and uses it only where it spins. Its loop is told what
  *   the clock read first.
  *
- * In virtual time, calls take none, but readings of the clock take a quarter of a microsecond. The
- * third changes how often it is read, by a few times in an iteration and not always alike. Not for
+ * In virtual time, calls take none, but readings of the clock take a quarter of a microsecond. With
+ * NETBENCH_WAKE_BYTES, threads wake and read it a few times more or less in an iteration. Not for
  * real time, where closing a connection would take up to the interval. Ranks end with _exit and
  * close nothing.
  *
@@ -60,6 +60,30 @@ static int low_bytes[MAX_FDS];       /* SO_RCVLOWAT of each; 0 = the kernel's de
 static __thread int is_loop;   /* whether this thread is gloo's event loop */
 static __thread int is_unread; /* whether it has an event, and has not read since */
 
+/* Set `*at` to 0 if the address it holds is in the code of torch. */
+static int look(struct dl_phdr_info *object, size_t size, void *at)
+{
+    ElfW(Addr) offset = *(ElfW(Addr) *)at - object->dlpi_addr;
+    const ElfW(Phdr) *part = object->dlpi_phdr, *end = part + object->dlpi_phnum;
+    const char *name = object->dlpi_name ? strrchr(object->dlpi_name, '/') : NULL;
+
+    (void)size;
+    if (!name || strncmp(name, "/libtorch", strlen("/libtorch")))
+        return 0;
+    for (; part < end; part++)
+        if (part->p_type == PT_LOAD && offset - part->p_vaddr < part->p_memsz)
+            return (*(ElfW(Addr) *)at = 0) == 0;
+    return 0;
+}
+
+static int is_torch(void *caller)
+{
+    ElfW(Addr) at = (ElfW(Addr))caller;
+
+    dl_iterate_phdr(look, &at);
+    return !at;
+}
+
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
     static int (*real)(clockid_t, struct timespec *);
@@ -82,7 +106,7 @@ int epoll_wait(int epfd, struct epoll_event *events, int capacity, int timeout_m
 
     if (!real)
         real = (int (*)(int, struct epoll_event *, int, int))dlsym(RTLD_NEXT, "epoll_wait");
-    if (timeout_ms != GLOO_INTERVAL_MS)
+    if (timeout_ms != GLOO_INTERVAL_MS || !(is_loop || is_torch(__builtin_return_address(0))))
         return real(epfd, events, capacity, timeout_ms);
     is_loop = 1;
     if (is_unread)
@@ -107,31 +131,14 @@ int close(int fd)
     return real(fd);
 }
 
-/* Set `*at` to 0 if the address it holds is in the code of torch. */
-static int look(struct dl_phdr_info *object, size_t size, void *at)
-{
-    ElfW(Addr) offset = *(ElfW(Addr) *)at - object->dlpi_addr;
-    const ElfW(Phdr) *part = object->dlpi_phdr, *end = part + object->dlpi_phnum;
-
-    (void)size;
-    if (!object->dlpi_name || !strstr(object->dlpi_name, "libtorch"))
-        return 0;
-    for (; part < end; part++)
-        if (part->p_type == PT_LOAD && offset - part->p_vaddr < part->p_memsz)
-            return (*(ElfW(Addr) *)at = 0) == 0;
-    return 0;
-}
-
 /* Python asks for as much as there is, gloo for what is missing of a message. */
 static int is_gloo(void *caller)
 {
     static void *known; /* gloo has one place that receives */
-    ElfW(Addr) at = (ElfW(Addr))caller;
 
     if (caller == known)
         return 1;
-    dl_iterate_phdr(look, &at);
-    if (at)
+    if (!is_torch(caller))
         return 0;
     known = caller;
     return 1;

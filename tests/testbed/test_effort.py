@@ -72,9 +72,15 @@ def test_plans_that_run_whole_keep_their_hash() -> None:
     assert plan_from_json(plan_to_json(divided)) == divided
 
 
-@pytest.mark.parametrize("parts", [(64,), (64, 64), (0, 64), (256, 512)])
-def test_parts_that_do_not_fit_the_plan_are_refused(parts: tuple[int, ...]) -> None:
-    (plan,) = make_plans("megatron-p8", 1024)
+@pytest.mark.parametrize(
+    ("variant", "parts"),
+    [
+        *(("megatron-p8", parts) for parts in [(64,), (64, 64), (0, 64), (256, 512), (2, 64)]),
+        ("dtfm-scheduled", (2, 3)),
+    ],
+)
+def test_parts_that_do_not_fit_the_plan_are_refused(variant: str, parts: tuple[int, ...]) -> None:
+    (plan,) = make_plans(variant, 1024)
     with pytest.raises(PlanError, match=r"plan\.parts: does not fit"):
         plan_from_json(plan_to_json(dataclasses.replace(plan, parts=parts)))
 

@@ -13,6 +13,7 @@ from netbench.errors import NetbenchError
 from netbench.plan.experiment import Experiment, experiment_hash, rank_modules, runs_script
 from netbench.testbed.cluster.testbed import ClusterTestbed
 from netbench.testbed.local import RankSetup
+from netbench.testbed.network import network_of
 from netbench.testbed.runs.controller import SessionTask
 from netbench.testbed.runs.launch import phase
 from netbench.testbed.runs.session import run_session
@@ -67,11 +68,12 @@ class ClusterSession:
 
     def _session(self) -> None:
         plan = self._plan
-        with phase(self._emit, "hosts", plan.network.num_nodes):
+        network, scale = network_of(plan)
+        with phase(self._emit, "hosts", network.num_nodes):
             testbed = ClusterTestbed(
                 self._inventory,
-                plan.network,
-                plan.scale,
+                network,
+                scale,
                 RankSetup(
                     environment={}, scripts=runs_script(plan), modules=sorted(rank_modules(plan))
                 ),

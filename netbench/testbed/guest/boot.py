@@ -5,7 +5,6 @@ host's user. /proc, /sys, /dev, /dev/shm and /run are its own, so files made the
 """
 
 import fcntl
-import itertools
 import os
 import random
 import shlex
@@ -29,7 +28,7 @@ LINE_DEVICE = "/dev/ttyS{number}"
 CORE = "/sys/devices/system/cpu/cpu{number}"
 TURNS = ("", "topology")
 """The kernel's folder of a core, and folders in it. A guest locks one of them while it has the
-core: the first if no other guest has the core, the next beside one. No file is left."""
+core, so that two guests of each core are counted. No file is left."""
 
 PASSED_VARIABLES = ("HOME", "LANG", "PATH", "VIRTUAL_ENV", "XDG_CACHE_HOME")
 
@@ -97,17 +96,27 @@ def take_core(command: Sequence[str]) -> tuple[list[str], int]:
     A guest's kernel and its processes take turns thousands of times a second. On several cores each
     turn may wake another core, which takes up to twice as long (docs/local-testbed.md).
     """
-    cores = os.sched_getaffinity(0)
-    shuffled = random.sample(sorted(cores), len(cores))
-    for turn, core in itertools.product(TURNS, shuffled):
+    cores = sorted(os.sched_getaffinity(0))
+    free = {core: _free_turns(core) for core in random.sample(cores, len(cores))}
+    core = max(free, key=lambda core: len(free[core]))
+    first, *others = free[core] or [os.open(os.devnull, os.O_RDONLY)]
+    for turns in (others, *(turns for other, turns in free.items() if other != core)):
+        for kept in turns:
+            os.close(kept)
+    return ["taskset", "--cpu-list", str(core), *command], first
+
+
+def _free_turns(core: int) -> list[int]:
+    """Lock the folders of a core that no guest has locked; return their descriptors."""
+    free = []
+    for turn in TURNS:
         kept = os.open(Path(CORE.format(number=core), turn), os.O_RDONLY)
-        with suppress(BlockingIOError):
+        try:
             fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        os.close(kept)
-    else:
-        kept = os.open(os.devnull, os.O_RDONLY)
-    return ["taskset", "--cpu-list", str(core), *command], kept
+            free.append(kept)
+        except BlockingIOError:
+            os.close(kept)
+    return free
 
 
 def boot_command(

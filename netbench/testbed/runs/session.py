@@ -35,7 +35,7 @@ from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
 from netbench.testbed.interface import STORE_PORT, Testbed
-from netbench.testbed.network import network_of
+from netbench.testbed.network import limited_network, network_of
 from netbench.testbed.ranks.elastic import PeerPool
 from netbench.testbed.ranks.interruptions import Interruptions
 from netbench.testbed.ranks.pool import Message
@@ -168,7 +168,7 @@ class _PlanSession:
         plan = self._plan
         if not plan.network.tcp.acts:
             return None
-        return Messages(network=plan.network, scale=plan.scale, sizes=message_sizes(plan))
+        return Messages(network=limited_network(plan), scale=plan.scale, sizes=message_sizes(plan))
 
     def _report(self, index: int, measured: Mapping[str, Any]) -> None:
         """Report dropped packets, then the iteration: doubts are on disk before it is."""

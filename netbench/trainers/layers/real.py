@@ -151,7 +151,7 @@ def build_blocks(plan: Plan, parts: Sequence[int], part: int) -> list[nn.Module]
 
 def num_parts(plan: Plan) -> int:
     """Return the number of parts that the model is cut into."""
-    return plan.layout.pp * plan.num_chunks
+    return plan.depth
 
 
 def flatten(

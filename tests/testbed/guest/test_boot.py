@@ -70,7 +70,7 @@ def test_a_guest_needs_no_home_and_leaves_nothing_there(
 
 
 def test_guests_share_cores_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has one of its own while there are enough, then one beside another guest. A core is free
+    """Each is alone on a core while there are enough, then beside one other. A core is free
     again when the process that has it ends."""
     monkeypatch.setattr("netbench.testbed.guest.boot.CORE", str(tmp_path / "cpu{number}"))
     cores = os.sched_getaffinity(0)
@@ -82,14 +82,23 @@ def test_guests_share_cores_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         command, kept = take_core(show)
         return int(subprocess.check_output(command)), kept
 
+    def taken_once() -> int:
+        core, kept = taken()
+        os.close(kept)
+        return core
+
     first = [taken() for _ in cores]
     assert {core for core, _ in first} == cores
     second = [taken() for _ in cores]
     assert {core for core, _ in second} == cores
-    third, other = taken()
-    assert third in cores
-    for descriptor in (other, *(kept for _, kept in second)):
+    for descriptor in (kept for _, kept in first):  # every core has a guest left
         os.close(descriptor)
+    idle, kept = second[0]
+    os.close(kept)
+    assert [taken_once() for _ in range(8)] == [idle] * 8
+    for descriptor in (kept for _, kept in second[1:]):
+        os.close(descriptor)
+    first = [taken() for _ in cores]
     freed, kept = first[0]
     os.close(kept)
     again, kept = taken()

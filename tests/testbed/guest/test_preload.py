@@ -86,10 +86,24 @@ for size in sizes * 3:
         assert torch.equal(found, data), size
         dist.send(found, 0)
     dist.barrier()
+peer, count = 1 - rank, 200
+for size in (1, 50, 2000, 9000, 20_000):  # many small messages at once, both ways
+    received = [torch.zeros(size, dtype=torch.uint8) for _ in range(count)]
+    sent = [torch.full((size,), i % 251, dtype=torch.uint8) for i in range(count)]
+    works = [dist.irecv(data, peer) for data in received]
+    works += [dist.isend(data, peer) for data in sent]
+    for work in works:
+        work.wait()
+    assert all(torch.equal(*pair) for pair in zip(received, sent)), size
+# Descriptors of closed connections are used again.
+dist.destroy_process_group()
+dist.init_process_group("gloo", init_method="file://" + store + "-2", rank=rank, world_size=2)
+dist.all_reduce(torch.ones(5000))
 """
 
 
-def test_gloo_gets_all_of_every_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wake_bytes", [{}, {"NETBENCH_WAKE_BYTES": "32768"}])
+def test_gloo_gets_all_of_every_message(tmp_path: Path, wake_bytes: dict[str, str]) -> None:
     """Sizes are around the limits at which the library has gloo wake. A last piece that it never
     hears of would leave both ranks waiting for ever."""
     library = ensure_shim()
@@ -98,7 +112,7 @@ def test_gloo_gets_all_of_every_message(tmp_path: Path) -> None:
         **os.environ,
         "LD_PRELOAD": str(library),
         "GLOO_SOCKET_IFNAME": "lo",
-        "NETBENCH_WAKE_BYTES": "32768",
+        **wake_bytes,
     }
     ranks = [
         subprocess.Popen(
