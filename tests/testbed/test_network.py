@@ -11,7 +11,7 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
 from netbench.report.page.under_tc.machines import collective
 from netbench.scenario import load_scenario
-from netbench.testbed.network import limited_network, network_of
+from netbench.testbed.network import network_of
 
 
 def make_plan(scenario: str) -> Plan:
@@ -32,12 +32,6 @@ def test_either_direction_gets_half_of_what_a_host_carries() -> None:
     assert free == (10e9, float("inf"), 10e9)
     assert built == dataclasses.replace(plan.network, nic_bps=built.nic_bps)
     assert network_of(make_plan("case1"))[0] == make_plan("case1").network
-
-
-def test_messages_that_show_whether_tcp_acts_meet_the_same_limits() -> None:
-    """Expected on the network as it is built, they are also expected at full size."""
-    plan = make_plan("case2")
-    assert limited_network(plan).nic_bps == network_of(plan)[0].nic_bps
 
 
 def test_a_collective_keeps_its_network() -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from netbench.network.probing.dynamics import Messages
+from netbench.network.shaping.segments import goodput_ratio
 from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
-from netbench.scenario.model import UNMODELLED
+from netbench.scenario.model import UNMODELLED, Network
 from netbench.testbed import interface
 from netbench.testbed.namespaces import node_addresses
 from netbench.testbed.runs.session import run_session
@@ -197,6 +199,32 @@ def test_a_session_in_parts_begins_with_the_shorter_where_tcp_acts(
     _, events = run(dataclasses.replace(plan, network=network), range(9))
     phases = [event["name"] for event in events if event["event"] == "phase"]
     assert ("warm" in phases) == begins
+
+
+def test_messages_of_the_probe_are_expected_on_nics_that_keep_to_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that carries 2 Gbit/s of payload in and out sends 1."""
+    plan = make_plan("megatron")
+    tcp = dataclasses.replace(plan.network.tcp, congestion="cubic")
+    num_nodes = plan.network.num_nodes
+    network = dataclasses.replace(
+        plan.network, tcp=tcp, nic_bps=(10e9,) * num_nodes, host_bps=(2e9,) * num_nodes
+    )
+    asked: list[Messages | None] = []
+    verify = FakeTestbed.verify
+
+    def spy(testbed: FakeTestbed, network: Network, scale: float, messages: Any) -> Any:
+        asked.append(messages)
+        return verify(testbed, network, scale, messages)
+
+    monkeypatch.setattr(FakeTestbed, "verify", spy)
+    run(dataclasses.replace(plan, network=network), range(9))
+    (messages,) = asked
+    assert messages is not None
+    assert messages.network.nic_bps == pytest.approx(
+        [1e9 / goodput_ratio(network.mtu_bytes)] * num_nodes
+    )
 
 
 def test_a_session_that_does_not_verify_still_shapes_and_reads_back() -> None:
