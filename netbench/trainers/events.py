@@ -10,9 +10,9 @@ A process is one rank, so it has one recorder, `RECORDER`. Kinds of events:
 
 Events of the first three lines are spans. A thread has one span at a time: a span inside another
 interrupts it, so a thread's spans never overlap and their seconds add up. Sends and receives go on
-beside them. Times are CLOCK_MONOTONIC. Without a trace, nothing is recorded and the clock is not
-read: in a guest a reading is a system call. It takes 256 ns of virtual time, so a traced iteration
-takes some millionths longer.
+beside them. Times are CLOCK_MONOTONIC. Without a trace, nothing is recorded, but the clock is read
+as often: in a guest each reading takes 256 ns of virtual time, and a traced iteration is to take as
+long.
 """
 
 import functools
@@ -91,20 +91,13 @@ class Recorder:
 
     def add(self, kind: str, start_s: float, **details: Any) -> None:
         """Add an event that began at `start_s` and ends now."""
+        end_s = time.monotonic()
         if self._events is not None:
-            end_s = time.monotonic()
             self._events.append(Event(kind=kind, start_s=start_s, end_s=end_s, details=details))
-
-    def now(self) -> float:
-        """Return the time at which an event starts; 0.0 while nothing is recorded."""
-        return 0.0 if self._events is None else time.monotonic()
 
     @contextmanager
     def span(self, kind: str, **details: Any) -> Iterator[None]:
         """Record the body of a `with` statement as a span."""
-        if self._events is None:
-            yield
-            return
         outer = self._spans.open
         if outer:
             self._close(outer[-1])
