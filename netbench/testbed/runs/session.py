@@ -3,8 +3,8 @@
 A plan never shares a session: TCP connections remember what they carried (congestion window, round
 trip times), so a plan would run at another speed after another plan. For the same reason a resumed
 plan repeats its finished iterations, without reporting them. A plan in parts begins with its
-shorter part, unreported: on connections that have carried nothing TCP's windows are small. Without
-these, it does not.
+shorter part, unreported, if TCP acts: its windows are small on connections that have carried
+nothing.
 
 Everything about where the nodes are is behind `Testbed`. The events:
 
