@@ -8,7 +8,6 @@ import functools
 import queue
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from netbench.distributed.client import DaskPool, describe_failure
@@ -16,7 +15,7 @@ from netbench.distributed.kernel import provide_kernels
 from netbench.distributed.worker import CellEnd
 from netbench.errors import TestbedError
 from netbench.network.probing.fidelity import TOLERANCE
-from netbench.plan.experiment import Experiment, experiment_hash, experiment_to_json
+from netbench.plan.experiment import experiment_hash
 from netbench.pool import Work
 from netbench.testbed.guest.cache import ensure_shim
 from netbench.testbed.machine.capabilities import probe_machine
@@ -59,22 +58,17 @@ class DaskSession:
     """A session in a cell; see `testbed.runs.launch.SessionProcess`."""
 
     def __init__(
-        self,
-        pool: DaskPool,
-        ssh: bool,
-        plan: Experiment,
-        task: SessionTask,
-        on_event: Callable[[Event | None], None],
+        self, pool: DaskPool, ssh: bool, task: SessionTask, on_event: Callable[[Event | None], None]
     ) -> None:
         self._pool = pool
         self._on_event = on_event
-        self._seen = set(task.finished)
+        (plan,) = task.plans
+        self._seen = set(task.finished[0])
         self._has_probe = self._is_over = False
         self._host = ""
         self._work = session_work(len(plan.device_nodes))
         job = {
-            **asdict(task),
-            "plan": experiment_to_json(plan),
+            **task.to_json(),
             "ssh": ssh,
             "tolerance": TOLERANCE[TESTBED],
             "num_ranks": len(plan.device_nodes),

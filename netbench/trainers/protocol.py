@@ -18,6 +18,7 @@ Controller to rank. `rank` is the index of the device that the process owns, in 
     {"op": "prepare", "plan": text of `experiment_to_json`}       any number of plans
     {"op": "run", "plan_hash": h, "iteration": i, "start_at": t,  t: CLOCK_MONOTONIC, seconds
      "trace": true to get its events}                             optional
+    {"op": "forget"}                                 drop the plans that were prepared
     {"op": "stop"}
 
     {"op": "arrived", "rank": r}                     within a run: r has a message of this rank
@@ -31,7 +32,7 @@ and is then prepared:
     {"op": "run", .., "elastic": true}               ranks ask about every round; the answer is:
     {"op": "round", "members": m, "again": b, "epoch": e}
 
-Rank to controller. Every order but `stop` is answered once, in order:
+Rank to controller. Orders but `forget` and `stop` are answered once, in order:
 
     {"event": "started", "rank": r or null, "pid": p}     once, when torch is imported
     {"event": "ready", "rank": r}                          answers connect, join

@@ -100,7 +100,7 @@ class Rank:
             return True
         orders = {
             "connect": self._connect, "join": self._join, "prepare": self._prepare,
-            "meet": self._meet, "run": self._run,
+            "forget": self._forget, "meet": self._meet, "run": self._run,
         }  # fmt: skip
         if order["op"] not in orders:
             raise TestbedError(f"unknown op {order['op']!r}; expected {', '.join(orders)} or stop")
@@ -162,6 +162,9 @@ class Rank:
             plan_hash=experiment_hash(plan),
             address=trainer.address if isinstance(trainer, ElasticTrainer) else None,
         )
+
+    def _forget(self, order: Message) -> None:
+        self._trainers.clear()
 
     def _run(self, order: Message) -> None:
         trainer = self._trainer(order)

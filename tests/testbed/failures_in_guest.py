@@ -20,7 +20,7 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
 from netbench.testbed.local import NamespaceTestbed, RankSetup
-from netbench.testbed.runs.session import run_session
+from netbench.testbed.runs.session import PlanTask, run_session
 from tests.testbed.processes import processes_in
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     )
     with closing(testbed):
         try:
-            run_session(testbed, plan, (), hitter.emit)
+            run_session(testbed, [PlanTask(plan=plan, finished=())], hitter.emit)
         except TestbedError as error:
             message = str(error)
     elapsed_s = time.monotonic() - hitter.hit_at_s

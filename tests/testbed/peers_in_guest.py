@@ -17,7 +17,7 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
 from netbench.testbed.local import NamespaceTestbed, RankSetup
-from netbench.testbed.runs.session import run_session
+from netbench.testbed.runs.session import PlanTask, run_session
 from tests.testbed.processes import processes_in
 
 VICTIM = 1
@@ -47,7 +47,7 @@ def main() -> None:
         ranks=RankSetup(environment={}),
     )
     with closing(testbed):
-        run_session(testbed, plan, (), emit)
+        run_session(testbed, [PlanTask(plan=plan, finished=())], emit)
     kept = ("peers", "gone", "iteration_s", "late_start_s")
     print(json.dumps([{key: fields[key] for key in kept} for fields in iterations]))
 

@@ -35,7 +35,10 @@ def test_stop_ends_a_rank(start_ranks: Callable[[int], Any]) -> None:
 @pytest.mark.parametrize(
     ("order", "says"),
     [
-        ({"op": "dance"}, "unknown op 'dance'; expected connect, join, prepare, meet, run or stop"),
+        (
+            {"op": "dance"},
+            "unknown op 'dance'; expected connect, join, prepare, forget, meet, run or stop",
+        ),
         ({"op": "meet", "plan_hash": "f00"}, "f00 was not prepared"),
         ({"op": "run", "plan_hash": "f00", "iteration": 0, "start_at": 0}, "f00 was not prepared"),
         ({"op": "prepare", "plan": "{}"}, "schema_version is None"),

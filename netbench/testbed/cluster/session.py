@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from netbench.errors import NetbenchError
-from netbench.plan.experiment import Experiment, experiment_hash, rank_modules, runs_script
+from netbench.plan.experiment import experiment_hash, rank_modules, runs_script
 from netbench.testbed.cluster.testbed import ClusterTestbed
 from netbench.testbed.local import RankSetup
 from netbench.testbed.network import network_of
 from netbench.testbed.runs.controller import SessionTask
 from netbench.testbed.runs.launch import phase
-from netbench.testbed.runs.session import run_session
+from netbench.testbed.runs.session import PlanTask, run_session
 from netbench.testbed.ssh.inventory import Inventory
 
 CLOSE_S = 120.0
@@ -30,12 +30,11 @@ class ClusterSession:
         self,
         inventory: Inventory,
         replace: bool,
-        plan: Experiment,
         task: SessionTask,
         on_event: Callable[[dict[str, Any] | None], None],
     ) -> None:
         self._inventory = inventory
-        self._plan = plan
+        (self._plan,) = task.plans
         self._task = task
         self._on_event = on_event
         self._replace = replace
@@ -90,8 +89,8 @@ class ClusterSession:
             }
             self._emit("hello", kernel=testbed.kernel, versions=versions)
             if not self._is_closed:
-                task = self._task
-                run_session(testbed, plan, task.finished, self._emit, trace=task.trace)
+                work = PlanTask(plan=plan, finished=self._task.finished[0])
+                run_session(testbed, [work], self._emit, trace=self._task.trace)
         finally:
             testbed.close()
             left = {host: str(found) for host, found in testbed.leftovers.items()}

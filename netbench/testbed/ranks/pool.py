@@ -222,6 +222,10 @@ class RankPool(Ranks):
         """Prepare and run `plan` from now on, which has the same ranks."""
         self._plan = plan
 
+    def forget(self) -> None:
+        """Have every rank drop the trainers of the plans that it has prepared."""
+        self._order(op="forget")
+
     def prepare(self) -> list[Message]:
         """Build what the plan needs on every rank and warm the connections it uses."""
         self._order(op="prepare", plan=experiment_to_json(self._plan))

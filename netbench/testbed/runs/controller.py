@@ -1,8 +1,10 @@
 """Controller of local runs: starts sessions, records every finished iteration, decides trust.
 
-    plans -> sessions (one per plan; two guests side by side) -> events -> records
+    plans -> sessions (two guests side by side) -> events -> records
 
-Plans in parts that differ only in the number of periods share a session.
+Plans in parts that differ only in the number of periods are run as one. Where TCP does not act,
+plans on the same network share sessions, which takes half a minute less for each. Else a plan has
+its own.
 
 It is the only writer of the run's record file: finished iterations and reasons not to trust them
 are on disk whatever happens to a session. Sessions die with the controller.
@@ -12,7 +14,7 @@ import os
 import queue
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +39,7 @@ from netbench.systems import system_of
 from netbench.testbed.effort import emulation_s, extend
 from netbench.testbed.lifetime import uninterrupted
 from netbench.testbed.machine.capabilities import Capabilities
+from netbench.testbed.runs.grouping import dealt, families
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted, format_time
 
@@ -88,15 +91,23 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTask:
-    """The work of a session on its plan.
+    """The work of a session.
 
-    finished: iterations recorded before. trace: keep a trace of the last iteration. verify: measure
-    the network.
+    plans: one, or several that run one after the other on the same network. finished: iterations of
+    each that were recorded before. trace: keep a trace of the last iteration of each. verify:
+    measure the network.
     """
 
-    finished: Sequence[int]
+    plans: Sequence[Experiment]
+    finished: Sequence[Sequence[int]]
     trace: bool
     verify: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the part of a job that says this."""
+        plans = [experiment_to_json(plan) for plan in self.plans]
+        rest = {"finished": self.finished, "trace": self.trace, "verify": self.verify}
+        return {"plans": plans, **rest}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +116,7 @@ class SessionSetup:
 
     testbed: one of `records.TESTBEDS`. ssh: start ranks by an sshd per node. preload: library to
     preload into ranks. trace: keep a trace of the last iteration of every plan. start: starts a
-    session elsewhere, given the plan, its task and the receiver of its events; None = on this
+    session elsewhere, given its task, of one plan, and the receiver of its events; None = on this
     machine. side_by_side: number of sessions that may run at the same time now; None =
     as many as this machine can. place: description of where.
     """
@@ -115,7 +126,7 @@ class SessionSetup:
     preload: Path | None = None
     ssh: bool = False
     trace: bool = False
-    start: Callable[[Experiment, "SessionTask", OnEvent], RunningSession] | None = None
+    start: Callable[["SessionTask", OnEvent], RunningSession] | None = None
     side_by_side: Callable[[], int] | None = None
     place: str = field(default_factory=machine_name)
 
@@ -211,15 +222,6 @@ def _slice(plan: Plan, logical: dict[int, int], rank: int, event: Sequence[Any])
     )
 
 
-def _families(plans: Mapping[str, Experiment]) -> dict[str, list[str]]:
-    """Return the hashes of plans that share a session, by that of the first."""
-    families: dict[Experiment, list[str]] = {}
-    for key, plan in plans.items():
-        shared = plan.shortened()[0] if isinstance(plan, Plan) else plan
-        families.setdefault(shared, []).append(key)
-    return {family[0]: family for family in families.values()}
-
-
 def extended(plan: Plan, event: Event) -> Event:
     """Return the event of an iteration of `plan` from that of its longer part."""
     (short,) = event["parts"]
@@ -267,7 +269,7 @@ class _Controller:
         observer: Observer,
     ) -> None:
         self._plans = {experiment_hash(plan): plan for plan in plans}
-        self._families = _families(self._plans)
+        self._families = families(self._plans)
         self._setup = setup
         self._open_store = open_store
         self._finished = {key: set(finished.get(key, ())) for key in self._plans}
@@ -275,21 +277,22 @@ class _Controller:
         self._store: RunStore | None = None
         self._last: defaultdict[int, str] = defaultdict(lambda: "its start")
         self._running: dict[int, RunningSession] = {}
-        self._started: list[Experiment] = []
+        self._started: list[Sequence[Experiment]] = []
         self._verified: set[tuple[Network, float, tuple[int, ...]]] = set()
         self._events: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def run(self) -> Path:
-        """Run a session for every unfinished plan, and record their events and the verdict.
+        """Run sessions of all unfinished plans, and record their events and the verdict.
 
         Raises TestbedError if one fails. No session is left running: a second Ctrl-C does not keep
         the first from restoring the network.
         """
-        waiting = deque(
+        unfinished = [
             self._plans[first]
             for first, family in self._families.items()
             if any(len(self._finished[key]) < self._plans[key].iterations for key in family)
-        )
+        ]
+        waiting = deque(self._divided(unfinished))
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self._side_by_side():
@@ -306,6 +309,12 @@ class _Controller:
                 if self._store is not None:
                     self._store.close()
 
+    def _divided(self, plans: Sequence[Experiment]) -> list[list[Experiment]]:
+        """Return the plans of each session."""
+        if self._setup.start is not None or self._setup.testbed != "guest-virtual":
+            return [[plan] for plan in plans]
+        return dealt(plans, self._side_by_side())
+
     def _side_by_side(self) -> int:
         """Return how many sessions may run at the same time."""
         if self._setup.side_by_side is not None:
@@ -313,33 +322,36 @@ class _Controller:
         most = MAX_SESSIONS if self._setup.testbed == "guest-virtual" else 1
         return min(most, os.cpu_count() or 1)
 
-    def _start(self, plan: Experiment) -> None:
+    def _start(self, plans: Sequence[Experiment]) -> None:
         index, setup = len(self._started), self._setup
-        family = self._families[experiment_hash(plan)]
         task = SessionTask(
-            finished=sorted(set.intersection(*(self._finished[key] for key in family))),
+            plans=plans,
+            finished=[self._finished_by_all(plan) for plan in plans],
             trace=setup.trace,
-            verify=self._is_new(plan),
+            verify=self._is_new(plans[0]),
         )
-        self._started.append(plan)
+        self._started.append(plans)
 
         def on_event(event: Event | None) -> None:
             self._events.put((index, event))
 
         if setup.start is not None:
-            self._running[index] = setup.start(plan, task, on_event)
+            self._running[index] = setup.start(task, on_event)
             return
         assert setup.machine is not None
         job = {
-            **asdict(task),
-            "plan": experiment_to_json(plan),
+            **task.to_json(),
             "ssh": setup.ssh,
             "tolerance": TOLERANCE[setup.testbed],
             "rank_environment": ({"LD_PRELOAD": str(setup.preload)} if setup.preload else {}),
         }
-        self._running[index] = start_session(
-            setup.testbed, setup.machine, job, len(plan.device_nodes), on_event
-        )
+        num_ranks = len(plans[0].device_nodes)
+        self._running[index] = start_session(setup.testbed, setup.machine, job, num_ranks, on_event)
+
+    def _finished_by_all(self, plan: Experiment) -> list[int]:
+        """Return the iterations that are recorded of all plans that run as `plan`."""
+        family = self._families[experiment_hash(plan)]
+        return sorted(set.intersection(*(self._finished[key] for key in family)))
 
     def _is_new(self, plan: Experiment) -> bool:
         """Return whether no session of this run has verified the network of `plan`.
@@ -355,7 +367,7 @@ class _Controller:
 
     def _stall_s(self) -> float:
         """Return how long running sessions may be silent: no longer than an iteration takes."""
-        plans = [self._started[index] for index in self._running]
+        plans = [plan for index in self._running for plan in self._started[index]]
         virtual = [plan for plan in plans if isinstance(plan, Plan) and plan.compute == VIRTUAL]
         return max([STALL_S, *(SLOWER * emulation_s(plan) for plan in virtual)])
 
@@ -386,8 +398,9 @@ class _Controller:
         kind = event["event"]
         if kind == "hello":
             self._open(event)
-            if doubt := dynamics_doubt(self._started[session]):
-                self._doubt(self._started[session], doubt)
+            for plan in self._started[session]:
+                if doubt := dynamics_doubt(plan):
+                    self._doubt_family(plan, doubt)
         elif kind == "place":
             self._observer.place(session, event["host"])
         elif kind == "phase":
@@ -409,7 +422,7 @@ class _Controller:
         elif kind == "drops":
             dropped = counted(event["packets"], "packet")
             reason = f"iteration {event['iteration']}: the shaped queues dropped {dropped}"
-            self._doubt(self._started[session], reason)
+            self._doubt_family(self._plans[event["plan_hash"]], reason)
 
     def _take_certificates(self) -> None:
         """Report what sessions that were closed have left on their hosts."""
@@ -478,11 +491,14 @@ class _Controller:
                 output.write(event["text"] + "\n")
 
     def _doubt(self, plan: Experiment, reason: str) -> None:
-        """Record a reason not to trust a plan, and those that share its session, before the
-        iteration it is about."""
+        """Record a reason not to trust a plan, before the iteration it is about."""
         assert self._store is not None
-        for key in self._families.get(experiment_hash(plan), ()):
-            self._store.append_doubt(key, f"{plan.variant} {reason}")
+        self._store.append_doubt(experiment_hash(plan), f"{plan.variant} {reason}")
+
+    def _doubt_family(self, plan: Experiment, reason: str) -> None:
+        """Record a reason not to trust a plan, nor those that run as it."""
+        for key in self._families[experiment_hash(plan)]:
+            self._doubt(self._plans[key], reason)
 
     def _kept(self) -> str:
         if self._store is None:

@@ -23,7 +23,7 @@ from netbench.scenario.sharing import num_routers
 from netbench.testbed.local import LocalTestbed, NamespaceTestbed, RankSetup
 from netbench.testbed.network import network_of
 from netbench.testbed.runs.launch import Emit, carry_out, phase
-from netbench.testbed.runs.session import run_session
+from netbench.testbed.runs.session import PlanTask, run_session
 
 SMALL_PACKETS = 8.0
 """Scale of segments from which gloo is woken less often (`gloo_shim.c`). Below it, packets are so
@@ -35,9 +35,13 @@ buffer, and with it the window, as they are."""
 
 
 def run(job: Mapping[str, Any], emit: Emit) -> None:
-    """Run the `plan` of a job on the testbed it names."""
+    """Run the `plans` of a job on the testbed it names."""
     emit("hello", kernel=platform.release(), versions=versions())
-    plan = experiment_from_json(job["plan"])
+    tasks = [
+        PlanTask(plan=experiment_from_json(text), finished=finished)
+        for text, finished in zip(job["plans"], job["finished"], strict=True)
+    ]
+    plan = tasks[0].plan
     num_nodes = plan.network.num_nodes + num_routers(plan.network)
     make: type[LocalTestbed] = NamespaceTestbed
     if job["ssh"]:
@@ -54,11 +58,11 @@ def run(job: Mapping[str, Any], emit: Emit) -> None:
             ranks=RankSetup(
                 environment={**job["rank_environment"], **_fewer_wakes(plan)},
                 scripts=runs_script(plan),
-                modules=sorted(rank_modules(plan)),
+                modules=sorted(set[str]().union(*(rank_modules(task.plan) for task in tasks))),
             ),
         )
     with closing(testbed):
-        run_session(testbed, plan, job["finished"], emit, trace=job["trace"], verify=job["verify"])
+        run_session(testbed, tasks, emit, trace=job["trace"], verify=job["verify"])
     emit("done")
 
 

@@ -1,10 +1,10 @@
-"""One session: runs one plan on a fresh testbed, and reports events.
+"""One session: runs plans on a fresh testbed, one after the other, and reports events.
 
-A plan never shares a session: TCP connections remember what they carried (congestion window, round
-trip times), so a plan would run at another speed after another plan. For the same reason a resumed
-plan repeats its finished iterations, without reporting them. A plan in parts begins with its
-shorter part, unreported, if TCP acts: its windows are small on connections that have carried
-nothing.
+Where TCP acts, a plan never shares a session: connections remember what they carried (congestion
+window, round trip times), so a plan would run at another speed after another plan. For the same
+reason a resumed plan repeats its finished iterations, without reporting them. A plan in parts
+begins with its shorter part, unreported, if TCP acts: its windows are small on connections that
+have carried nothing. Plans of a session have the same network, scale and nodes of ranks.
 
 Everything about where the nodes are is behind `Testbed`. The events:
 
@@ -17,14 +17,15 @@ Everything about where the nodes are is behind `Testbed`. The events:
                hosts: what each has used (`records.HostSample`); parts: all this of the shorter
                part of a plan in parts, beside that of the longer
     output     plan_hash, rank, text: a line that a script has printed
-    drops      packets that full queues dropped since the last such event: the limits were too short
+    drops      plan_hash, iteration, packets: that full queues dropped since the last such event;
+               the limits were too short
 """
 
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,57 +44,64 @@ from netbench.testbed.ranks.scripts import ScriptPool
 from netbench.testbed.runs.launch import Emit, phase
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanTask:
+    """A plan of a session, and the indices of its iterations that were recorded before."""
+
+    plan: Experiment
+    finished: Collection[int]
+
+
 def run_session(
     testbed: Testbed,
-    plan: Experiment,
-    finished: Collection[int],
+    tasks: Sequence[PlanTask],
     emit: Emit,
     *,
     trace: bool = False,
     verify: bool = True,
 ) -> None:
-    """Run every unfinished iteration of `plan` on `testbed`, which stays open.
+    """Run every unfinished iteration of the plans of `tasks` on `testbed`, which stays open.
 
-    finished: indices of the iterations recorded before. trace: have ranks report what they did in
-    the last iteration. verify: measure the links; else they are only read back. Raises
-    NetbenchError when a rank, or the network, fails.
+    trace: have ranks report what they did in the last iteration of each plan. verify: measure the
+    links; else they are only read back. Raises NetbenchError when a rank, or the network, fails.
     """
+    plan = tasks[0].plan
     with phase(emit, "tune", 1):
         testbed.tune(*network_of(plan))
-    session = _PlanSession(testbed, plan, finished, emit, trace=trace, verify=verify)
+    session = _Session(testbed, tasks[0], emit, trace=trace, verify=verify)
     if isinstance(plan, Plan) and plan.script:
         session.run_script(plan)
     else:
-        session.train()
+        session.train(tasks[1:])
 
 
-class _PlanSession:
+class _Session:
+    """Runs one plan at a time, the first of which says what the testbed is to be."""
+
     def __init__(
-        self,
-        testbed: Testbed,
-        plan: Experiment,
-        finished: Collection[int],
-        emit: Emit,
-        *,
-        trace: bool,
-        verify: bool,
+        self, testbed: Testbed, first: PlanTask, emit: Emit, *, trace: bool, verify: bool
     ) -> None:
         self._testbed = testbed
-        self._plan = plan
-        self._parts: tuple[Experiment, ...] = (
-            plan.shortened() if isinstance(plan, Plan) else (plan,)
-        )
-        self._hash = experiment_hash(plan)
-        self._finished = frozenset(finished)
-        self._last = max((i for i in range(plan.iterations) if i not in finished), default=-1)
         self._emit = emit
         self._trace = trace
         self._verify = verify
         self._num_dropped = 0
+        self._take(first)
+
+    def _take(self, task: PlanTask) -> None:
+        """Let `task` have the plan that runs now."""
+        plan = self._plan = task.plan
+        self._parts: tuple[Experiment, ...] = (
+            plan.shortened() if isinstance(plan, Plan) else (plan,)
+        )
+        self._hash = experiment_hash(plan)
+        self._finished = frozenset(task.finished)
+        missing = (i for i in range(plan.iterations) if i not in self._finished)
+        self._last = max(missing, default=-1)
         self._churn = Interruptions(plan) if isinstance(plan, Plan) and plan.churn else None
 
-    def train(self) -> None:
-        """Run the plan's iterations on trainers."""
+    def train(self, following: Sequence[PlanTask]) -> None:
+        """Run the iterations of this plan on trainers, and then those of the `following`."""
         pool = PeerPool(self._testbed, self._plan)
         self._start(pool)
         # Where TCP acts, connections must know the shaped network only, as on the machines. Else
@@ -105,12 +113,24 @@ class _PlanSession:
             _await_second()
         with phase(self._emit, "connect", 1):
             pool.connect(STORE_PORT)
+        self._prepare(pool)
+        if not shapes_first:
+            self._shape()
+        self._run_plan(pool)
+        for task in following:
+            pool.forget()
+            self._take(task)
+            self._prepare(pool)
+            self._run_plan(pool)
+        pool.stop()
+
+    def _prepare(self, pool: PeerPool) -> None:
         with phase(self._emit, "prepare", 1):
             for part in self._parts:
                 pool.use(part)
                 pool.prepare()
-        if not shapes_first:
-            self._shape()
+
+    def _run_plan(self, pool: PeerPool) -> None:
         if len(self._parts) > 1 and self._plan.network.tcp.acts:
             with phase(self._emit, "warm", 1):
                 self._run(pool, self._parts[0], 0, trace=False)
@@ -121,7 +141,6 @@ class _PlanSession:
             ]
             late_s = max(part["late_start_s"] for part in (long, *short))
             self._report(index, {**long, "late_start_s": late_s, "parts": short})
-        pool.stop()
 
     def run_script(self, plan: Plan) -> None:
         """Start the plan's script on every rank and report its iterations up to the last one."""
@@ -174,7 +193,8 @@ class _PlanSession:
         """Report dropped packets, then the iteration: doubts are on disk before it is."""
         total = self._testbed.dropped_packets()
         if total > self._num_dropped:
-            self._emit("drops", iteration=index, packets=total - self._num_dropped)
+            packets = total - self._num_dropped
+            self._emit("drops", plan_hash=self._hash, iteration=index, packets=packets)
             self._num_dropped = total
         if index in self._finished:
             self._emit("phase", name="repeat", done=index + 1, total=self._last)

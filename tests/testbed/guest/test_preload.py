@@ -68,8 +68,8 @@ def test_without_a_source_there_is_none(source: Path) -> None:
     assert ensure_shim(source.with_name("absent.c")) is None
 
 
-# A thread of gloo may release the last tensor while Python ends, which then aborts the process, with
-# the library or without. Ranks end with `os._exit`, and so does this.
+# A thread of gloo may release the last tensor while Python ends, which then aborts the process,
+# with the library or without. Ranks end with `os._exit`, and so does this.
 EXCHANGE = """
 import os
 import sys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -20,6 +21,7 @@ from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.plan.timeline import read_timeline, trace_path
 from netbench.records import Environment, HostSample, Record, Run, RunStore, read_run
 from netbench.scenario import load_scenario
+from netbench.scenario.model import NO_TCP, Tcp
 from netbench.systems.ddp import Ddp
 from netbench.testbed.runs import controller as local
 from netbench.testbed.runs.controller import SessionSetup, check_emulable, run_plans
@@ -34,7 +36,7 @@ GOOD_PROBE: Event = {"event": "probe", "probe": {"trustworthy": True, "reasons":
 def plans() -> tuple[Plan, ...]:
     scenario = load_scenario("example-two-labs")
     sweep = scenario.sweep
-    return build_plans(
+    found = build_plans(
         scenario,
         Choices(
             variants=("dtfm-scheduled", "dtfm-random", "zero3"),
@@ -44,6 +46,11 @@ def plans() -> tuple[Plan, ...]:
         ),
         Execution(iterations=2, warmup_iterations=1, scale=1.0),
     )
+    return tuple(with_tcp(plan, Tcp(congestion="cubic")) for plan in found)
+
+
+def with_tcp(plan: Plan, tcp: Tcp) -> Plan:
+    return dataclasses.replace(plan, network=dataclasses.replace(plan.network, tcp=tcp))
 
 
 class Recorder:
@@ -94,8 +101,12 @@ Script = Callable[[Mapping[str, Any]], list[Event | None]]
 
 def obedient(job: Mapping[str, Any]) -> list[Event | None]:
     """Runs what is not finished, then is done."""
-    key = hash_of(job["plan"])
-    iterations = [iteration(key, i) for i in range(2) if i not in job["finished"]]
+    iterations = [
+        iteration(hash_of(plan), i)
+        for plan, finished in zip(job["plans"], job["finished"], strict=True)
+        for i in range(2)
+        if i not in finished
+    ]
     return [HELLO, GOOD_PROBE, *iterations, {"event": "done"}, None]
 
 
@@ -212,10 +223,13 @@ def test_dropped_packets_are_a_reason_not_to_trust(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that overflowed slowed TCP down by something the scenario does not have."""
-    drops: Event = {"event": "drops", "iteration": 1, "packets": 3}
-    found, _ = run(
-        plans, tmp_path, monkeypatch, lambda job: [*obedient(job)[:-2], drops, {"event": "done"}]
-    )
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        (key,) = map(hash_of, job["plans"])
+        drops = {"event": "drops", "plan_hash": key, "iteration": 1, "packets": 3}
+        return [*obedient(job)[:-2], drops, {"event": "done"}]
+
+    found, _ = run(plans, tmp_path, monkeypatch, script)
     assert "dropped 3 packets" in found.reasons[0]
 
 
@@ -346,14 +360,14 @@ def test_what_a_trainer_runs_is_not_refused(variant: str) -> None:
     )
 
 
-def test_every_plan_has_a_session_of_its_own(
+def test_where_tcp_acts_every_plan_has_a_session_of_its_own(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections remember what they carried, so a plan would depend on the plan before it."""
     jobs: list[str] = []
 
     def noted(job: Mapping[str, Any]) -> list[Event | None]:
-        jobs.append(hash_of(job["plan"]))
+        jobs.extend(map(hash_of, job["plans"]))
         return obedient(job)
 
     before = FakeSession.closed
@@ -458,7 +472,7 @@ class PressedAgain(FakeSession):
 def test_a_second_interruption_does_not_keep_the_first_from_restoring_the_network(
     plans: tuple[Plan, ...],
 ) -> None:
-    def start(plan: object, task: object, on_event: Callable[[Event | None], None]) -> PressedAgain:
+    def start(task: object, on_event: Callable[[Event | None], None]) -> PressedAgain:
         on_event(HELLO)
         return PressedAgain()
 
@@ -473,7 +487,7 @@ def test_a_second_interruption_does_not_keep_the_first_from_restoring_the_networ
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_plans_that_share_their_parts_share_a_session(
+def test_plans_that_share_their_parts_run_as_one(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One session for 4, 8 and 16 micro-batches. 2 and 4 took 0.6 s and 1 s, which repeats, then
@@ -492,16 +506,16 @@ def test_plans_that_share_their_parts_share_a_session(
     sessions: list[str] = []
 
     def script(job: Mapping[str, Any]) -> list[Event | None]:
-        key = hash_of(job["plan"])
+        (key,) = map(hash_of, job["plans"])
         sessions.append(key)
-        assert job["finished"] == []
+        assert job["finished"] == [[]]
         spent_s = {"forward_s": 0.2, "backward_s": 0.4, "sync_s": 0.3, "optimizer_s": 0.1}
         times = {"iteration_s": 1.0, "passes_s": 0.6, "phases": spent_s}
         short = iteration(key, 1) | times | {"sent_bytes": [100]}
         spent_s = {"forward_s": 0.3, "backward_s": 0.6, "sync_s": 0.4, "optimizer_s": 0.2}
         times = {"iteration_s": 1.5, "passes_s": 1.0, "phases": spent_s}
         long = iteration(key, 1) | times | {"sent_bytes": [150], "parts": [short]}
-        drops = {"event": "drops", "iteration": 1, "packets": 3}
+        drops = {"event": "drops", "plan_hash": key, "iteration": 1, "packets": 3}
         return [HELLO, GOOD_PROBE, drops, long, {"event": "done"}, None]
 
     finished = {plan_hash(family[0]): [0, 1], plan_hash(family[1]): [0]}
@@ -515,6 +529,56 @@ def test_plans_that_share_their_parts_share_a_session(
     assert [record.sent_bytes for record in recorder.records] == [(250,), (450,)]
     assert {record.parts_s for record in found.records} == {(1.0, 1.5)}
     assert len(found.reasons) == 1
+
+
+def test_where_tcp_does_not_act_plans_share_sessions(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is half done, and one has dropped packets, which is no doubt about the other."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    quick = tuple(with_tcp(plan, NO_TCP) for plan in plans)
+    keys = [plan_hash(plan) for plan in quick]
+    sessions: list[list[str]] = []
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        sessions.append([*map(hash_of, job["plans"])])
+        assert job["finished"] == [[], [0], []]
+        drops = {"event": "drops", "plan_hash": keys[2], "iteration": 1, "packets": 3}
+        return [*obedient(job)[:-2], drops, {"event": "done"}, None]
+
+    found, recorder = run(quick, tmp_path, monkeypatch, script, {keys[1]: [0]})
+    assert sessions == [keys]
+    recorded = [(record.plan_hash, record.iteration) for record in recorder.records]
+    assert recorded == [(keys[0], 0), (keys[0], 1), (keys[1], 1), (keys[2], 0), (keys[2], 1)]
+    (dropped,) = [reason for reason in found.reasons if "3 packets" in reason]
+    assert dropped.startswith("zero3 ")
+
+
+def test_a_late_start_is_a_doubt_about_all_that_run_as_one(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the first of them was recorded before."""
+    first = dataclasses.replace(plans[0], num_rounds=1, parts=(2, 4), num_micro_batches=4)
+    second = dataclasses.replace(first, num_micro_batches=8)
+    size = first.workload.batch // 4
+    first, second = (
+        dataclasses.replace(
+            plan, workload=dataclasses.replace(plan.workload, batch=size * plan.num_micro_batches)
+        )
+        for plan in (first, second)
+    )
+    key = plan_hash(first)
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        part = {**iteration(key, 1), "sent_bytes": [], "passes_s": 1.0}
+        part["phases"] = {"forward_s": 0.5, "backward_s": 0.5, "sync_s": 0.3, "optimizer_s": 0.1}
+        late = {**part, "iteration_s": 2.5, "passes_s": 2.0, "late_start_s": 0.2, "parts": [part]}
+        return [HELLO, GOOD_PROBE, late, {"event": "done"}, None]
+
+    finished = {key: [0, 1], plan_hash(second): [0]}
+    found, _ = run((first, second), tmp_path, monkeypatch, script, finished)
+    (reason,) = found.reasons
+    assert "started 0.200 s late" in reason
 
 
 def test_a_network_is_verified_once_in_a_run(

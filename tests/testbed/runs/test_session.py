@@ -15,10 +15,10 @@ from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
-from netbench.scenario.model import UNMODELLED, Network
+from netbench.scenario.model import NO_TCP, UNMODELLED, Network
 from netbench.testbed import interface
 from netbench.testbed.namespaces import node_addresses
-from netbench.testbed.runs.session import run_session
+from netbench.testbed.runs.session import PlanTask, run_session
 from netbench.testing.nodes import FakeChannel, FakeTestbed
 
 CLOCK_OFFSET_S = 1000.0
@@ -70,7 +70,7 @@ def run(
     def emit(event: str, **fields: Any) -> None:
         events.append({"event": event, **fields})
 
-    run_session(testbed, plan, finished, emit)
+    run_session(testbed, [PlanTask(plan=plan, finished=finished)], emit)
     return made, events
 
 
@@ -82,6 +82,12 @@ def make_plan(variant: str) -> Plan:
         Execution(iterations=10, warmup_iterations=2, scale=10),
     )
     return plan
+
+
+def without_tcp(plan: Plan) -> Plan:
+    """The plan at a scale that divides no segments."""
+    network = dataclasses.replace(plan.network, tcp=NO_TCP)
+    return dataclasses.replace(plan, network=network)
 
 
 def test_tcp_is_tuned_before_connections_and_links_are_shaped_after() -> None:
@@ -134,6 +140,34 @@ def test_iterations_after_the_last_missing_one_are_not_repeated() -> None:
     assert [event["iteration"] for event in events if event["event"] == "iteration"] == [1]
 
 
+def test_plans_of_a_session_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same connections and links. The second is half done."""
+    orders: list[str] = []
+    send = Rank.send
+
+    def note(rank: Rank, line: str) -> None:
+        if rank.rank == 0:
+            orders.append(json.loads(line)["op"])
+        send(rank, line)
+
+    monkeypatch.setattr(Rank, "send", note)
+    first = without_tcp(make_plan("megatron"))
+    second = without_tcp(make_plan("dtfm-scheduled"))
+    tasks = [PlanTask(plan=first, finished=range(8)), PlanTask(plan=second, finished=range(9))]
+    testbed = FakeTestbed(node_addresses(first.node_names), lambda node, rank: Rank(rank))
+    testbed.drops = iter([*[0] * 12, 3, *[3] * 7])
+    events: list[dict[str, Any]] = []
+    run_session(testbed, tasks, lambda event, **fields: events.append({"event": event, **fields}))
+    assert orders == ["connect", "prepare", *["run"] * 10, "forget", "prepare", *["run"] * 10,
+                      "stop"]  # fmt: skip
+    assert testbed.asked.count("shape") == testbed.asked.count("verify") == 1
+    found = [(e["plan_hash"], e["iteration"]) for e in events if e["event"] == "iteration"]
+    keys = plan_hash(first), plan_hash(second)
+    assert found == [(keys[0], 8), (keys[0], 9), (keys[1], 9)]
+    (drops,) = [event for event in events if event["event"] == "drops"]
+    assert (drops["plan_hash"], drops["iteration"]) == (keys[1], 2)
+
+
 def test_dropped_packets_are_reported_before_their_iteration() -> None:
     """Only new ones: the kernel counts all since the network was shaped."""
     _, events = run(make_plan("megatron"), range(7), drops=[*[0] * 7, 3, 3, 5])
@@ -168,8 +202,7 @@ def test_hosts_are_asked_before_and_after_each_iteration() -> None:
     events: list[dict[str, Any]] = []
     run_session(
         Hosts(nodes, lambda node, rank: Rank(rank)),
-        plan,
-        range(8),
+        [PlanTask(plan=plan, finished=range(8))],
         lambda event, **fields: events.append({"event": event, **fields}),
     )
     found = [event["hosts"] for event in events if event["event"] == "iteration"]
@@ -231,7 +264,8 @@ def test_a_session_that_does_not_verify_still_shapes_and_reads_back() -> None:
     plan = make_plan("megatron")
     testbed = FakeTestbed(node_addresses(plan.node_names), lambda node, rank: Rank(rank))
     events: list[str] = []
-    run_session(testbed, plan, range(9), lambda event, **fields: events.append(event), verify=False)
+    tasks = [PlanTask(plan=plan, finished=range(9))]
+    run_session(testbed, tasks, lambda event, **fields: events.append(event), verify=False)
     assert "shape" in testbed.asked
     assert "verify" not in testbed.asked
     assert {*events} == {"phase", "iteration"}

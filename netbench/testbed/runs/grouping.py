@@ -1,0 +1,53 @@
+"""Plans that share a session, and those that run as one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from netbench.plan.experiment import Experiment, is_elastic, runs_script
+from netbench.plan.model import VIRTUAL, Plan
+from netbench.testbed.effort import emulation_s
+from netbench.testbed.network import network_of
+
+
+def families(plans: Mapping[str, Experiment]) -> dict[str, list[str]]:
+    """Return the hashes of plans that run as one, by that of the first: their parts are equal."""
+    found: dict[Experiment, list[str]] = {}
+    for key, plan in plans.items():
+        shared = plan.shortened()[0] if isinstance(plan, Plan) else plan
+        found.setdefault(shared, []).append(key)
+    return {family[0]: family for family in found.values()}
+
+
+def dealt(plans: Sequence[Experiment], num_sessions: int) -> list[list[Experiment]]:
+    """Return the plans of each session, in the order given.
+
+    Those that may share sessions are dealt to at most `num_sessions`, which take about as long.
+    """
+    sessions: list[list[Experiment]] = [[plan] for plan in plans if not _may_follow(plan)]
+    groups: dict[Any, list[Plan]] = {}
+    for plan in plans:
+        if isinstance(plan, Plan) and _may_follow(plan):
+            key = (*network_of(plan), plan.node_names, plan.device_nodes)
+            groups.setdefault(key, []).append(plan)
+    for group in groups.values():
+        loads_s, hands = [0.0] * num_sessions, [set[Plan]() for _ in range(num_sessions)]
+        for plan in sorted(group, key=_host_s, reverse=True):
+            least = loads_s.index(min(loads_s))
+            loads_s[least] += _host_s(plan)
+            hands[least].add(plan)
+        sessions += [[plan for plan in group if plan in hand] for hand in hands if hand]
+    return sorted(sessions, key=lambda session: plans.index(session[0]))
+
+
+def _may_follow(plan: Experiment) -> bool:
+    """Return whether a plan takes as long after others in a session: nothing remembers them."""
+    return (
+        isinstance(plan, Plan)
+        and plan.compute == VIRTUAL
+        and not (plan.network.tcp.acts or is_elastic(plan) or runs_script(plan))
+    )
+
+
+def _host_s(plan: Plan) -> float:
+    """Return the host time of all iterations of a plan, seconds."""
+    return plan.iterations * sum(map(emulation_s, plan.shortened()))
