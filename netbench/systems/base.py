@@ -194,6 +194,11 @@ class System:
         The simulator and the trainers follow the result alike."""
         return plan
 
+    def unmerged(self, plan: Plan) -> Plan:
+        """`plan` with the collectives that the system really has, however many messages they
+        are."""
+        return plan
+
     def trainer_of(self, plan: Plan) -> str:
         """`trainer` or `real_trainer`."""
         return self.trainer if plan.compute == VIRTUAL else self.real_trainer or self.trainer

@@ -132,6 +132,11 @@ def group_size(plan: Plan) -> int:
     return plan.shard_ranks or plan.layout.dp
 
 
+def has_equal_steps(plan: Plan) -> bool:
+    """Return whether the micro-steps of an iteration are equal: each gathers and scatters all."""
+    return not plan.shard_ranks and plan.accumulation != "keep"
+
+
 def micro_batch(workload: Workload, num_ranks: int) -> int:
     """Sequences per rank and micro-step: the largest divisor of a rank's part of the batch up to
     4, or up to the workload's micro-batch if that is larger."""
@@ -218,7 +223,7 @@ def _region_devices(
 def _micro_steps(plan: Plan) -> Iterator[tuple[str, int, bool, bool]]:
     """The micro-steps that differ: name, how many, is the first, is the last of the iteration."""
     steps = plan.num_micro_batches
-    if not plan.shard_ranks and plan.accumulation != "keep":
+    if has_equal_steps(plan):
         yield "micro-step", steps, False, False
     elif steps == 1:
         yield "micro-step", 1, True, True

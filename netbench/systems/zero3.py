@@ -54,17 +54,22 @@ class Zero3(Sharded):
     def simplify(self, plan: Plan) -> Plan:
         """At a scale above 1, gather the layers beyond the limit as one unit if their matrices are
         too many messages. The bytes are the same, the delays of the saved rings are missing."""
-        live = live_layers(plan.workload, plan.live_parameters)
-        beyond = plan.workload.layers - live
-        kept = (live,) if live else ()
-        # The trainer that did not overlap always had one unit beyond the limit.
-        merged = dataclasses.replace(
-            plan, units=(*kept, beyond) if beyond else kept, revision=OVERLAPPED
-        )
-        whole = dataclasses.replace(plan, units=(*kept, *(1,) * beyond), revision=0)
-        if beyond <= 1 or (plan.scale > 1 and self.num_messages(whole) > MAX_MESSAGES):
-            return merged
+        whole = self.unmerged(plan)
+        if plan.scale > 1 and self.num_messages(whole) > MAX_MESSAGES:
+            return self._merged(plan)
         return whole
+
+    def unmerged(self, plan: Plan) -> Plan:
+        kept, beyond = _kept_and_beyond(plan)
+        if beyond <= 1:
+            return self._merged(plan)
+        return dataclasses.replace(plan, units=(*kept, *(1,) * beyond), revision=0)
+
+    def _merged(self, plan: Plan) -> Plan:
+        kept, beyond = _kept_and_beyond(plan)
+        units = (*kept, beyond) if beyond else kept
+        # The trainer that did not overlap always had one unit beyond the limit.
+        return dataclasses.replace(plan, units=units, revision=OVERLAPPED)
 
     def gathered_parameters(self, plan: Plan) -> int:
         """The embeddings and the layers within the limit, the layer beyond it that computes, and
@@ -101,6 +106,12 @@ class Zero3(Sharded):
                     pending -= REDUCE_BUCKET_PARAMETERS
                 if layer == 0:
                     step.scatter(pending)
+
+
+def _kept_and_beyond(plan: Plan) -> tuple[tuple[int, ...], int]:
+    """Return the unit that stays gathered, if any, and the number of layers beyond the limit."""
+    live = live_layers(plan.workload, plan.live_parameters)
+    return (live,) if live else (), plan.workload.layers - live
 
 
 def _units_beyond(plan: Plan, live: int) -> dict[int, tuple[int, int]]:

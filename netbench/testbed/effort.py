@@ -17,7 +17,7 @@ from netbench.plan.build import network_bytes
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.systems import system_of
 from netbench.systems.base import num_crossings
-from netbench.systems.sharded import Sharded
+from netbench.systems.sharded import Sharded, has_equal_steps
 
 MESSAGE_S, CROSSING_S = 0.4e-3, 2e-3
 """Least host time in a guest of a message of a collective, and of one between stages, seconds. In
@@ -36,8 +36,11 @@ ROUNDS = (1, 2)
 ROUND_DEPTHS = (2, 4)
 """Micro-batches of a round that run, in multiples of the stages, where there are no more rounds."""
 
-STEPS = (2, 3)
-"""Micro-steps of sharded data parallelism that run; the first and the last differ from others."""
+STEPS = (1, 2)
+"""Micro-steps of sharded data parallelism that run, if all are equal."""
+
+STEPS_WITH_ENDS = (2, 3)
+"""Micro-steps that run if the first and the last differ from others."""
 
 DEPTHS = (4, 8)
 """Micro-batches of other pipelines that run, in multiples of the stages."""
@@ -103,7 +106,7 @@ def _parts(plan: Plan) -> tuple[int, ...]:
     if plan.has_pipelines:
         parts = ROUNDS if plan.num_rounds > 1 else tuple(plan.depth * times for times in DEPTHS)
     elif plan.units:
-        parts = STEPS
+        parts = STEPS if has_equal_steps(plan) else STEPS_WITH_ENDS
     else:
         return ()
     return parts if plan.num_periods >= parts[0] else ()

@@ -73,6 +73,12 @@ def test_zero3_gathers_a_small_model_once() -> None:
     assert build_plan(huge, "zero3", Setting(layers=8, batch=16), ONCE).units == (1,) * 8
 
 
+@pytest.mark.parametrize("layers", [8, 19])
+def test_at_most_one_layer_beyond_the_limit_is_never_merged(layers: int) -> None:
+    plan = case5("zero3", layers)
+    assert system_of(plan).unmerged(plan) == plan
+
+
 def test_few_ranks_emulate_every_matrix() -> None:
     """8 ranks send few messages, so their units are those of the full size at any scale."""
     few = dataclasses.replace(CASE5, nodes=CASE5.nodes[:8])
@@ -269,6 +275,7 @@ def test_what_a_scheduler_places_is_simulated_at_full_size() -> None:
     merged = at_scale(whole, 1000.0)
     assert merged.units == (18, 6)
     assert at_scale(merged, 1.0) == whole
+    assert system_of(merged).unmerged(merged) == dataclasses.replace(whole, scale=1000.0)
 
 
 def test_a_large_layer_fills_several_buckets() -> None:

@@ -29,7 +29,8 @@ def make_plans(variant: str, *batch: int, scale: float = 1000.0) -> tuple[Plan, 
         ("dtfm-scheduled", (1, 2), "in parts (1 and 2 rounds)"),
         ("megatron-p8", (32, 64), "in parts (32 and 64 micro-batches)"),
         ("megatron-p4-interleaved2", (32, 64), "in parts (32 and 64 micro-batches)"),
-        ("zero3", (2, 3), "in parts (2 and 3 micro-steps)"),
+        ("zero3", (1, 2), "in parts (1 and 2 micro-steps)"),
+        ("zero3-hybrid8", (2, 3), "in parts (2 and 3 micro-steps)"),
     ],
 )
 def test_long_iterations_run_in_two_lengths_that_all_batches_share(

@@ -46,7 +46,7 @@ from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.churn import read_trace
 from netbench.scenario.load import scenario_argument
 from netbench.scenario.prices import read_prices
-from netbench.systems import find_variant
+from netbench.systems import find_variant, system_of
 from netbench.testbed.effort import LONG_S, emulation_s, in_parts
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
@@ -122,6 +122,12 @@ IN_RUN = "in the run's folder"
     is_flag=True,
     help="Emulate every iteration to its end. Else two short ones stand for those that take long "
     "here and repeat a period many times.",
+)
+@click.option(
+    "--unmerged",
+    is_flag=True,
+    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does: up to 30 times the "
+    "messages. Else it gathers the layers beyond its live limit at once, if they are many.",
 )
 @click.option(
     "--compute",
@@ -206,6 +212,7 @@ def command(
     timeline: Path | None,
     fast: bool | None,
     whole: bool,
+    unmerged: bool,
     **selected: Any,
 ) -> int:
     """Run SCENARIO (a name, or the path of a YAML file) and print its table.
@@ -233,12 +240,12 @@ def command(
         if churn is not None:
             _check_churn_options(simulated, inventory, selection)
             plans = tuple(_interrupted(plan, churn) for plan in plans)
-    elif selection.selects or placements or churn is not None or fast is not None or whole:
+    elif any((selection.selects, placements, churn is not None, fast is not None, whole, unmerged)):
         raise UsageError(
             "--resume continues the plans of an earlier run; leave out --systems, --layers, "
             "--batch, --micro-batch, --networks, --models, --replicas, --peers, --churn, --seeds, "
-            "--all, --scale, --fast, --faithful, --whole, --placement, --compute, --token-file, "
-            "--command and --iteration-regex, or start a new run"
+            "--all, --scale, --fast, --faithful, --whole, --unmerged, --placement, --compute, "
+            "--token-file, --command and --iteration-regex, or start a new run"
         )
     else:
         plans = _recorded_plans(resumed, simulated)
@@ -251,6 +258,8 @@ def command(
         print_warning(console, "--all", "of the sweep, only what the other options choose")
     if resumed is None and not simulated:
         plans = _with_dynamics(loaded, plans, selection, fast, inventory is not None)
+        if unmerged:
+            plans = tuple(system_of(plan).unmerged(plan) for plan in plans)
         if testbed in VIRTUAL_TIME and inventory is None:
             plans = plans if whole or trace else in_parts(plans)
             if selection.iterations is None and selection.warmup is None:
@@ -445,7 +454,11 @@ def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
             f"{resumed} was {was}; continue it with --testbed {now}, or give another to --resume"
         )
     plans = tuple(plan_from_json(json.dumps(plan)) for plan in run.plans.values())
-    changed = [plan.variant for plan in plans if at_scale(plan, plan.scale) != plan]
+    changed = [
+        plan.variant
+        for plan in plans
+        if plan not in (at_scale(plan, plan.scale), system_of(plan).unmerged(plan))
+    ]
     if changed:
         raise UsageError(
             f"{resumed} is of an earlier netbench, which trained {', '.join(changed)} otherwise; "

@@ -47,11 +47,13 @@ COLUMNS = (
 
 
 class EmulatedCell(NamedTuple):
-    """The emulated time of a cell. in_parts: it was extended from two short iterations."""
+    """The emulated time of a cell. in_parts: it was extended from two short iterations. merged:
+    zero3 gathered the layers beyond its limit as one unit."""
 
     seconds: float
     mode: str
     in_parts: bool
+    merged: bool
     run: str
 
 
@@ -113,17 +115,22 @@ def _cells(results: Path, runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame | N
             rows.append((*start, "", "", "", "", MISSING))
             continue
         error = f"{cell.seconds / float(row.published_s) - 1:.4f}"
-        mode = f"{cell.mode}, in parts" if cell.in_parts else cell.mode
+        added = [", in parts"] * cell.in_parts + [", merged"] * cell.merged
+        mode = "".join([cell.mode, *added])
         rows.append((*start, exact_text(cell.seconds), error, mode, cell.run, ""))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _found(runs: Iterator[Run]) -> dict[Key, EmulatedCell]:
-    """The emulated time of every cell: a faithful one before a fast one, then the newest."""
+    """The emulated time of every cell: a faithful one before a fast one, one that is not merged
+    before one that is, then the newest."""
     found: dict[Key, EmulatedCell] = {}
     for run in runs:
         for key, cell in _cells_of(run):
-            if cell.mode == FAITHFUL or found.get(key, cell).mode == FAST:
+            before = found.get(key, cell)
+            if (cell.mode == FAITHFUL, not cell.merged) >= (
+                before.mode == FAITHFUL, not before.merged
+            ):  # fmt: skip
                 found[key] = cell
     return found
 
@@ -143,5 +150,6 @@ def _cells_of(run: Run) -> Iterator[tuple[Key, EmulatedCell]]:
         key = (record.scenario, record.variant, record.layers, record.batch)
         mode = FAITHFUL if "tcp" in plan["network"] else FAST
         is_partial = bool(record.parts_s) and record.iteration_s not in record.parts_s
-        cell = EmulatedCell(times.mean_s, mode, is_partial, run.run_id)
+        is_merged = plan["system"] == "zero3" and max(plan["units"][1:], default=1) > 1
+        cell = EmulatedCell(times.mean_s, mode, is_partial, is_merged, run.run_id)
         yield (*key, record.seed if scheduler in SEEDED else None), cell

@@ -13,6 +13,7 @@ from netbench.plan.model import Execution, Plan
 from netbench.records import Run
 from netbench.report.page.emulated import emulated_csv, emulated_page
 from netbench.scenario import load_scenario
+from netbench.systems import system_of
 from tests.report.page.emulated_runs import record
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -63,6 +64,22 @@ def test_a_faithful_time_counts_before_a_fast_one_and_a_newer_before_an_older(
     assert "4 of 666 published times are emulated" in text
     assert "*faithful*: TCP's windows act as on the machines (4 times)." in text
     assert "*fast*" not in text
+
+
+def test_a_time_that_is_not_merged_counts_before_one_that_is(tmp_path: Path) -> None:
+    """Whichever was recorded first."""
+    choices = Choices(variants=["zero3"], layers=[24], batch=[4096], seeds=[2022])
+    plans = build_plans(load_scenario("case3"), choices, Execution(iterations=1, scale=1000))
+    merged = record(tmp_path, [*plans], 100.0)
+    whole = record(tmp_path, [system_of(plan).unmerged(plan) for plan in plans], 101.0)
+    for runs, seconds, mode in (
+        ([merged], 100.0, "fast, merged"),
+        ([whole, merged], 101.0, "fast"),
+        ([merged, whole], 101.0, "fast"),
+    ):
+        table = pd.read_csv(io.StringIO(emulated_csv(RESULTS, {"case3": runs})))
+        found = table[table["system"] == "zero3"].dropna(subset="emulated_s")
+        assert ({*found["emulated_s"]}, {*found["mode"]}) == ({seconds}, {mode})
 
 
 def test_runs_with_another_placement_or_network_do_not_count(tmp_path: Path) -> None:
