@@ -68,4 +68,5 @@ def _sharding(plan: Plan) -> str:
     groups = f" among {plan.shard_ranks}" if plan.shard_ranks else ""
     ahead = f", {plan.prefetch_units} of {len(plan.units)} units ahead"
     kept = ", gradients kept" if plan.accumulation == "keep" else ""
-    return f"{groups}{ahead if plan.prefetch_units else ''}{kept}"
+    merged = f", last {plan.units[-1]} layers gathered as one" if plan.is_merged else ""
+    return f"{groups}{ahead if plan.prefetch_units else ''}{kept}{merged}"

@@ -255,7 +255,7 @@ def test_the_host_carries_messages_round_the_rings() -> None:
 @pytest.mark.parametrize(
     ("variant", "text"),
     [
-        ("zero3", "shard, 1 + 1"),
+        ("zero3", "shard, last 6 layers gathered as one, 1 + 1"),
         ("zero3-hybrid", "shard among 8, 1 + 1"),
         ("fsdp-hybrid-accumulate", "shard among 8, 1 of 8 units ahead, gradients kept, "),
     ],
@@ -273,7 +273,8 @@ def test_what_a_scheduler_places_is_simulated_at_full_size() -> None:
     whole = request.plan()
     assert (whole.scale, whole.units) == (1.0, (18, *[1] * 6))
     merged = at_scale(whole, 1000.0)
-    assert merged.units == (18, 6)
+    assert (merged.units, merged.is_merged, whole.is_merged) == ((18, 6), True, False)
+    assert "last 6 layers gathered as one" in describe_plan(merged)
     assert at_scale(merged, 1.0) == whole
     assert system_of(merged).unmerged(merged) == dataclasses.replace(whole, scale=1000.0)
 

@@ -534,7 +534,7 @@ def test_plans_that_share_their_parts_run_as_one(
 def test_where_tcp_does_not_act_plans_share_sessions(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them is half done, and one has dropped packets, which is no doubt about the other."""
+    """One of them is half done. The doubt about dropped packets names the plan that had them."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     quick = tuple(with_tcp(plan, NO_TCP) for plan in plans)
     keys = [plan_hash(plan) for plan in quick]
@@ -557,7 +557,7 @@ def test_where_tcp_does_not_act_plans_share_sessions(
 def test_a_late_start_is_a_doubt_about_all_that_run_as_one(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the first of them was recorded before."""
+    """The first of them may have been recorded before."""
     first = dataclasses.replace(plans[0], num_rounds=1, parts=(2, 4), num_micro_batches=4)
     second = dataclasses.replace(first, num_micro_batches=8)
     size = first.workload.batch // 4

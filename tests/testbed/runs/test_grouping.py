@@ -53,7 +53,7 @@ def test_sessions_take_about_as_long(plans: tuple[Plan, ...]) -> None:
 
 
 def test_a_plan_on_another_network_has_another_session(plans: tuple[Plan, ...]) -> None:
-    """So has one at another scale, and one whose links TCP fills."""
+    """A plan at another scale, and one where TCP acts, have their own too."""
     others = [
         dataclasses.replace(plans[1], scale=500.0),
         dataclasses.replace(
