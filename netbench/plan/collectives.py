@@ -82,9 +82,10 @@ class Ring:
 
     def list_hops(self, n: int) -> Iterator[Hop]:
         for adds in (True,) * self.reduces + (False,) * self.gathers:
+            passing = [ring_parts(n, member, adds=adds) for member in range(n)]
             for step in range(n - 1):
                 for member in range(n):
-                    part = ring_parts(n, member, adds=adds)[step]
+                    part = passing[member][step]
                     hop = Hop(member, (member + 1) % n, part, adds)
                     if self.backwards:
                         hop = Hop(n - 1 - hop.source, n - 1 - hop.target, n - 1 - part, adds)

@@ -40,13 +40,10 @@ class SegmentRank:
         self._buffers = {across: torch.zeros(longest, dtype=torch.uint8) for across in lanes}
 
     def peers(self) -> set[int]:
+        calls = [call for s in self._segments for task in s.tasks for call in task.calls]
+        alike = {(call.op, call.library, call.across, call.group_size): call for call in calls}
         return set().union(
-            *(
-                stage_peers(self._group_of(call), self._stages(call))
-                for segment in self._segments
-                for task in segment.tasks
-                for call in task.calls
-            )
+            *(stage_peers(self._group_of(call), self._stages(call)) for call in alike.values())
         )
 
     def take_loss(self) -> None:
