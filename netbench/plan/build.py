@@ -46,6 +46,9 @@ SCALED_BYTES = 1e9
 """Limit on the bytes of a scaled iteration: under virtual time the guest kernel carries about 1.8
 simulated Gbit per second of wall time (measured)."""
 
+MOST_ADDED = 0.25
+"""Largest part of a message that gloo's own bytes may be, where the scale can be chosen."""
+
 SCALES = (10.0, 100.0, 1000.0)
 """Beyond 1000 an 8 MiB activation would no longer fill one jumbo frame."""
 
@@ -230,6 +233,23 @@ def _peer_settings(scenario: Scenario, choices: Choices) -> list[tuple[Scenario,
 def at_scale(plan: Plan, scale: float) -> Plan:
     """`plan` at this scale, merged for an emulation or whole as its system does at this scale."""
     return system_of(plan).simplify(dataclasses.replace(plan, scale=float(scale)))
+
+
+def unmerge(plan: Plan, scale: float | None = None) -> Plan:
+    """Return `plan` with the collectives that its system really has, however many messages.
+
+    scale: None = the plan's, or the next lower of 500, 200, 100, .. at which gloo adds at most a
+    quarter to the smallest message.
+    """
+    whole = system_of(plan).unmerged(plan)
+    if scale is not None or whole == plan:
+        return whole
+    least_bytes = plan.transport.overhead_bytes / MOST_ADDED
+    largest = system_of(plan).smallest_message_bytes(whole) / least_bytes
+    lower = (base * 10.0**power for power in (2, 1, 0) for base in (5, 2, 1))
+    scales = (plan.scale, *(scale for scale in lower if scale < plan.scale))
+    chosen = next((scale for scale in scales if scale <= largest), scales[-1])
+    return dataclasses.replace(whole, scale=chosen)
 
 
 def network_bytes(plan: Plan) -> float:

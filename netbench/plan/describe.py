@@ -5,6 +5,7 @@ import shlex
 from netbench.plan.maps import UNSEEDED
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash
+from netbench.systems import system_of
 from netbench.units import counted
 
 
@@ -68,5 +69,7 @@ def _sharding(plan: Plan) -> str:
     groups = f" among {plan.shard_ranks}" if plan.shard_ranks else ""
     ahead = f", {plan.prefetch_units} of {len(plan.units)} units ahead"
     kept = ", gradients kept" if plan.accumulation == "keep" else ""
-    merged = f", last {plan.units[-1]} layers gathered as one" if plan.is_merged else ""
+    merged = (
+        f", last {plan.units[-1]} layers gathered as one" if system_of(plan).is_merged(plan) else ""
+    )
     return f"{groups}{ahead if plan.prefetch_units else ''}{kept}{merged}"

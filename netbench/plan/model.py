@@ -233,11 +233,6 @@ class Plan:
         """The periods of `parts` are rounds: one in the shorter part, else many micro-batches."""
         return self.num_rounds > 1 and self.parts[:1] in ((), (1,))
 
-    @property
-    def is_merged(self) -> bool:
-        """An emulation of zero3 gathers the layers beyond the live limit as one unit."""
-        return self.live_parameters > 0 and len(self.units) > 1 and self.units[-1] > 1
-
     def shortened(self) -> "tuple[Plan, ...]":
         """Return the plans of the two iterations that run for one of this plan, or the plan itself.
 

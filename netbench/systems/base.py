@@ -1,5 +1,6 @@
 """The interface of a training system, and what a variant of one is."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -198,6 +199,14 @@ class System:
         """`plan` with the collectives that the system really has, however many messages they
         are."""
         return plan
+
+    def is_merged(self, plan: Plan) -> bool:
+        """Return whether `plan` has merged collectives."""
+        return self.unmerged(plan).units != plan.units
+
+    def smallest_message_bytes(self, plan: Plan) -> float:
+        """Bytes of the smallest message of an iteration, at full size; inf if it is not known."""
+        return math.inf
 
     def trainer_of(self, plan: Plan) -> str:
         """`trainer` or `real_trainer`."""

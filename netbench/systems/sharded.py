@@ -108,6 +108,14 @@ class Sharded(System):
             for call in task.calls
         )
 
+    def smallest_message_bytes(self, plan: Plan) -> float:
+        return min(
+            call.size_bytes / _num_members(plan, call) / ring_cut(plan, call).num_messages
+            for segment in self.segments(plan)
+            for task in segment.tasks
+            for call in task.calls
+        )
+
     def describe_collectives(self, plan: Plan) -> str:
         return f"parameters and gradients in a ring of {group_size(plan)} ranks"
 

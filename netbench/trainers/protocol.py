@@ -32,7 +32,7 @@ and is then prepared:
     {"op": "run", .., "elastic": true}               ranks ask about every round; the answer is:
     {"op": "round", "members": m, "again": b, "epoch": e}
 
-Rank to controller. Orders but `forget` and `stop` are answered once, in order:
+Rank to controller. Every order but `forget` and `stop` is answered once, in order:
 
     {"event": "started", "rank": r or null, "pid": p}     once, when torch is imported
     {"event": "ready", "rank": r}                          answers connect, join

@@ -17,6 +17,7 @@ from netbench.plan.build import (
     is_quick,
     keep_dynamics,
     pipeline_depth,
+    unmerge,
 )
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import plan_memory
@@ -524,3 +525,21 @@ def test_tensors_that_do_not_fit_a_guest_leave_a_plan_as_it_is() -> None:
 def test_plans_without_tcp_are_written_as_before() -> None:
     """Hashes of recorded plans stay: the field is only written where TCP acts."""
     assert "tcp" not in plan_to_json(case3("dtfm-scheduled"))
+
+
+@pytest.mark.parametrize(("asked", "scale"), [(None, 200.0), (50.0, 50.0)])
+def test_zero3_is_unmerged_at_a_scale_that_its_messages_allow(
+    asked: float | None, scale: float
+) -> None:
+    """A 64th of the smallest matrix has 131 kB; gloo adds 162 bytes. A scale that was asked for
+    stays."""
+    setting = Setting(layers=24, batch=1024)
+    execution = Execution(scale=asked or 1000.0)
+    plan = unmerge(build_plan(load_scenario("case3"), "zero3", setting, execution), asked)
+    assert (plan.scale, plan.units) == (scale, (18, *[1] * 6))
+
+
+def test_other_systems_are_not_unmerged() -> None:
+    setting = Setting(layers=24, batch=1024)
+    plan = build_plan(load_scenario("case3"), "megatron-p8", setting, Execution(scale=1000.0))
+    assert unmerge(plan) == plan

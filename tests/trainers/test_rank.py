@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,3 +95,32 @@ def test_who_joins_later_is_in_no_world_and_systems_whose_peers_stay_do_not_meet
     hashed = ranks.prepare(plan_of(pp=1, dp=1))
     ranks.send(0, op="meet", plan_hash=hashed, members={"0": "127.0.0.1:1"}, epoch=1, new=[])
     assert "is of a system whose peers stay" in ranks.receive(0)["message"]
+
+
+@pytest.mark.parametrize("system", ["dtfm", "megatron", "zero3"])
+def test_a_rank_forgets_plans_and_ends_their_threads(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Plan], system: str
+) -> None:
+    """A session may run dozens of plans on the same ranks."""
+    options: dict[str, Any] = {"pp": 1, "dp": 2, "units": (2,)} if system == "zero3" else {}
+    plan = plan_of(system=system, **({"dp": 1} | options))
+    ranks = start_ranks(2)
+    ranks.connect()
+
+    def count_threads() -> int:
+        return len([*Path(f"/proc/{ranks.pids[0]}/task").iterdir()])
+
+    counts = []
+    for _ in range(4):
+        key = ranks.prepare(plan)
+        ranks.run(key, 0)
+        counts.append(count_threads())
+        for rank in range(2):
+            ranks.send(rank, op="forget")
+    deadline_s = time.monotonic() + 30.0
+    while counts[-1] > counts[0] and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+        counts[-1] = count_threads()
+    assert counts[-1] <= counts[0]
+    ranks.send(0, op="run", plan_hash=key, iteration=1, start_at=0)
+    assert "was not prepared" in ranks.receive(0)["message"]

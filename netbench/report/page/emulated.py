@@ -1,5 +1,6 @@
 """Emulated times of the published cells, from the recorded runs: a table, and their errors."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from netbench.plan.maps import SEEDED
+from netbench.plan.serial import plan_from_json
 from netbench.records import Run
 from netbench.report.numbers import exact_text
 from netbench.report.page.accuracy import accuracy
@@ -14,7 +16,7 @@ from netbench.report.page.published import KEY
 from netbench.report.page.simulated import NOT_SIMULATED, TIMES, read_table
 from netbench.report.tables.comparison import measured, run_source
 from netbench.report.tables.grid import Grid, csv_text, markdown
-from netbench.systems import find_variant
+from netbench.systems import find_variant, system_of
 
 FILE = "emulated/iteration_times.csv"
 """Name of the table below `results`."""
@@ -32,9 +34,10 @@ In case 5, two of three seeds of megatron-p8-random are twice as slow as publish
 two steady states there, and the emulation settles in the slow one
 ([why](../docs/simulator.md#simulated-against-emulated)).
 
-zero3 is emulated with all layers beyond its live limit gathered as one unit, for fewer messages
-([why](../docs/zero3.md)). That hides the delays of many small collectives: with 32 and 40 layers,
-cases 1 and 2 are 12 to 34% shorter than published, and so is the simulation of the same plans.
+Where the table says *merged*, zero3 gathers all layers beyond its live limit as one unit, for fewer
+messages ([why](../docs/zero3.md)). That hides the delays of many small collectives: with 32 and 40
+layers, cases 1 and 2 are 12 to 34% shorter than published, and so is the simulation of the same
+plans. `--unmerged` gathers matrix by matrix.
 
 To add times: `netbench run case3 --all --faithful`, which continues with `--resume`, then copy the
 run's folder to `results/recorded/` and run `make reproduce-table`."""
@@ -150,6 +153,7 @@ def _cells_of(run: Run) -> Iterator[tuple[Key, EmulatedCell]]:
         key = (record.scenario, record.variant, record.layers, record.batch)
         mode = FAITHFUL if "tcp" in plan["network"] else FAST
         is_partial = bool(record.parts_s) and record.iteration_s not in record.parts_s
-        is_merged = plan["system"] == "zero3" and max(plan["units"][1:], default=1) > 1
+        parsed = plan_from_json(json.dumps(plan))
+        is_merged = system_of(parsed).is_merged(parsed)
         cell = EmulatedCell(times.mean_s, mode, is_partial, is_merged, run.run_id)
         yield (*key, record.seed if scheduler in SEEDED else None), cell

@@ -3,8 +3,7 @@
     plans -> sessions (two guests side by side) -> events -> records
 
 Plans in parts that differ only in the number of periods are run as one. Where TCP does not act,
-plans on the same network share sessions, which takes half a minute less for each. Else a plan has
-its own.
+plans on the same network share the sessions of this machine's guests. Else a plan has its own.
 
 It is the only writer of the run's record file: finished iterations and reasons not to trust them
 are on disk whatever happens to a session. Sessions die with the controller.
@@ -360,7 +359,8 @@ class _Controller:
         """
         if self._setup.testbed != "guest-virtual":
             return True
-        key = (plan.network, plan.scale, message_sizes(plan))
+        sizes = message_sizes(plan) if plan.network.tcp.acts else ()
+        key = (plan.network, plan.scale, sizes)
         is_new = key not in self._verified
         self._verified.add(key)
         return is_new
@@ -369,7 +369,8 @@ class _Controller:
         """Return how long running sessions may be silent: no longer than an iteration takes."""
         plans = [plan for index in self._running for plan in self._started[index]]
         virtual = [plan for plan in plans if isinstance(plan, Plan) and plan.compute == VIRTUAL]
-        return max([STALL_S, *(SLOWER * emulation_s(plan) for plan in virtual)])
+        parts = [part for plan in virtual for part in plan.shortened()]
+        return max([STALL_S, *(SLOWER * emulation_s(part) for part in parts)])
 
     def _next_event(self) -> None:
         stall_s = self._stall_s()

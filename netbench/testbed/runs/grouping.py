@@ -1,5 +1,6 @@
 """Plans that share a session, and those that run as one."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ def families(plans: Mapping[str, Experiment]) -> dict[str, list[str]]:
 def dealt(plans: Sequence[Experiment], num_sessions: int) -> list[list[Experiment]]:
     """Return the plans of each session, in the order given.
 
-    Those that may share sessions are dealt to at most `num_sessions`, which take about as long.
+    Plans that may share sessions are divided among at most `num_sessions` of similar length: fewer
+    where plans on other networks need some too.
     """
     sessions: list[list[Experiment]] = [[plan] for plan in plans if not _may_follow(plan)]
     groups: dict[Any, list[Plan]] = {}
@@ -29,8 +31,11 @@ def dealt(plans: Sequence[Experiment], num_sessions: int) -> list[list[Experimen
         if isinstance(plan, Plan) and _may_follow(plan):
             key = (*network_of(plan), plan.node_names, plan.device_nodes)
             groups.setdefault(key, []).append(plan)
+    total_s = sum(_host_s(plan) for group in groups.values() for plan in group)
     for group in groups.values():
-        loads_s, hands = [0.0] * num_sessions, [set[Plan]() for _ in range(num_sessions)]
+        part = sum(map(_host_s, group)) / total_s
+        count = max(1, math.ceil(num_sessions * part - 0.5))
+        loads_s, hands = [0.0] * count, [set[Plan]() for _ in range(count)]
         for plan in sorted(group, key=_host_s, reverse=True):
             least = loads_s.index(min(loads_s))
             loads_s[least] += _host_s(plan)
@@ -40,7 +45,7 @@ def dealt(plans: Sequence[Experiment], num_sessions: int) -> list[list[Experimen
 
 
 def _may_follow(plan: Experiment) -> bool:
-    """Return whether a plan takes as long after others in a session: nothing remembers them."""
+    """Return whether a plan may run after others in a session: no connection remembers them."""
     return (
         isinstance(plan, Plan)
         and plan.compute == VIRTUAL

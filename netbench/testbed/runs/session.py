@@ -2,9 +2,10 @@
 
 Where TCP acts, a plan never shares a session: connections remember what they carried (congestion
 window, round trip times), so a plan would run at another speed after another plan. For the same
-reason a resumed plan repeats its finished iterations, without reporting them. A plan in parts
-begins with its shorter part, unreported, if TCP acts: its windows are small on connections that
-have carried nothing. Plans of a session have the same network, scale and nodes of ranks.
+reason a resumed plan repeats its finished iterations, without reporting them; it does so in every
+session. A plan in parts begins with its shorter part, unreported, if TCP acts: its windows are
+small on connections that have carried nothing. Plans of a session have the same network, scale and
+nodes of ranks.
 
 Everything about where the nodes are is behind `Testbed`. The events:
 
@@ -76,7 +77,7 @@ def run_session(
 
 
 class _Session:
-    """Runs one plan at a time, the first of which says what the testbed is to be."""
+    """Runs plans one after the other, on the network of the first."""
 
     def __init__(
         self, testbed: Testbed, first: PlanTask, emit: Emit, *, trace: bool, verify: bool
@@ -89,7 +90,7 @@ class _Session:
         self._take(first)
 
     def _take(self, task: PlanTask) -> None:
-        """Let `task` have the plan that runs now."""
+        """Run the plan of `task` from now on."""
         plan = self._plan = task.plan
         self._parts: tuple[Experiment, ...] = (
             plan.shortened() if isinstance(plan, Plan) else (plan,)
@@ -105,7 +106,8 @@ class _Session:
         pool = PeerPool(self._testbed, self._plan)
         self._start(pool)
         # Where TCP acts, connections must know the shaped network only, as on the machines. Else
-        # they are set up at full speed, not at 1/scale of it.
+        # they are set up at full speed, not at 1/scale of it; later plans make theirs where the
+        # first had none.
         shapes_first = self._plan.network.tcp.acts
         if shapes_first:
             _await_second()

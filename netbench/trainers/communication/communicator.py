@@ -24,6 +24,7 @@ How, with real bytes
 import queue
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future
@@ -93,9 +94,11 @@ class Inbox:
         self._arrivals = arrivals
         self._pieces = pieces
         self._landed = queue.SimpleQueue[Exception | None]()
-        self._flying = queue.SimpleQueue[PendingTransfer]()
+        self._flying = queue.SimpleQueue[PendingTransfer | None]()
         if arrivals:
-            threading.Thread(target=self._tell, args=(arrivals,), daemon=True).start()
+            arguments = (self._flying, self._landed, pieces, arrivals, process)
+            threading.Thread(target=_tell, args=arguments, daemon=True).start()
+            weakref.finalize(self, self._flying.put, None)
         self._world, self._process, self._tag, self._device = world, process, tag, device
         self._size, self._num_ahead = size, num_ahead
         self._buffers: list[torch.Tensor] = []
@@ -157,16 +160,27 @@ class Inbox:
             (self._flying.put if self._arrivals else self._works.append)(work)
             self._posted += 1
 
-    def _tell(self, arrivals: Arrivals) -> None:
-        """Wait for messages in turn, and tell their sender of each."""
-        while True:
-            error = None
-            try:
-                Together([self._flying.get() for _ in range(self._pieces)]).wait()
-                arrivals.tell(self._process)
-            except Exception as failed:
-                error = failed
-            self._landed.put(error)
+
+def _tell(
+    flying: "queue.SimpleQueue[PendingTransfer | None]",
+    landed: "queue.SimpleQueue[Exception | None]",
+    pieces: int,
+    arrivals: Arrivals,
+    process: int,
+) -> None:
+    """Wait for messages in turn, and tell their sender of each, until None comes.
+
+    It holds no inbox: one that nothing uses any more ends its thread.
+    """
+    while (first := flying.get()) is not None:
+        error = None
+        try:
+            rest = [flying.get() for _ in range(pieces - 1)]
+            Together([work for work in (first, *rest) if work is not None]).wait()
+            arrivals.tell(process)
+        except Exception as failed:
+            error = failed
+        landed.put(error)
 
 
 class Outbox:
@@ -238,6 +252,9 @@ Receives = Iterable[tuple[Hashable, Inbox]]
 
 Sends = Iterable[tuple[Outbox, torch.Tensor]]
 
+Started = tuple[list[Any], list[Any], Future[None], Any]
+"""Named receives with their futures, sends, the end, and the rest of `Communicator.start`."""
+
 
 class Communicator:
     """Operations of one rank on one communicator: in program order, one group at a time."""
@@ -292,10 +309,11 @@ class OverlappedCommunicator:
     """A `Communicator` beside the rank's computation: `start` waits for nothing."""
 
     def __init__(self) -> None:
-        self._groups = queue.SimpleQueue[tuple[list[Any], list[Any], Future[None], Any]]()
+        self._groups = queue.SimpleQueue[Started | None]()
         self._arrived: dict[Hashable, Future[torch.Tensor]] = {}
         self._last: Future[None] | None = None
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=_run_groups, args=(self._groups,), daemon=True).start()
+        weakref.finalize(self, self._groups.put, None)
 
     def start(
         self,
@@ -319,17 +337,19 @@ class OverlappedCommunicator:
         """Return the message received under `name`, blocking while it is on its way."""
         return self._arrived.pop(name).result()
 
-    def _run(self) -> None:
-        communicator = Communicator()
-        while True:
-            receives, sends, done, more = self._groups.get()
-            try:
-                communicator.start([(name, inbox) for name, inbox, _ in receives], sends, *more)
-                communicator.finish()
-                for name, _, future in receives:
-                    future.set_result(communicator.take(name))
-                done.set_result(None)
-            except Exception as error:
-                for future in (*(future for _, _, future in receives), done):
-                    if not future.done():
-                        future.set_exception(error)
+
+def _run_groups(groups: "queue.SimpleQueue[Started | None]") -> None:
+    """Run groups in turn until None comes, which a communicator leaves when nothing uses it."""
+    communicator = Communicator()
+    while (group := groups.get()) is not None:
+        receives, sends, done, more = group
+        try:
+            communicator.start([(name, inbox) for name, inbox, _ in receives], sends, *more)
+            communicator.finish()
+            for name, _, future in receives:
+                future.set_result(communicator.take(name))
+            done.set_result(None)
+        except Exception as error:
+            for future in (*(future for _, _, future in receives), done):
+                if not future.done():
+                    future.set_exception(error)

@@ -33,6 +33,7 @@ class SegmentRank:
         self._segments = system_of(plan).segments(plan)
         self._rank = plan.placement.index(world.rank)
         calls = [call for s in self._segments for task in s.tasks for call in task.calls]
+        self._calls = calls
         self._groups = {(call.across, call.group_size): self._group(world, call) for call in calls}
         lanes = {call.across for call in calls}
         self._threads = {across: ThreadPoolExecutor(max_workers=1) for across in lanes}
@@ -40,8 +41,9 @@ class SegmentRank:
         self._buffers = {across: torch.zeros(longest, dtype=torch.uint8) for across in lanes}
 
     def peers(self) -> set[int]:
-        calls = [call for s in self._segments for task in s.tasks for call in task.calls]
-        alike = {(call.op, call.library, call.across, call.group_size): call for call in calls}
+        alike = {
+            (call.op, call.library, call.across, call.group_size): call for call in self._calls
+        }
         return set().union(
             *(stage_peers(self._group_of(call), self._stages(call)) for call in alike.values())
         )

@@ -186,6 +186,19 @@ def test_a_part_of_the_sweep_is_not_taken_for_all_of_it(capsys: CaptureFixture) 
     assert len(capsys.readouterr().out.splitlines()) == 9
 
 
+def test_zero3_is_emulated_matrix_by_matrix_if_asked(capsys: CaptureFixture) -> None:
+    """At a scale at which the parts of its matrices are larger than what gloo adds."""
+    command = ["run", "case3", "--fast", "--systems", "zero3", "--dry-run"]
+    assert run(command) == 0
+    merged = capsys.readouterr().out
+    assert "last 6 layers gathered as one" in merged
+    assert merged.endswith("scale 1000\n")
+    assert run([*command, "--unmerged"]) == 0
+    whole = capsys.readouterr().out
+    assert "gathered as one" not in whole
+    assert whole.endswith("scale 200\n")
+
+
 def test_dry_run_simulates_nothing(tmp_path: Path, capsys: CaptureFixture) -> None:
     """It prints the plans at scale 1 and creates no folder."""
     command = ["run", "case3", "--testbed", "sim", "--results", str(tmp_path), "--dry-run"]

@@ -122,6 +122,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     script: Script = obedient,
     finished: Mapping[str, list[int]] | None = None,
+    testbed: str = "guest-virtual",
 ) -> tuple[Run, Recorder]:
     def start(
         testbed: str,
@@ -150,7 +151,7 @@ def run(
     recorder = Recorder()
     path = run_plans(
         plans,
-        SessionSetup(testbed="guest-virtual", machine=LAPTOP, preload=None),
+        SessionSetup(testbed=testbed, machine=LAPTOP, preload=None),
         open_store=open_store,
         finished=finished or {},
         observer=recorder,
@@ -554,7 +555,22 @@ def test_where_tcp_does_not_act_plans_share_sessions(
     assert dropped.startswith("zero3 ")
 
 
-def test_a_late_start_is_a_doubt_about_all_that_run_as_one(
+def test_in_real_time_every_plan_has_a_session_of_its_own(
+    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TCP may act or not."""
+    quick = tuple(with_tcp(plan, NO_TCP) for plan in plans)
+    sessions: list[int] = []
+
+    def script(job: Mapping[str, Any]) -> list[Event | None]:
+        sessions.append(len(job["plans"]))
+        return obedient(job)
+
+    run(quick, tmp_path, monkeypatch, script, testbed="native")
+    assert sessions == [1, 1, 1]
+
+
+def test_a_late_start_is_a_doubt_about_each_plan_that_runs_as_another(
     plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of them may have been recorded before."""

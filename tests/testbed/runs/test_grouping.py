@@ -52,6 +52,15 @@ def test_sessions_take_about_as_long(plans: tuple[Plan, ...]) -> None:
     assert sorted(map(len, dealt(plans, 9))) == [1, 1, 1, 1]
 
 
+def test_many_networks_have_a_session_each(plans: tuple[Plan, ...]) -> None:
+    """Divided further, plans would share less, and run no sooner."""
+    networks = [dataclasses.replace(plans[0].network, mtu_bytes=size) for size in (1500, 2000)]
+    moved = [
+        dataclasses.replace(plan, network=network) for network in networks for plan in plans[:2]
+    ]
+    assert dealt(moved, 2) == [moved[:2], moved[2:]]
+
+
 def test_a_plan_on_another_network_has_another_session(plans: tuple[Plan, ...]) -> None:
     """A plan at another scale, and one where TCP acts, have their own too."""
     others = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from itertools import pairwise
 from typing import Any, cast
@@ -26,6 +27,8 @@ from netbench.trainers.protocol import Message, MessageChannel
 from tests.trainers.processes import on_processes
 
 SIZE, COUNT = 4096, 6
+
+PATIENCE_S = 30.0
 
 
 def test_both_ends_of_a_path_hold_whole_messages() -> None:
@@ -193,6 +196,19 @@ def test_transfers_run_beside_computation_and_take_their_time() -> None:
     """To start one waits for nothing, and to take its message for at least its seconds."""
     _, (started_s, taken_s) = on_processes(2, compute_meanwhile)
     assert started_s < 10 * LATE_S <= taken_s
+
+
+def test_what_nothing_uses_any_more_ends_its_thread() -> None:
+    """A rank prepares many plans, one after the other."""
+    before = set(threading.enumerate())
+    overlapped = OverlappedCommunicator()
+    inbox = Inbox(cast(Any, None), 1, TAG_PIPELINE, SIZE, 1, arrivals=Arrivals(cast(Any, None)))
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 2
+    del overlapped, inbox
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_what_fails_beside_computation_is_raised_to_whoever_waits() -> None:
