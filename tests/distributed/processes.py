@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -74,9 +75,15 @@ class HandMade:
         """Return the address of the scheduler."""
         return str(json.loads(self._file.read_text())["address"])
 
+    def _is_announced(self) -> bool:
+        """Return whether the scheduler has written its file, to the end."""
+        with suppress(FileNotFoundError, json.JSONDecodeError):
+            return "address" in json.loads(self._file.read_text())
+        return False
+
     def wait(self) -> None:
         """Wait until all workers are connected."""
-        assert wait_until(self._file.exists)
+        assert wait_until(self._is_announced)
         with Client(self.address, timeout=START_S, set_as_default=False) as client:
             client.wait_for_workers(len(self.workers), timeout=START_S)
 
