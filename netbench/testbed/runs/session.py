@@ -106,8 +106,8 @@ class _Session:
         pool = PeerPool(self._testbed, self._plan)
         self._start(pool)
         # Where TCP acts, connections must know the shaped network only, as on the machines. Else
-        # they are set up at full speed, not at 1/scale of it; later plans make theirs where the
-        # first had none.
+        # they are set up at full speed, not at 1/scale of it. A later plan connects the pairs that
+        # no plan before it has used, on the shaped network.
         shapes_first = self._plan.network.tcp.acts
         if shapes_first:
             _await_second()
