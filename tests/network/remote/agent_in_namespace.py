@@ -49,7 +49,8 @@ def root(interface: str = "eth0") -> str:
 
 def renamed() -> str:
     """The timer finds it: `clear` is never called."""
-    shape(lease_s=2.0)
+    shape(lease_s=PATIENCE_S)
+    ask("beat", lease_s=2.0)
     run("ip", "link", "set", "eth0", "down")
     run("ip", "link", "set", "eth0", "name", "lan0")
     run("ip", "link", "set", "lan0", "up")
@@ -68,7 +69,7 @@ def is_idle(pid: int) -> bool:
 
 def lost() -> str:
     """Both copies of the record go; the timer writes them again while `clear` waits."""
-    pid = shape(lease_s=60.0)["deadman"]["pid"]
+    pid = shape(lease_s=PATIENCE_S)["deadman"]["pid"]
     end = time.monotonic() + PATIENCE_S
     while not is_idle(pid) and time.monotonic() < end:
         time.sleep(0.01)
@@ -81,9 +82,14 @@ def lost() -> str:
 
 
 def timer_killed() -> str:
-    """Nothing is left but one whole copy; the agent that systemd would start restores it."""
-    record = shape(lease_s=0.5)
-    os.kill(record["deadman"]["pid"], signal.SIGKILL)
+    """Nothing is left but one whole copy; the agent that systemd would start restores it.
+
+    The timer is stopped before the lease becomes short, so that it never ends the lease itself.
+    """
+    timer = shape(lease_s=PATIENCE_S)["deadman"]["pid"]
+    os.kill(timer, signal.SIGSTOP)
+    ask("beat", lease_s=0.5)
+    os.kill(timer, signal.SIGKILL)
     os.truncate(next(STATE.glob("*.json")), 10)
     end = time.monotonic() + PATIENCE_S
     copy = next(STATE.glob("*.zip"))
