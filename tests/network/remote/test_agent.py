@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import subprocess
@@ -362,10 +363,19 @@ def test_another_operation_is_waited_for(node: FakeMachines, monkeypatch: Any) -
     arm()
 
 
+def open_files(pid: int) -> set[str]:
+    files = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            files.add(str(link.readlink()))
+    return files
+
+
 def test_the_timer_is_a_separate_process(monkeypatch: Any, tmp_path: Path) -> None:
     """It has its own process group and session, no open descriptor, and ends in time.
 
-    Process and clock are real; `tc` is a double that fork carries over.
+    Process and clock are real; `tc` is a double that fork carries over. Its lease
+    becomes short only after the test has looked at it, so that a slow machine does not end it.
     """
     script = f"""
 import sys; sys.path[:0] = {[str(Path.cwd()), *sys.path]!r}
@@ -379,19 +389,28 @@ machines = FakeMachines(patch, Path({str(tmp_path)!r}), 1)
 patch.setattr(host, "SYSCTL", machines.kernels[0].sysctl)
 patch.setattr(host, "now_s", __import__("time").monotonic)
 patch.setattr(timer, "start", start)
-from tests.network.remote.test_agent import arm, apply
-arm(lease_s=1.5)
-apply(lease_s=1.5, sysctls={{"net.ipv4.tcp_rmem": "4096 131072 99999999"}})
+from tests.network.remote.test_agent import apply, arm, beat
+arm(lease_s=60.0)
+apply(lease_s=60.0, sysctls={{"net.ipv4.tcp_rmem": "4096 131072 99999999"}})
+print("applied", flush=True)
+input()
+beat(lease_s=0.5)
 """
-    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    assert done.returncode == 0
-    (file,) = (tmp_path / "state").glob("*.json")
-    pid = json.loads(file.read_text())["deadman"]["pid"]
-    setting = tmp_path / "0/net/ipv4/tcp_rmem"
-    assert setting.read_text() == "4096 131072 99999999\n"
-    assert os.getsid(pid) != os.getsid(0)
-    files = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    assert files == {os.devnull}
+    argv = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "applied\n"
+        end = time.monotonic() + 60
+        (file,) = (tmp_path / "state").glob("*.json")
+        pid = json.loads(file.read_text())["deadman"]["pid"]
+        setting = tmp_path / "0/net/ipv4/tcp_rmem"
+        assert setting.read_text() == "4096 131072 99999999\n"
+        assert os.getsid(pid) != os.getsid(0)
+        while (files := open_files(pid)) != {os.devnull}:  # it may just read its record
+            assert time.monotonic() < end, files
+        starter.communicate("end\n", timeout=60)
+    assert starter.returncode == 0
     end = time.monotonic() + 120
     while file.exists() and time.monotonic() < end:
         time.sleep(0.1)
