@@ -12,8 +12,10 @@ Plans that differ in nothing but the number of periods, as for several batches, 
 
 import dataclasses
 from collections.abc import Iterable
+from typing import TypeVar
 
 from netbench.plan.build import network_bytes
+from netbench.plan.experiment import Experiment
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.systems import system_of
 from netbench.systems.base import num_crossings
@@ -46,6 +48,9 @@ DEPTHS = (4, 8)
 """Micro-batches of other pipelines that run, in multiples of the stages."""
 
 
+AnyPlan = TypeVar("AnyPlan", bound=Experiment)
+
+
 def emulation_s(plan: Plan) -> float:
     """Return the host time that one iteration of virtual layers takes in a guest, seconds."""
     system = system_of(plan)
@@ -65,31 +70,33 @@ def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     divided = [dataclasses.replace(plan, parts=_parts(plan)) for plan in plans]
     alone = {
         family[0]
-        for family in _families(divided)
-        if all(plan.repeats_rounds and plan.num_rounds <= ROUNDS[1] for plan in family)
+        for family in families(divided)
+        if all(
+            plan.parts and plan.repeats_rounds and plan.num_rounds <= ROUNDS[1] for plan in family
+        )
     }
     divided = [
         dataclasses.replace(plan, parts=_in_rounds(plan)) if plan in alone else plan
         for plan in divided
     ]
-    families = _families(divided)
     whole = {
         plan
-        for family in families
-        if sum(family[0].parts) >= sum(plan.num_periods for plan in family)
+        for family in families(divided)
+        if not family[0].parts
+        or sum(family[0].parts) >= sum(plan.num_periods for plan in family)
         or max(map(emulation_s, family)) < LONG_S
         for plan in family
     }
     return tuple(dataclasses.replace(plan, parts=()) if plan in whole else plan for plan in divided)
 
 
-def _families(plans: Iterable[Plan]) -> list[list[Plan]]:
-    """Return the plans in parts, those that share them together."""
-    families: dict[Plan, list[Plan]] = {}
+def families(plans: Iterable[AnyPlan]) -> list[list[AnyPlan]]:
+    """Return the plans, those that run as one together: their parts are equal."""
+    found: dict[Experiment, list[AnyPlan]] = {}
     for plan in plans:
-        if plan.parts:
-            families.setdefault(plan.shortened()[0], []).append(plan)
-    return [*families.values()]
+        shared = plan.shortened()[0] if isinstance(plan, Plan) else plan
+        found.setdefault(shared, []).append(plan)
+    return [*found.values()]
 
 
 def extend(plan: Plan, short: float, long: float) -> float:

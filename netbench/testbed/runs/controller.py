@@ -35,10 +35,10 @@ from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, HostSample, Record, RunStore
 from netbench.scenario.model import Network
 from netbench.systems import system_of
-from netbench.testbed.effort import emulation_s, extend
+from netbench.testbed.effort import emulation_s, extend, families
 from netbench.testbed.lifetime import uninterrupted
 from netbench.testbed.machine.capabilities import Capabilities
-from netbench.testbed.runs.grouping import dealt, families
+from netbench.testbed.runs.grouping import dealt
 from netbench.testbed.runs.launch import start_session
 from netbench.units import counted, format_time
 
@@ -268,7 +268,13 @@ class _Controller:
         observer: Observer,
     ) -> None:
         self._plans = {experiment_hash(plan): plan for plan in plans}
-        self._families = families(self._plans)
+        self._families = {
+            keys[0]: keys
+            for keys in (
+                [experiment_hash(plan) for plan in family]
+                for family in families(self._plans.values())
+            )
+        }
         self._setup = setup
         self._open_store = open_store
         self._finished = {key: set(finished.get(key, ())) for key in self._plans}

@@ -1,22 +1,13 @@
-"""Plans that share a session, and those that run as one."""
+"""Plans that share a session."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from netbench.plan.experiment import Experiment, is_elastic, runs_script
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.testbed.effort import emulation_s
 from netbench.testbed.network import network_of
-
-
-def families(plans: Mapping[str, Experiment]) -> dict[str, list[str]]:
-    """Return the hashes of plans that run as one, by that of the first: their parts are equal."""
-    found: dict[Experiment, list[str]] = {}
-    for key, plan in plans.items():
-        shared = plan.shortened()[0] if isinstance(plan, Plan) else plan
-        found.setdefault(shared, []).append(key)
-    return {family[0]: family for family in found.values()}
 
 
 def dealt(plans: Sequence[Experiment], num_sessions: int) -> list[list[Experiment]]:
