@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from netbench.api import emulation
 from netbench.cli import run
 from netbench.plan.experiment import experiment_record
 from netbench.plan.model import Plan
-from netbench.plan.serial import plan_hash
+from netbench.plan.serial import plan_from_json, plan_hash
 from netbench.records import Environment, Run, RunStore, find_run, read_run
+from netbench.systems import system_of
 from netbench.testbed.runs.controller import Observer, SessionSetup
 
 CaptureFixture = pytest.CaptureFixture[str]
@@ -102,6 +104,24 @@ def test_recorded_iterations_are_not_run_again(
     assert emulate(tmp_path, "--resume") == 0
     assert "all iterations are finished" in capsys.readouterr().out
     assert len(recorded(tmp_path).sessions) == 2
+
+
+def test_a_run_matrix_by_matrix_is_resumed_as_it_was(testbed: FakeTestbed, tmp_path: Path) -> None:
+    """The plans of `--unmerged` are not those that netbench would build, but not foreign either."""
+    options = ("--fast", "--unmerged", "--systems", "zero3", "--batch", "1024,2048")
+    command = ["run", "case3", *options, "--layers", "24", "--results", str(tmp_path)]
+    testbed.stops = True
+    assert run(command) == 0
+    testbed.stops = False
+    folder = next(tmp_path.iterdir())
+    planned = read_run(folder).plans
+    assert run(["run", "case3", "--resume", str(folder)]) == 0
+    found = read_run(folder)
+    assert found.plans == planned
+    assert len(found.plans) == 2
+    plans = [plan_from_json(json.dumps(plan)) for plan in found.plans.values()]
+    assert not any(system_of(plan).is_merged(plan) for plan in plans)
+    assert [record.batch for record in found.records] == [1024, 2048]
 
 
 def test_a_run_stopped_before_its_verdict_gets_it_when_resumed(
