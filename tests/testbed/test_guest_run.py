@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from netbench.plan.serial import plan_from_json
 from netbench.records import Run, find_run, read_run
 from netbench.testbed.guest.boot import HANG_S
+from netbench.testbed.runs.grouping import dealt
 from netbench.units import counted
 from tests.testbed.processes import guests_of, left_after_a_while
 
@@ -135,6 +138,22 @@ def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Pa
     ]
     assert times[1]
     assert times[1].items() <= times[0].items()
+
+
+def test_a_plan_takes_as_long_after_another_as_alone(tmp_path: Path) -> None:
+    """Where TCP does not act plans share a session: its nodes, ranks and connections."""
+    options = ("--fast", "--scale", "10", "--iterations", "1")
+    run(tmp_path / "shared", *options, "--systems", ",".join(SYSTEMS), expect=3)
+    together = recorded(tmp_path / "shared")
+    plans = [plan_from_json(json.dumps(plan)) for plan in together.plans.values()]
+    session = max(dealt(plans, num_sessions=2), key=len)
+    assert len(session) > 1
+    names = [plan.variant for plan in session[:2]]
+    run(tmp_path / "alone", *options, "--systems", ",".join(names), expect=3)
+    times_s = measured_s(together)
+    alone_s = measured_s(recorded(tmp_path / "alone"))
+    assert {name for name, _ in alone_s} == set(names)
+    assert alone_s == pytest.approx({key: times_s[key] for key in alone_s}, rel=1e-3)
 
 
 def host_network() -> str:
