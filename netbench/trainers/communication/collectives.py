@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
-from typing import TypeVar
 
 import torch
 
@@ -45,7 +44,9 @@ from netbench.trainers.communication.world import (
 from netbench.trainers.events import RECORDER, recorded
 
 Bounds = list[tuple[int, int]]
-T = TypeVar("T")
+
+Post = Callable[[], Callable[[], None]]
+"""Posts the receives of an operation, and returns the function that does the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +196,43 @@ def run_stages(
             case AllPairs():
                 all_to_all_gather(group, tensor, chunks)
             case Ring():
-                ring, parts = group, chunks
-                if stage.backwards:
-                    ring, parts = group.backwards(), chunks[::-1]
-                if stage.reduces and stage.gathers:
-                    ring_all_reduce(ring, tensor, cut, parts)
-                elif stage.reduces:
-                    ring_reduce_scatter(ring, mine, tensor, parts, cut)
-                else:
-                    ring_all_gather(ring, tensor, parts, cut)
+                with RECORDER.span("collective", name="ring"):
+                    run_ahead(_ring_posts(group, stage, tensor, cut))
+
+
+def stage_posts(
+    group: Group, stage: CollectiveStage, tensor: torch.Tensor, num_slices: int, cut: RingCut
+) -> list[Post]:
+    """Return a stage of `run_stages` for `run_ahead`: a ring as its passes, others as one.
+
+    All receives of one are posted at once. num_slices: of a sliced stage.
+    """
+    group = replace(group, ahead=None)
+    match stage:
+        case Ring():
+            return _ring_posts(group, stage, tensor, cut)
+        case HopList():
+            slices = num_slices if stage.sliced else 1
+            return [partial(_post_hops, group, stage, tensor, slices)]
+        case AllPairs():
+            chunks = equal_chunks(tensor.numel(), group.size)
+            if not stage.adds:
+                return [partial(_post_all_to_all_gather, group, tensor, chunks)]
+            mine = tensor[slice(*chunks[group.index])]
+            return [partial(_post_all_to_all_sum, group, mine, tensor, chunks)]
+
+
+def _ring_posts(group: Group, stage: Ring, tensor: torch.Tensor, cut: RingCut) -> list[Post]:
+    """Return the passes of a ring over equal parts for `run_ahead`."""
+    chunks = equal_chunks(tensor.numel(), group.size)
+    if stage.backwards:
+        group, chunks = group.backwards(), chunks[::-1]
+    if stage.reduces and stage.gathers:
+        return _all_reduce_posts(group, tensor, cut, chunks)
+    if stage.reduces:
+        mine = tensor[slice(*chunks[group.index])]
+        return _reduce_scatter_posts(group, mine, tensor, chunks, cut)
+    return _all_gather_posts(group, tensor, chunks, cut)
 
 
 def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int) -> None:
@@ -340,31 +369,67 @@ def ring_reduce_scatter(
 
     chunks: (size, 2) bounds within `tensor`, one per member.
     """
-    n, me = group.size, group.index
-    if n == 1:
-        output.copy_(tensor[slice(*chunks[me])])
-        return
-    scratch = torch.empty_like(tensor)
-    sends = _pass_round(group, tensor, scratch, chunks, cut, adds=True)
-    output.copy_(scratch[slice(*chunks[me])])
-    _wait_all(sends)
+    run_ahead(_reduce_scatter_posts(group, output, tensor, chunks, cut))
 
 
 @recorded("collective")
 def ring_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds, cut: RingCut) -> None:
     """Copy member i's tensor[chunks[i]] to every other member's tensor, in place."""
-    if group.size > 1:
-        _wait_all(_pass_round(group, tensor, tensor, chunks, cut, adds=False))
+    run_ahead(_all_gather_posts(group, tensor, chunks, cut))
 
 
-def _pass_round(
-    group: Group, own: torch.Tensor, into: torch.Tensor, chunks: Bounds, cut: RingCut, *, adds: bool
-) -> list[PendingTransfer]:
+def _reduce_scatter_posts(
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds, cut: RingCut
+) -> list[Post]:
+    mine = slice(*chunks[group.index])
+    if group.size == 1:
+        return [lambda: lambda: _copy(tensor[mine], output)]
+    scratch = torch.empty_like(tensor)
+    last = partial(_copy, scratch[mine], output)
+    return _round_posts(group, tensor, scratch, chunks, cut, adds=True, last=last)
+
+
+def _all_gather_posts(
+    group: Group, tensor: torch.Tensor, chunks: Bounds, cut: RingCut
+) -> list[Post]:
+    if group.size == 1:
+        return [lambda: lambda: None]
+    return _round_posts(group, tensor, tensor, chunks, cut, adds=False)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+def _round_posts(
+    group: Group,
+    own: torch.Tensor,
+    into: torch.Tensor,
+    chunks: Bounds,
+    cut: RingCut,
+    *,
+    adds: bool,
+    last: Callable[[], None] = lambda: None,
+) -> list[Post]:
     """Receive chunks of a ring in `into`, slice by slice, and pass them on, with `own` if it adds.
-    Return the sends, which may still be under way."""
+
+    last: called when all has been received; sends may still be under way.
+    """
     group, parts = _in_passes(group, chunks, cut.passes)
-    posts = (partial(_post_pass, group, own, into, part, cut.slices, adds=adds) for part in parts)
-    return [send for sends in _one_ahead(posts) for send in sends]
+    sends: list[PendingTransfer] = []
+
+    def post(part: Bounds) -> Callable[[], None]:
+        run = _post_pass(group, own, into, part, cut.slices, adds=adds)
+
+        def run_pass() -> None:
+            sends.extend(run())
+            if part is parts[-1]:
+                last()
+                _wait_all(sends)
+
+        return run_pass
+
+    return [partial(post, part) for part in parts]
 
 
 def _in_passes(group: Group, chunks: Bounds, num_passes: int) -> tuple[Group, list[Bounds]]:
@@ -380,19 +445,16 @@ def _in_passes(group: Group, chunks: Bounds, num_passes: int) -> tuple[Group, li
     return replace(group, ahead=None), parts
 
 
-def _one_ahead(posts: Iterable[Callable[[], Callable[[], T]]]) -> Iterator[T]:
-    """Run operations in order, each when the receives of the next one are posted.
-
-    posts: functions that post the receives of an operation, and return one that does the rest.
-    """
-    run: Callable[[], T] | None = None
+def run_ahead(posts: Iterable[Post]) -> None:
+    """Run operations in order, each when the receives of the next one are posted."""
+    run: Callable[[], None] | None = None
     for post in posts:
         following = post()
         if run is not None:
-            yield run()
+            run()
         run = following
     if run is not None:
-        yield run()
+        run()
 
 
 def _post_pass(
@@ -432,14 +494,12 @@ def ring_all_reduce(
 
     chunks: as in `ring_reduce_scatter`; None = equal ones.
     """
-    for _ in _one_ahead(_ring_all_reduce_posts(group, tensor, cut, chunks)):
-        pass
+    run_ahead(_all_reduce_posts(group, tensor, cut, chunks))
 
 
-def _ring_all_reduce_posts(
+def _all_reduce_posts(
     group: Group, tensor: torch.Tensor, cut: RingCut, chunks: Bounds | None = None
-) -> list[Callable[[], Callable[[], None]]]:
-    """Return, for each pass of an all-reduce, a function for `_one_ahead`."""
+) -> list[Post]:
     chunks = chunks or equal_chunks(tensor.numel(), group.size)
     group, parts = _in_passes(group, chunks, cut.passes)
     return [partial(_post_ring_all_reduce, group, tensor, cut.slices, part) for part in parts]
@@ -485,15 +545,14 @@ def all_reduce_each(
     """
     group = replace(group, ahead=None)  # else not all receives of a tensor would be posted
     (trees,) = specifications.tree_all_reduce(group.size)
-    posts: list[Callable[[], Callable[[], None]]] = []
+    posts: list[Post] = []
     for tensor, cut in zip(tensors, cuts, strict=True):
         if cut is None:
             posts.append(partial(_post_hops, group, trees, tensor, 1))
         else:
-            posts += _ring_all_reduce_posts(group, tensor, cut)
+            posts += _all_reduce_posts(group, tensor, cut)
     with RECORDER.span("collective", name="all_reduce"):
-        for _ in _one_ahead(posts):
-            pass
+        run_ahead(posts)
 
 
 @recorded("collective")
@@ -505,35 +564,57 @@ def all_to_all_sum(
     All send at once, directly. `output` may be that part of `tensor`; the rest is kept. chunks: as
     in `ring_reduce_scatter`. Parts are summed in the order of members.
     """
+    _post_all_to_all_sum(group, output, tensor, chunks)()
+
+
+def _post_all_to_all_sum(
+    group: Group, output: torch.Tensor, tensor: torch.Tensor, chunks: Bounds
+) -> Callable[[], None]:
     own = group.index
     parts = [torch.empty_like(output) for _ in group.members]
-    parts[own].copy_(tensor[slice(*chunks[own])])
-    sends = _exchange_all(group, _cut(tensor, chunks), parts)
-    output.zero_()
-    for part in parts:
-        output += part
-    _wait_all(sends)
+    exchange = _post_exchange(group, parts)
+
+    def run() -> None:
+        parts[own].copy_(tensor[slice(*chunks[own])])
+        sends = exchange(_cut(tensor, chunks))
+        output.zero_()
+        for part in parts:
+            output.add_(part)
+        _wait_all(sends)
+
+    return run
 
 
 @recorded("collective")
 def all_to_all_gather(group: Group, tensor: torch.Tensor, chunks: Bounds) -> None:
     """Copy member i's tensor[chunks[i]] to every other member's tensor, directly, all at once."""
+    _post_all_to_all_gather(group, tensor, chunks)()
+
+
+def _post_all_to_all_gather(
+    group: Group, tensor: torch.Tensor, chunks: Bounds
+) -> Callable[[], None]:
     parts = _cut(tensor, chunks)
-    _wait_all(_exchange_all(group, [parts[group.index]] * group.size, parts))
+    exchange = _post_exchange(group, parts)
+    return lambda: _wait_all(exchange([parts[group.index]] * group.size))
 
 
-def _exchange_all(
-    group: Group, outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor]
-) -> list[PendingTransfer]:
-    """Send and fill one tensor per other member, all at once; empty ones do not travel. Return the
-    sends, which may still be under way."""
+def _post_exchange(
+    group: Group, incoming: Sequence[torch.Tensor]
+) -> Callable[[Sequence[torch.Tensor]], list[PendingTransfer]]:
+    """Post a receive from every other member, all at once; empty tensors do not travel. Return the
+    function that sends one to each, and returns the sends, which may still be under way."""
     own = group.index
     others = [(own + step) % group.size for step in range(1, group.size)]
     arriving = [group.receive([incoming[i]], i - own) for i in others if incoming[i].numel()]
-    sends = [group.send(outgoing[i], i - own) for i in others if outgoing[i].numel()]
-    for received in arriving:
-        next(received)
-    return sends
+
+    def exchange(outgoing: Sequence[torch.Tensor]) -> list[PendingTransfer]:
+        sends = [group.send(outgoing[i], i - own) for i in others if outgoing[i].numel()]
+        for received in arriving:
+            next(received)
+        return sends
+
+    return exchange
 
 
 class Barrier:

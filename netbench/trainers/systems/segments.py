@@ -6,17 +6,27 @@ one another: those among the ranks that share a copy of the model, and those acr
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import torch
 
 from netbench.plan.collectives import COLLECTIVES, CollectiveStage, HopList, Ring, RingCut
 from netbench.plan.model import Plan
 from netbench.systems import system_of
-from netbench.systems.iteration import BACKWARD, FORWARD, OPTIMIZER, WAIT, Call, Segment, Task
+from netbench.systems.iteration import BACKWARD, FORWARD, OPTIMIZER, WAIT, Call, Task
 from netbench.systems.sharded import ring_cut
-from netbench.trainers.communication.collectives import Group, count_slices, run_stages, stage_peers
+from netbench.trainers.communication.collectives import (
+    Group,
+    Post,
+    count_slices,
+    run_ahead,
+    stage_peers,
+    stage_posts,
+)
 from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
@@ -59,66 +69,83 @@ class SegmentRank:
         """
         started_s = time.monotonic()
         spent_s = dict.fromkeys(PHASES.values(), 0.0)
-        for segment in self._segments:
-            for _ in range(round(segment.repeat)):
-                self._run(segment, spent_s)
+        parts = [
+            _Part(segment.tasks) for segment in self._segments for _ in range(round(segment.repeat))
+        ]
+        running = [
+            thread.submit(self._communicate, across, parts)
+            for across, thread in self._threads.items()
+        ]
+        for part in parts:
+            self._compute(part, spent_s)
+        for lane in running:
+            lane.result()
         waited_s = time.monotonic() - started_s - sum(spent_s.values())
         return {**spent_s, "sync_s": waited_s}
 
-    def _run(self, segment: Segment, spent_s: dict[str, float]) -> None:
-        done: list[Future[None]] = [Future() for _ in segment.tasks]
-        lanes: dict[bool, list[int]] = {}
-        for index, task in enumerate(segment.tasks):
-            if task.calls:
-                lanes.setdefault(task.calls[0].across, []).append(index)
-        running = [
-            self._threads[across].submit(self._communicate, segment.tasks, indices, done)
-            for across, indices in lanes.items()
-        ]
-        for index, task in enumerate(segment.tasks):
+    def _compute(self, part: "_Part", spent_s: dict[str, float]) -> None:
+        """Run the device's tasks of a segment, and wait for its collectives."""
+        for task, done in zip(part.tasks, part.done, strict=True):
             if task.calls:
                 continue
-            if all(done[before].done() for before in task.after):
-                _wait(done[before] for before in task.after)  # raises what a collective raised
+            if all(part.done[before].done() for before in task.after):
+                part.wait_for(task.after)  # raises what a collective raised
             else:
                 with RECORDER.span("collective", name="wait"):
-                    _wait(done[before] for before in task.after)
+                    part.wait_for(task.after)
             if task.kind != WAIT:
                 began_s = time.monotonic()
                 with RECORDER.span(task.kind):
                     compute(task.seconds)
                 spent_s[PHASES[task.kind]] += time.monotonic() - began_s
-            done[index].set_result(None)
-        for thread in running:
-            thread.result()
+            done.set_result(None)
+        part.wait()
 
-    def _communicate(
-        self, tasks: tuple[Task, ...], indices: list[int], done: list[Future[None]]
-    ) -> None:
-        """Run the collectives of one communicator in order."""
+    def _communicate(self, across: bool, parts: Sequence["_Part"]) -> None:
+        """Run the collectives of one communicator in order.
+
+        NCCL's buffers are ready for what comes next, so the receives of one collective are posted
+        while the one before it runs. gloo waits for the word of a receiver.
+        """
         try:
-            for index in indices:
-                _wait(done[before] for before in tasks[index].after)
-                for call in tasks[index].calls:
-                    self._call(call)
-                done[index].set_result(None)
+            posts = self._posts(across, parts)
+            for library, same in groupby(posts, key=itemgetter(0)):
+                if library == "nccl":
+                    run_ahead(post for _, post in same)
+                else:
+                    for _, post in same:
+                        run_ahead([post])
         except Exception as error:  # whoever waits for these must hear of it
-            for index in indices:
-                if not done[index].done():
-                    done[index].set_exception(error)
+            for part in parts:
+                part.fail(error)
             raise
 
-    def _call(self, call: Call) -> None:
-        """Run a collective. Chains and trees are sliced. Parts of a ring are cut as NCCL's, unless
-        those are too many messages: then the ring goes round once."""
-        if call.host_s:
-            compute(call.host_s)
-        group, stages = self._group_of(call), self._stages(call)
-        sliced = any(isinstance(stage, HopList) and stage.sliced for stage in stages)
-        slices = count_slices(self._plan, call.size_bytes) if sliced else 1
-        cut = ring_cut(self._plan, call)
+    def _posts(self, across: bool, parts: Sequence["_Part"]) -> Iterator[tuple[str, Post]]:
+        """Yield the collectives of one communicator, or their passes, with the library of each."""
+        for before, part in pairwise([_Part(()), *parts]):
+            for task, done in zip(part.tasks, part.done, strict=True):
+                for call in task.calls:
+                    if call.across != across:
+                        continue
+                    begin = partial(_begin, before, part, task, call)
+                    end = partial(done.set_result, None) if call is task.calls[-1] else _nothing
+                    posts = self._call_posts(call)
+                    for post in posts:
+                        starts = begin if post is posts[0] else _nothing
+                        ends = end if post is posts[-1] else _nothing
+                        yield call.library, partial(_post, post, call.op, starts, ends)
+
+    def _call_posts(self, call: Call) -> list[Post]:
+        """Return a collective, or its passes. Chains and trees are sliced. Parts of a ring are cut
+        as NCCL's, unless those are too many messages: then the ring goes round once."""
+        group, cut = self._group_of(call), ring_cut(self._plan, call)
         tensor = self._buffers[call.across][: self._payload(call)]
-        run_stages(group, stages, tensor, slices, cut)
+        slices = count_slices(self._plan, call.size_bytes)
+        return [
+            post
+            for stage in self._stages(call)
+            for post in stage_posts(group, stage, tensor, slices, cut)
+        ]
 
     def _stages(self, call: Call) -> tuple[CollectiveStage, ...]:
         return COLLECTIVES[call.op].algorithms[call.library](self._group_of(call).size)
@@ -151,6 +178,50 @@ def _num_parts(stage: CollectiveStage, size: int, cut: RingCut) -> int:
             return size
 
 
-def _wait(futures: Iterable[Future[None]]) -> None:
-    for future in futures:
-        future.result()
+class _Part:
+    """A segment that runs once: its tasks, and a future for the end of each."""
+
+    def __init__(self, tasks: tuple[Task, ...]) -> None:
+        self.tasks = tasks
+        self.done: list[Future[None]] = [Future() for _ in tasks]
+
+    def wait(self) -> None:
+        self.wait_for(range(len(self.done)))
+
+    def wait_for(self, indices: Iterable[int]) -> None:
+        """Wait for these tasks. Raises what one of them raised."""
+        for index in indices:
+            self.done[index].result()
+
+    def fail(self, error: Exception) -> None:
+        """Let all who wait for a collective hear of an error."""
+        for task, done in zip(self.tasks, self.done, strict=True):
+            if task.calls and not done.done():
+                done.set_exception(error)
+
+
+def _begin(before: _Part, part: _Part, task: Task, call: Call) -> None:
+    """Wait for what a task waits for: all of the segment before it, and tasks of its own."""
+    before.wait()
+    part.wait_for(task.after)
+    if call.host_s:
+        compute(call.host_s)
+
+
+def _post(
+    post: Post, name: str, begin: Callable[[], None], end: Callable[[], None]
+) -> Callable[[], None]:
+    """Post receives; return the function that does the rest, between `begin` and `end`."""
+    run = post()
+
+    def run_between() -> None:
+        begin()
+        with RECORDER.span("collective", name=name):
+            run()
+        end()
+
+    return run_between
+
+
+def _nothing() -> None:
+    """Neither begin nor end."""

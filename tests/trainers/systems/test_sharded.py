@@ -257,6 +257,48 @@ def test_the_next_unit_comes_while_one_computes(plan_of: Callable[..., Any]) -> 
     assert came == [[True] * (4 + 4 + 1)] * 2  # passes of units, and the update
 
 
+class PostingWorld(World):
+    """Tells how many messages of collectives were posted when each was waited for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.num_posted = 0
+        self.posted_when_waiting: list[int] = []
+
+    def receive(self, tensor: torch.Tensor, process: int, tag: int) -> PendingTransfer:
+        self.num_posted += 1
+        return _Posted(super().receive(tensor, process, tag), self)
+
+
+class _Posted:
+    def __init__(self, work: PendingTransfer, world: PostingWorld) -> None:
+        self._work, self._world = work, world
+
+    def wait(self) -> None:
+        self._world.posted_when_waiting.append(self._world.num_posted)
+        self._work.wait()
+
+
+def _posted_when_waiting(world: PostingWorld, plan: Plan) -> list[int]:
+    system = build_trainer(world, plan)
+    world.warm(system.peers())
+    world.num_posted = 0
+    world.posted_when_waiting.clear()
+    system.iterate()
+    return world.posted_when_waiting
+
+
+def test_the_next_collective_is_awaited_while_one_runs(plan_of: Callable[..., Any]) -> None:
+    """NCCL's buffers are ready: while a collective is waited for, the two slices of the next are
+    posted, in the next micro-step too. A micro-step gathers a unit, then four matrices in either
+    pass, and scatters one bucket."""
+    plan = sharded_plan(plan_of, (0, 1), forward_s=0.0)
+    collectives = 3 * (1 + 2 * 4 + 1)
+    posted = [2 * min(before + 2, collectives) for before in range(collectives)]
+    found = on_processes(2, _posted_when_waiting, plan, world_type=PostingWorld)
+    assert found == [[count for count in posted for _ in range(2)]] * 2
+
+
 def test_real_units_are_the_model_in_order() -> None:
     """The embedding is in the first unit, the head in the last; blocks have the costs' size."""
     plan = real_plan("zero3", layers=(4,), dp=1, units=(3, 1))
