@@ -37,6 +37,8 @@ def name_periods(plan: Plan) -> str:
     """Return what an iteration of `plan` repeats, e.g. `micro-batches`."""
     if plan.repeats_rounds:
         return "rounds"
+    if plan.layer_parts:
+        return "layers of a micro-step"
     return "micro-batches" if plan.has_pipelines else "micro-steps"
 
 

@@ -9,7 +9,7 @@ from netbench.plan.collectives import RingCut
 from netbench.plan.schedules import SCHEDULES
 from netbench.scenario.churn import ChurnEvent
 from netbench.scenario.model import JITTER, LATER, Network, Workload
-from netbench.workload.costs import Stage
+from netbench.workload.costs import Stage, layer_parameters
 
 PLAN_SCHEMA_VERSION = 1
 
@@ -111,7 +111,8 @@ class Plan:
     together. live_parameters: how many may stay gathered between uses.
 
     num_chunks: model chunks per rank. Chunk c of stage s is the (c * pp + s)-th part of the model,
-    and costs 1 / num_chunks of the stage. bucket_bytes: gradients that ddp all-reduces together.
+    and costs 1 / num_chunks of the stage. bucket_bytes: gradients that ddp all-reduces together, or
+    zero3 scatters together (0 = as DeepSpeed by default).
     collective_s: cost of a zero3 or ddp collective beside its bytes (launch, framework hooks).
     backend: the library whose semantics apply, nccl or gloo. network_name: one of the scenario's
     `sweep.networks`, "" = the scenario's own network.
@@ -139,7 +140,8 @@ class Plan:
     nothing.
 
     parts: periods of the two short iterations that an emulation runs and extends
-    (`testbed.effort`); empty: iterations run whole.
+    (`testbed.effort`); empty: iterations run whole. layer_parts: these count layers of one
+    micro-step of zero3, beside its first unit.
 
     jitter: standard deviation of the time of a pass over a stage, over its mean, of the device that
     varies most. Only the simulator draws such times, where pipelines meet.
@@ -200,6 +202,7 @@ class Plan:
     beside: str = field(default="", metadata=LATER)
     churn: tuple[ChurnEvent, ...] = field(default=(), metadata=LATER)
     parts: tuple[int, ...] = field(default=(), metadata=LATER)
+    layer_parts: bool = field(default=False, metadata=LATER)
     jitter: float = field(default=JITTER, metadata=LATER)
 
     @property
@@ -238,9 +241,43 @@ class Plan:
 
         They are equal for plans that share them.
         """
+        if self.layer_parts:
+            return tuple(map(self._of_layers, self.parts))
         batch = self.workload.batch // self.num_periods
         lengths = [self._of_length(periods, periods * batch) for periods in self.parts]
         return tuple(lengths) or (self,)
+
+    def _of_layers(self, count: int) -> "Plan":
+        """Return a micro-step of the first unit and `count` more. Buckets of gradients shrink with
+        the model, so that there are as many: a collective's delay does not depend on its bytes."""
+        workload = self.workload
+        (stage,), layers = self.stages, self.units[0] + count
+        added = (layers - workload.layers) * layer_parameters(workload)
+        parameters = stage.parameters + added
+        # The first layer's gradients and those of the embeddings end the last bucket.
+        ended = layer_parameters(workload) + workload.embedding_parameters
+        shrunk = (parameters - ended) / (stage.parameters - ended)
+        return dataclasses.replace(
+            self,
+            workload=dataclasses.replace(
+                workload, layers=layers, batch=workload.batch // self.num_micro_batches
+            ),
+            stages=(
+                dataclasses.replace(
+                    stage,
+                    num_layers=layers,
+                    forward_s=stage.forward_s / workload.layers * layers,
+                    backward_s=stage.backward_s / workload.layers * layers,
+                    parameters=parameters,
+                    gradient_bytes=round(stage.gradient_bytes * parameters / stage.parameters),
+                ),
+            ),
+            units=self.units[: 1 + count],
+            bucket_bytes=round(self.bucket_bytes * shrunk),
+            num_micro_batches=1,
+            parts=(),
+            layer_parts=False,
+        )
 
     def _of_length(self, periods: int, batch: int) -> "Plan":
         workload = dataclasses.replace(self.workload, batch=batch)

@@ -61,7 +61,7 @@ def _check_parts(plan: Plan) -> None:
         "parts": not plan.parts
         or (
             (len(plan.parts) == 2 and 0 < plan.parts[0] < plan.parts[1])
-            and plan.parts[0] <= plan.num_periods
+            and plan.parts[0] <= (len(plan.units) - 1 if plan.layer_parts else plan.num_periods)
             and (plan.repeats_rounds or not plan.has_pipelines or plan.parts[0] >= plan.depth)
         ),
     }

@@ -204,6 +204,10 @@ class System:
         """Return whether `plan` has merged collectives."""
         return self.unmerged(plan).units != plan.units
 
+    def by_layers(self, plan: Plan) -> Plan:
+        """`plan`, with `layer_parts` if each of its layers does the same in every micro-step."""
+        return plan
+
     def smallest_message_bytes(self, plan: Plan) -> float:
         """Bytes of the smallest message of an iteration, at full size; inf if it is not known."""
         return math.inf

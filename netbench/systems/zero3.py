@@ -10,8 +10,8 @@ from netbench.errors import PlanError
 from netbench.plan.model import Plan
 from netbench.systems.base import Variant
 from netbench.systems.iteration import BACKWARD, FORWARD
-from netbench.systems.sharded import MicroStep, Sharded
-from netbench.workload.costs import layer_matrices, layer_parameters, live_layers
+from netbench.systems.sharded import MicroStep, Sharded, has_equal_steps
+from netbench.workload.costs import DTYPE_BYTES, layer_matrices, layer_parameters, live_layers
 
 LIVE_PARAMETERS = 1_000_000_000
 """DeepSpeed's documented default of `stage3_max_live_parameters`."""
@@ -71,6 +71,13 @@ class Zero3(Sharded):
         # The trainer that did not overlap always had one unit beyond the limit.
         return dataclasses.replace(plan, units=units, revision=OVERLAPPED)
 
+    def by_layers(self, plan: Plan) -> Plan:
+        kept, beyond = _kept_and_beyond(plan)
+        if plan.units != (*kept, *(1,) * beyond) or plan.type_stages or not has_equal_steps(plan):
+            return plan
+        bucket_bytes = REDUCE_BUCKET_PARAMETERS * DTYPE_BYTES[plan.workload.dtype]
+        return dataclasses.replace(plan, bucket_bytes=bucket_bytes, layer_parts=True)
+
     def gathered_parameters(self, plan: Plan) -> int:
         """The embeddings and the layers within the limit, the layer beyond it that computes, and
         the next one, which is gathered meanwhile. An emulation's merged units do not count."""
@@ -89,6 +96,7 @@ class Zero3(Sharded):
             gathered = gate = step.gather([min(stage.parameters, kept)], step.start)
         step.wait([gate])
         beyond = _units_beyond(plan, live)
+        bucket = plan.bucket_bytes / DTYPE_BYTES[workload.dtype] or REDUCE_BUCKET_PARAMETERS
         order = [(layer, False) for layer in range(workload.layers)]
         order += [(layer, True) for layer in reversed(range(workload.layers))]
         for layer, backward in order:
@@ -101,9 +109,9 @@ class Zero3(Sharded):
             if backward and step.scatters:
                 pending += layer_parameters(workload)
                 pending += workload.embedding_parameters if layer == 0 else 0
-                while pending >= REDUCE_BUCKET_PARAMETERS and layer:
-                    step.scatter(REDUCE_BUCKET_PARAMETERS)
-                    pending -= REDUCE_BUCKET_PARAMETERS
+                while pending >= bucket and layer:
+                    step.scatter(bucket)
+                    pending -= bucket
                 if layer == 0:
                     step.scatter(pending)
 

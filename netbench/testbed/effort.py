@@ -8,10 +8,13 @@ of periods. Two short iterations, of F and of M periods, then give the time of o
 
 Of a pipeline, t is the end of the passes; what follows is that of the longer iteration.
 Plans that differ in nothing but the number of periods, as for several batches, share the two.
+
+Where zero3 gathers layers one by one (`Plan.layer_parts`), layers are the periods: of one
+micro-step, which is then repeated. The update follows once.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from netbench.plan.build import network_bytes
@@ -41,6 +44,9 @@ ROUND_DEPTHS = (2, 4)
 STEPS = (1, 2)
 """Micro-steps of sharded data parallelism that run, if all are equal."""
 
+LAYERS = (2, 4)
+"""Layers that run beside those that stay gathered, if each is gathered alone in every micro-step."""
+
 STEPS_WITH_ENDS = (2, 3)
 """Micro-steps that run if the first and the last differ from others."""
 
@@ -62,12 +68,12 @@ def emulation_s(plan: Plan) -> float:
     return messages_s + network_bytes(plan) * 8 / plan.scale / bps
 
 
-def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
+def in_parts(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Return the plans, those with long iterations in part if that is fewer periods in all.
 
     A plan that shares the parts of others runs so too, also if it is short.
     """
-    divided = [dataclasses.replace(plan, parts=_parts(plan)) for plan in plans]
+    divided = [_in_two(plan) for plan in plans]
     alone = {
         family[0]
         for family in families(divided)
@@ -83,11 +89,13 @@ def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
         plan
         for family in families(divided)
         if not family[0].parts
-        or sum(family[0].parts) >= sum(plan.num_periods for plan in family)
+        or sum(family[0].parts) >= sum(map(_num_periods, family))
         or max(map(emulation_s, family)) < LONG_S
         for plan in family
     }
-    return tuple(dataclasses.replace(plan, parts=()) if plan in whole else plan for plan in divided)
+    return tuple(
+        original if plan in whole else plan for original, plan in zip(plans, divided, strict=True)
+    )
 
 
 def families(plans: Iterable[AnyPlan]) -> list[list[AnyPlan]]:
@@ -99,24 +107,35 @@ def families(plans: Iterable[AnyPlan]) -> list[list[AnyPlan]]:
     return [*found.values()]
 
 
-def extend(plan: Plan, short: float, long: float) -> float:
-    """Return what an iteration of `plan` takes or sends, from those of its two parts."""
+def extend(plan: Plan, short: float, long: float, once: float = 0.0) -> float:
+    """Return what an iteration of `plan` takes or sends, from those of its two parts. once: what
+    does not belong to any micro-step."""
     fewer, more = plan.parts
-    return long + (plan.num_periods - more) / (more - fewer) * (long - short)
+    periods = len(plan.units) - 1 if plan.layer_parts else plan.num_periods
+    extended = long + (periods - more) / (more - fewer) * (long - short)
+    return once + plan.num_micro_batches * (extended - once) if plan.layer_parts else extended
 
 
-def _parts(plan: Plan) -> tuple[int, ...]:
-    """Return `Plan.parts` for a plan; () if it is shorter than the shorter part, or repeats
+def _num_periods(plan: Plan) -> int:
+    """Return how often an iteration of a plan repeats what its parts count."""
+    return plan.num_periods * (len(plan.units) - 1 if plan.layer_parts else 1)
+
+
+def _in_two(plan: Plan) -> Plan:
+    """Return a plan with `parts`; without if it is shorter than the shorter part, or repeats
     nothing."""
     if plan.compute != VIRTUAL or plan.churn:
-        return ()
+        return plan
     if plan.has_pipelines:
         parts = ROUNDS if plan.num_rounds > 1 else tuple(plan.depth * times for times in DEPTHS)
     elif plan.units:
+        if len(plan.units) - 1 >= LAYERS[0]:
+            plan = system_of(plan).by_layers(plan)
         parts = STEPS if has_equal_steps(plan) else STEPS_WITH_ENDS
+        parts = LAYERS if plan.layer_parts else parts
     else:
-        return ()
-    return parts if plan.num_periods >= parts[0] else ()
+        return plan
+    return dataclasses.replace(plan, parts=parts) if _num_periods(plan) >= parts[0] else plan
 
 
 def _in_rounds(plan: Plan) -> tuple[int, ...]:

@@ -242,12 +242,19 @@ def _extended_s(plan: Plan, short: Event, long: Event) -> tuple[float, dict[str,
     on how long connections have been idle, so the parts differ there, and extended the difference
     would grow with the number of micro-batches.
     """
+    update_s = long["phases"].get("optimizer_s", 0.0)
     phases = {
-        name: extend(plan, short["phases"].get(name, 0.0), seconds)
+        name: extend(
+            plan,
+            short["phases"].get(name, 0.0),
+            seconds,
+            once=update_s if name == "optimizer_s" else 0.0,
+        )
         for name, seconds in long["phases"].items()
     }
     if not plan.has_pipelines:
-        return extend(plan, short["iteration_s"], long["iteration_s"]), phases
+        iteration_s = extend(plan, short["iteration_s"], long["iteration_s"], once=update_s)
+        return iteration_s, phases
     after_s = long["iteration_s"] - long["passes_s"]
     iteration_s = extend(plan, short["passes_s"], long["passes_s"]) + after_s
     phases["optimizer_s"] = long["phases"]["optimizer_s"]
