@@ -45,7 +45,7 @@ STEPS = (1, 2)
 """Micro-steps of sharded data parallelism that run, if all are equal."""
 
 LAYERS = (2, 4)
-"""Layers that run beside those that stay gathered, if each is gathered alone in every micro-step."""
+"""Layers that run beside those that stay gathered, where each is gathered alone."""
 
 STEPS_WITH_ENDS = (2, 3)
 """Micro-steps that run if the first and the last differ from others."""

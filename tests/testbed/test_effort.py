@@ -8,7 +8,7 @@ import pytest
 
 from netbench.api.simulation import predictions
 from netbench.errors import PlanError
-from netbench.plan.build import Choices, build_plans
+from netbench.plan.build import Choices, build_plans, unmerge
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
@@ -49,6 +49,39 @@ def test_micro_steps_that_differ_at_the_ends_run_with_one_between_them() -> None
     """Copies of the model are reduced in the last micro-step only."""
     (plan,) = in_parts(make_plans("zero3-hybrid8", 4096))
     assert plan.parts == (2, 3)
+
+
+@pytest.mark.parametrize("layers", [24, 32, 40])
+def test_layers_that_are_gathered_alone_run_in_two_depths(layers: int) -> None:
+    """One micro-step of two and of four beside those that stay gathered. Within 0.5% of the whole
+    in the simulator: there are as many buckets of gradients."""
+    choices = Choices(variants=["zero3"], layers=[layers], batch=BATCHES, seeds=[2022])
+    built = build_plans(load_scenario("case5"), choices, Execution(scale=1.0))
+    plans = in_parts([unmerge(plan) for plan in built])
+    assert {(plan.layer_parts, plan.parts) for plan in plans} == {(True, (2, 4))}
+    assert "in parts (2 and 4 layers of a micro-step)" in describe_plan(plans[0])
+    assert plan_from_json(plan_to_json(plans[0])) == plans[0]
+    (parts,) = {plan.shortened() for plan in plans}
+    assert [part.units for part in parts] == [(18, 1, 1), (18, 1, 1, 1, 1)]
+    assert [part.stages[0].num_layers for part in parts] == [20, 22]
+    times = predictions([*plans, *parts], None)
+    short_s, long_s = (times[plan_hash(part)] for part in parts)
+    update_s = plans[0].stages[0].optimizer_s
+    for plan in plans:
+        extended_s = extend(plan, short_s, long_s, once=update_s)
+        assert extended_s == pytest.approx(times[plan_hash(plan)], rel=5e-3)
+
+
+def test_parts_are_no_more_layers_than_there_are() -> None:
+    """A plan of 20 layers has two beyond the limit of case 3, and none of 19."""
+    choices = Choices(variants=["zero3"], layers=[19, 20], batch=BATCHES, seeds=[2022])
+    built = build_plans(load_scenario("case3"), choices, Execution(scale=1000.0))
+    plans = in_parts([unmerge(plan) for plan in built])
+    assert {(plan.workload.layers, plan.layer_parts) for plan in plans} == {(19, False), (20, True)}
+    (few,) = {plan for plan in plans if plan.layer_parts and plan.workload.batch == 1024}
+    for parts in ((3, 4), (4, 2)):
+        with pytest.raises(PlanError, match=r"plan\.parts: does not fit"):
+            plan_from_json(plan_to_json(dataclasses.replace(few, parts=parts)))
 
 
 def test_two_rounds_that_no_other_batch_shares_run_with_fewer_micro_batches_each() -> None:
