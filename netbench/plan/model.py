@@ -248,8 +248,9 @@ class Plan:
         return tuple(lengths) or (self,)
 
     def _of_layers(self, count: int) -> "Plan":
-        """Return a micro-step of the first unit and `count` more. Buckets of gradients shrink with
-        the model, so that there are as many: a collective's delay does not depend on its bytes."""
+        """Return a micro-step of the first unit and `count` others. Buckets of gradients shrink
+        with the model, so that their number stays: the delay of a collective does not depend on
+        its bytes."""
         workload = self.workload
         (stage,), layers = self.stages, self.units[0] + count
         added = (layers - workload.layers) * layer_parameters(workload)

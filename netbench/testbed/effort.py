@@ -44,7 +44,7 @@ ROUND_DEPTHS = (2, 4)
 STEPS = (1, 2)
 """Micro-steps of sharded data parallelism that run, if all are equal."""
 
-LAYERS = (2, 4)
+LAYERS = (1, 2)
 """Layers that run beside those that stay gathered, where each is gathered alone."""
 
 STEPS_WITH_ENDS = (2, 3)
@@ -129,7 +129,7 @@ def _in_two(plan: Plan) -> Plan:
     if plan.has_pipelines:
         parts = ROUNDS if plan.num_rounds > 1 else tuple(plan.depth * times for times in DEPTHS)
     elif plan.units:
-        if len(plan.units) - 1 >= LAYERS[0]:
+        if len(plan.units) - 1 >= LAYERS[1]:
             plan = system_of(plan).by_layers(plan)
         parts = STEPS if has_equal_steps(plan) else STEPS_WITH_ENDS
         parts = LAYERS if plan.layer_parts else parts

@@ -52,18 +52,18 @@ def test_micro_steps_that_differ_at_the_ends_run_with_one_between_them() -> None
 
 
 @pytest.mark.parametrize("layers", [24, 32, 40])
-def test_layers_that_are_gathered_alone_run_in_two_depths(layers: int) -> None:
-    """One micro-step of two and of four beside those that stay gathered. Within 0.5% of the whole
-    in the simulator: there are as many buckets of gradients."""
+def test_layers_that_are_gathered_alone_run_in_two_numbers(layers: int) -> None:
+    """One micro-step of one and of two beside those that stay gathered. Within 0.5% of the whole
+    in the simulator: the number of buckets of gradients stays."""
     choices = Choices(variants=["zero3"], layers=[layers], batch=BATCHES, seeds=[2022])
     built = build_plans(load_scenario("case5"), choices, Execution(scale=1.0))
     plans = in_parts([unmerge(plan) for plan in built])
-    assert {(plan.layer_parts, plan.parts) for plan in plans} == {(True, (2, 4))}
-    assert "in parts (2 and 4 layers of a micro-step)" in describe_plan(plans[0])
+    assert {(plan.layer_parts, plan.parts) for plan in plans} == {(True, (1, 2))}
+    assert "in parts (1 and 2 layers of a micro-step)" in describe_plan(plans[0])
     assert plan_from_json(plan_to_json(plans[0])) == plans[0]
     (parts,) = {plan.shortened() for plan in plans}
-    assert [part.units for part in parts] == [(18, 1, 1), (18, 1, 1, 1, 1)]
-    assert [part.stages[0].num_layers for part in parts] == [20, 22]
+    assert [part.units for part in parts] == [(18, 1), (18, 1, 1)]
+    assert [part.stages[0].num_layers for part in parts] == [19, 20]
     times = predictions([*plans, *parts], None)
     short_s, long_s = (times[plan_hash(part)] for part in parts)
     update_s = plans[0].stages[0].optimizer_s

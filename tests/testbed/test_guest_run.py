@@ -141,7 +141,7 @@ def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Pa
 
 
 def test_a_plan_takes_as_long_after_another_as_alone(tmp_path: Path) -> None:
-    """Where TCP does not act plans share a session: its nodes, ranks and connections."""
+    """Sessions are shared where TCP does not act: their nodes, ranks and connections."""
     options = ("--fast", "--scale", "10", "--iterations", "1")
     run(tmp_path / "shared", *options, "--systems", ",".join(SYSTEMS), expect=3)
     together = recorded(tmp_path / "shared")

@@ -126,7 +126,7 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--unmerged",
     is_flag=True,
-    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does: 225,000 messages for "
+    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does: 130,000 messages for "
     "64 ranks. Else it gathers all layers beyond its live limit at once, if many.",
 )
 @click.option(
