@@ -38,7 +38,7 @@ def name_periods(plan: Plan) -> str:
     if plan.repeats_rounds:
         return "rounds"
     if plan.layer_parts:
-        return "layers of a micro-step"
+        return "layers beyond the limit, in one micro-step"
     return "micro-batches" if plan.has_pipelines else "micro-steps"
 
 

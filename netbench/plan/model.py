@@ -223,7 +223,10 @@ class Plan:
     @property
     def num_periods(self) -> int:
         """Number of repetitions in an iteration: of a round of GPipe, of a micro-batch in another
-        pipeline or in each of two rounds, of a micro-step of zero3."""
+        pipeline or in each of two rounds, of a micro-step of zero3; with `layer_parts`, number of
+        layers beside the first unit."""
+        if self.layer_parts:
+            return len(self.units) - 1
         return self.num_rounds if self.repeats_rounds else self.num_micro_batches
 
     @property
@@ -241,16 +244,18 @@ class Plan:
 
         They are equal for plans that share them.
         """
-        if self.layer_parts:
+        if self.layer_parts and self.parts:
             return tuple(map(self._of_layers, self.parts))
         batch = self.workload.batch // self.num_periods
         lengths = [self._of_length(periods, periods * batch) for periods in self.parts]
         return tuple(lengths) or (self,)
 
     def _of_layers(self, count: int) -> "Plan":
-        """Return a micro-step of the first unit and `count` others. Buckets of gradients shrink
-        with the model, so that their number stays: the delay of a collective does not depend on
-        its bytes."""
+        """Return a micro-step of the first unit and `count` others, with the update of the whole.
+
+        Buckets of gradients shrink with the model, so that their number stays: the delay of a
+        collective does not depend on its bytes.
+        """
         workload = self.workload
         (stage,), layers = self.stages, self.units[0] + count
         added = (layers - workload.layers) * layer_parameters(workload)

@@ -61,8 +61,14 @@ def _check_parts(plan: Plan) -> None:
         "parts": not plan.parts
         or (
             (len(plan.parts) == 2 and 0 < plan.parts[0] < plan.parts[1])
-            and plan.parts[0] <= (len(plan.units) - 1 if plan.layer_parts else plan.num_periods)
+            and plan.parts[0] <= plan.num_periods
             and (plan.repeats_rounds or not plan.has_pipelines or plan.parts[0] >= plan.depth)
+        ),
+        "layer_parts": not plan.layer_parts
+        or (
+            (len(plan.parts) == 2 and plan.parts[1] <= plan.num_periods)
+            and (set(plan.units[1:]) == {1} and sum(plan.units) == plan.workload.layers)
+            and (stages == 1 and not plan.type_stages)
         ),
     }
     if wrong := [name for name, fit in fits.items() if not fit]:

@@ -46,8 +46,9 @@ STEPS = (1, 2)
 
 LAYERS, MAX_LAYERS = (8, 16), 24
 """Layers of zero3 beyond its live limit that run, where each is gathered alone, and the number up
-to which all of them do. It takes several layers until the ranks of a ring follow one another
-steadily: with 1 and 2 layers case 4's time (L24) was 1.1% shorter than with 2 and 4."""
+to which all of them do. Then the shorter part, one layer, adds nothing to the result. It takes
+several layers until the ranks of a ring follow one another steadily: from 1 and 2 layers, case 4's
+time (L24) was 1.1% shorter than from 2 and 4."""
 
 STEPS_WITH_ENDS = (2, 3)
 """Micro-steps that run if the first and the last differ from others."""
@@ -78,10 +79,8 @@ def in_parts(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     divided = [_in_two(plan) for plan in plans]
     alone = {
         family[0]
-        for family in families(divided)
-        if all(
-            plan.parts and plan.repeats_rounds and plan.num_rounds <= ROUNDS[1] for plan in family
-        )
+        for family in families(plan for plan in divided if plan.parts)
+        if all(plan.repeats_rounds and plan.num_rounds <= ROUNDS[1] for plan in family)
     }
     divided = [
         dataclasses.replace(plan, parts=_in_rounds(plan)) if plan in alone else plan
@@ -89,9 +88,8 @@ def in_parts(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     ]
     whole = {
         plan
-        for family in families(divided)
-        if not family[0].parts
-        or sum(family[0].parts) >= sum(map(_num_periods, family))
+        for family in families(plan for plan in divided if plan.parts)
+        if sum(family[0].parts) >= sum(map(_num_periods, family))
         or max(map(emulation_s, family)) < LONG_S
         for plan in family
     }
@@ -110,17 +108,16 @@ def families(plans: Iterable[AnyPlan]) -> list[list[AnyPlan]]:
 
 
 def extend(plan: Plan, short: float, long: float, once: float = 0.0) -> float:
-    """Return what an iteration of `plan` takes or sends, from those of its two parts. once: what
-    does not belong to any micro-step."""
+    """Return what an iteration of `plan` takes or sends, from those of its two parts. once: of it,
+    what does not belong to a micro-step, if the parts are layers of one."""
     fewer, more = plan.parts
-    periods = len(plan.units) - 1 if plan.layer_parts else plan.num_periods
-    extended = long + (periods - more) / (more - fewer) * (long - short)
+    extended = long + (plan.num_periods - more) / (more - fewer) * (long - short)
     return once + plan.num_micro_batches * (extended - once) if plan.layer_parts else extended
 
 
 def _num_periods(plan: Plan) -> int:
     """Return how often an iteration of a plan repeats what its parts count."""
-    return plan.num_periods * (len(plan.units) - 1 if plan.layer_parts else 1)
+    return plan.num_periods * (plan.num_micro_batches if plan.layer_parts else 1)
 
 
 def _in_two(plan: Plan) -> Plan:
@@ -131,11 +128,10 @@ def _in_two(plan: Plan) -> Plan:
     if plan.has_pipelines:
         parts = ROUNDS if plan.num_rounds > 1 else tuple(plan.depth * times for times in DEPTHS)
     elif plan.units:
-        alone = len(plan.units) - 1
-        plan = system_of(plan).by_layers(plan) if alone > 1 else plan
+        plan = system_of(plan).by_layers(plan) if len(plan.units) > 2 else plan
         parts = STEPS if has_equal_steps(plan) else STEPS_WITH_ENDS
         if plan.layer_parts:
-            parts = LAYERS if alone > MAX_LAYERS else (1, alone)
+            parts = LAYERS if plan.num_periods > MAX_LAYERS else (1, plan.num_periods)
     else:
         return plan
     return dataclasses.replace(plan, parts=parts) if _num_periods(plan) >= parts[0] else plan

@@ -61,7 +61,10 @@ def test_layers_that_are_gathered_alone_run_in_one_micro_step(
     built = build_plans(load_scenario("case5"), choices, Execution(scale=1.0))
     plans = in_parts([unmerge(plan) for plan in built])
     assert {(plan.layer_parts, plan.parts) for plan in plans} == {(True, parts)}
-    assert f"in parts ({parts[0]} and {parts[1]} layers of a micro-step)" in describe_plan(plans[0])
+    assert (
+        f"in parts ({parts[0]} and {parts[1]} layers beyond the limit, in one micro-step)"
+        in describe_plan(plans[0])
+    )
     assert plan_from_json(plan_to_json(plans[0])) == plans[0]
     (short, long), *_ = {plan.shortened() for plan in plans}
     assert [short.units, long.units] == [(18, *(1,) * count) for count in parts]
@@ -80,9 +83,36 @@ def test_parts_are_no_more_layers_than_there_are() -> None:
     plans = in_parts([unmerge(plan) for plan in built])
     assert {(plan.workload.layers, plan.layer_parts) for plan in plans} == {(19, False), (20, True)}
     (few,) = {plan for plan in plans if plan.layer_parts and plan.workload.batch == 1024}
-    for parts in ((3, 4), (4, 2)):
-        with pytest.raises(PlanError, match=r"plan\.parts: does not fit"):
+    for parts in ((1, 3), (2, 2)):
+        with pytest.raises(PlanError, match=r"parts: does not fit"):
             plan_from_json(plan_to_json(dataclasses.replace(few, parts=parts)))
+
+
+@pytest.mark.parametrize("variant", ["zero3-hybrid8", "zero3-accumulate", "fsdp"])
+def test_micro_steps_that_differ_do_not_stand_for_each_other(variant: str) -> None:
+    plans = in_parts([unmerge(plan) for plan in make_plans(variant, *BATCHES)])
+    assert not any(plan.layer_parts for plan in plans)
+
+
+def test_a_layer_of_parts_is_added_in_every_micro_step_and_the_update_once() -> None:
+    """An update of 2 s; a micro-step of 10 s with the 8 layers beyond the first unit, of 18 s with
+    16, so of 32 s with 30; four of them."""
+    plans = make_plans("zero3", 1024)
+    layers = dataclasses.replace(plans[0].workload, layers=48)
+    plan = dataclasses.replace(
+        plans[0], workload=layers, units=(18, *(1,) * 30), layer_parts=True, parts=(8, 16)
+    )
+    assert extend(plan, 12.0, 20.0, once=2.0) == pytest.approx(2.0 + 4 * 32.0)
+    assert extend(plan, 100.0, 180.0) == pytest.approx(4 * 320.0)
+
+
+@pytest.mark.parametrize("batches", [(128, 4096), (4096, 128)])
+def test_a_short_plan_does_not_make_a_long_one_run_whole(batches: tuple[int, int]) -> None:
+    """One round is what the parts of many rounds share, in either order of the batches."""
+    choices = Choices(variants=["dtfm-random-p32"], layers=[32], batch=batches, seeds=[2022])
+    built = build_plans(load_scenario("case3"), choices, Execution(scale=1000.0))
+    found = {plan.workload.batch: plan.parts for plan in in_parts(built)}
+    assert found == {128: (), 4096: (1, 2)}
 
 
 def test_two_rounds_that_no_other_batch_shares_run_with_fewer_micro_batches_each() -> None:

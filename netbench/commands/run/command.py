@@ -126,7 +126,7 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--unmerged",
     is_flag=True,
-    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does: 4 to 9 times the "
+    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does: 4 to 26 times the "
     "messages of GPT-XL. Else it gathers all layers beyond its live limit at once, if many.",
 )
 @click.option(

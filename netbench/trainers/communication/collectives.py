@@ -3,10 +3,10 @@
 gloo's own broadcast, reduce and all-gather wait for a round trip per step over a long link. Here
 receives are posted ahead, and a slice is passed on as soon as it has arrived. Chains post as far
 ahead as NCCL's and the kernel's buffers reach: further, data would queue in the sender's shaped
-link, in front of other data of its node. Rings in passes, and all-reduces one after another, post
-all receives of the next one: a member sends it only when it has the one before. The arithmetic is
-real. All members of a group call the same function with tensors of the same length and the same
-slices and passes.
+link, in front of other data of its node. Passes of rings, all-reduces one after another, and all
+collectives of sharded virtual layers post all receives of the next one: a member sends it only when
+it has the one before. The arithmetic is real. All members of a group call the same function with
+tensors of the same length and the same slices and passes.
 """
 
 import math
@@ -184,20 +184,9 @@ def run_stages(
     that many slices.
     """
     cut = cut or sliced(num_slices, group.size)
-    chunks = equal_chunks(tensor.numel(), group.size)
-    mine = tensor[slice(*chunks[group.index])]
     for stage in stages:
-        match stage:
-            case HopList():
-                with RECORDER.span("collective", name="hops"):
-                    run_hops(group, stage, tensor, num_slices)
-            case AllPairs(adds=True):
-                all_to_all_sum(group, mine, tensor, chunks)
-            case AllPairs():
-                all_to_all_gather(group, tensor, chunks)
-            case Ring():
-                with RECORDER.span("collective", name="ring"):
-                    run_ahead(_ring_posts(group, stage, tensor, cut))
+        with RECORDER.span("collective", name=type(stage).__name__):
+            run_ahead(stage_posts(group, stage, tensor, num_slices, cut))
 
 
 def stage_posts(
@@ -205,7 +194,9 @@ def stage_posts(
 ) -> list[Post]:
     """Return a stage of `run_stages` for `run_ahead`: a ring as its passes, others as one.
 
-    All receives of one are posted at once. num_slices: of a sliced stage.
+    All receives of one are posted at once. A stage that is posted behind another one may overwrite
+    what that still reads, so only virtual tensors go through several stages in one `run_ahead`.
+    num_slices: of a sliced stage.
     """
     group = replace(group, ahead=None)
     match stage:

@@ -7,9 +7,10 @@ one another: those among the ranks that share a copy of the model, and those acr
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 
 import torch
@@ -31,6 +32,8 @@ from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import compute
+
+NCCL = "nccl"
 
 PHASES = {FORWARD: "forward_s", BACKWARD: "backward_s", OPTIMIZER: "optimizer_s"}
 
@@ -76,8 +79,12 @@ class SegmentRank:
             thread.submit(self._communicate, across, parts)
             for across, thread in self._threads.items()
         ]
-        for part in parts:
-            self._compute(part, spent_s)
+        try:
+            for part in parts:
+                self._compute(part, spent_s)
+        except Exception as error:
+            _fail(parts, error)
+            raise
         for lane in running:
             lane.result()
         waited_s = time.monotonic() - started_s - sum(spent_s.values())
@@ -98,7 +105,7 @@ class SegmentRank:
                 with RECORDER.span(task.kind):
                     compute(task.seconds)
                 spent_s[PHASES[task.kind]] += time.monotonic() - began_s
-            done.set_result(None)
+            _set(done)
         part.wait()
 
     def _communicate(self, across: bool, parts: Sequence["_Part"]) -> None:
@@ -108,32 +115,27 @@ class SegmentRank:
         while the one before it runs. gloo waits for the word of a receiver.
         """
         try:
-            posts = self._posts(across, parts)
-            for library, same in groupby(posts, key=itemgetter(0)):
-                if library == "nccl":
-                    run_ahead(post for _, post in same)
-                else:
-                    for _, post in same:
-                        run_ahead([post])
-        except Exception as error:  # whoever waits for these must hear of it
-            for part in parts:
-                part.fail(error)
+            for _, chain in groupby(self._posts(across, parts), key=itemgetter(0)):
+                run_ahead(post for _, post in chain)
+        except Exception as error:
+            _fail(parts, error)
             raise
 
-    def _posts(self, across: bool, parts: Sequence["_Part"]) -> Iterator[tuple[str, Post]]:
-        """Yield the collectives of one communicator, or their passes, with the library of each."""
-        for before, part in pairwise([_Part(()), *parts]):
+    def _posts(self, across: bool, parts: Sequence["_Part"]) -> Iterator[tuple[object, Post]]:
+        """Yield the collectives of one communicator, or their passes. Those with equal first values
+        may be posted ahead of each other: all of NCCL, or the passes of one of gloo."""
+        for before, part in zip([None, *parts], parts, strict=False):
             for task, done in zip(part.tasks, part.done, strict=True):
-                for call in task.calls:
-                    if call.across != across:
-                        continue
-                    begin = partial(_begin, before, part, task, call)
-                    end = partial(done.set_result, None) if call is task.calls[-1] else _nothing
-                    posts = self._call_posts(call)
-                    for post in posts:
-                        starts = begin if post is posts[0] else _nothing
-                        ends = end if post is posts[-1] else _nothing
-                        yield call.library, partial(_post, post, call.op, starts, ends)
+                calls = [call for call in task.calls if call.across == across]
+                for index, call in enumerate(calls):
+                    chain = NCCL if call.library == NCCL else object()
+                    posts = self._call_posts(call) or [_post_nothing]
+                    for i, post in enumerate(posts):
+                        begin = partial(_begin, before, part, task, call) if i == 0 else _nothing
+                        is_last = (index, i) == (len(calls) - 1, len(posts) - 1)
+                        end = partial(_set, done) if is_last else _nothing
+                        yield chain, partial(_post, post, call.op, begin, end)
+                        before = None  # it has ended
 
     def _call_posts(self, call: Call) -> list[Post]:
         """Return a collective, or its passes. Chains and trees are sliced. Parts of a ring are cut
@@ -193,16 +195,25 @@ class _Part:
         for index in indices:
             self.done[index].result()
 
-    def fail(self, error: Exception) -> None:
-        """Let all who wait for a collective hear of an error."""
-        for task, done in zip(self.tasks, self.done, strict=True):
-            if task.calls and not done.done():
+
+def _set(done: Future[None]) -> None:
+    """Tell that a task has ended, unless `_fail` came first."""
+    with suppress(InvalidStateError):
+        done.set_result(None)
+
+
+def _fail(parts: Iterable[_Part], error: Exception) -> None:
+    """Let all who wait for a task hear of an error."""
+    for part in parts:
+        for done in part.done:
+            with suppress(InvalidStateError):
                 done.set_exception(error)
 
 
-def _begin(before: _Part, part: _Part, task: Task, call: Call) -> None:
+def _begin(before: _Part | None, part: _Part, task: Task, call: Call) -> None:
     """Wait for what a task waits for: all of the segment before it, and tasks of its own."""
-    before.wait()
+    if before is not None:
+        before.wait()
     part.wait_for(task.after)
     if call.host_s:
         compute(call.host_s)
@@ -225,3 +236,7 @@ def _post(
 
 def _nothing() -> None:
     """Neither begin nor end."""
+
+
+def _post_nothing() -> Callable[[], None]:
+    return _nothing

@@ -60,8 +60,14 @@ def renamed() -> str:
     return "lan0"
 
 
+def await_idle(pid: int) -> None:
+    """Wait until a process sleeps, with no signal to take."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_idle(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def is_idle(pid: int) -> bool:
-    """Return whether a process sleeps, with no signal to take."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return status["State"].startswith("S") and int(status["ShdPnd"], 16) == 0
@@ -69,10 +75,7 @@ def is_idle(pid: int) -> bool:
 
 def lost() -> str:
     """Both copies of the record go; the timer writes them again while `clear` waits."""
-    pid = shape(lease_s=PATIENCE_S)["deadman"]["pid"]
-    end = time.monotonic() + PATIENCE_S
-    while not is_idle(pid) and time.monotonic() < end:
-        time.sleep(0.01)
+    await_idle(shape(lease_s=PATIENCE_S)["deadman"]["pid"])
     for folder in (STATE, MIRROR):
         for path in folder.glob("*.json"):
             path.unlink()
@@ -87,6 +90,7 @@ def timer_killed() -> str:
     The timer is stopped before the lease becomes short, so that it never ends the lease itself.
     """
     timer = shape(lease_s=PATIENCE_S)["deadman"]["pid"]
+    await_idle(timer)  # stopped with the agent's lock, it would keep it
     os.kill(timer, signal.SIGSTOP)
     ask("beat", lease_s=0.5)
     os.kill(timer, signal.SIGKILL)

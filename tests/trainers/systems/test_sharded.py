@@ -21,6 +21,7 @@ from netbench.workload.costs import layer_parameters
 from tests.trainers.parity import real_plan
 from tests.trainers.processes import DEADLINE_S, on_processes
 from tests.trainers.rank_processes import phases_add_up
+from tests.trainers.systems.test_segments import PostingWorld
 
 LAYER_PARAMETERS = 12 * 8**2 + 13 * 8
 """Parameters of a layer with hidden size 8, as in the test plans."""
@@ -255,28 +256,6 @@ def test_the_next_unit_comes_while_one_computes(plan_of: Callable[..., Any]) -> 
     )
     came = on_processes(2, _come_while_computing, plan, world_type=SlowWorld)
     assert came == [[True] * (4 + 4 + 1)] * 2  # passes of units, and the update
-
-
-class PostingWorld(World):
-    """Tells how many messages of collectives were posted when each was waited for."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.num_posted = 0
-        self.posted_when_waiting: list[int] = []
-
-    def receive(self, tensor: torch.Tensor, process: int, tag: int) -> PendingTransfer:
-        self.num_posted += 1
-        return _Posted(super().receive(tensor, process, tag), self)
-
-
-class _Posted:
-    def __init__(self, work: PendingTransfer, world: PostingWorld) -> None:
-        self._work, self._world = work, world
-
-    def wait(self) -> None:
-        self._world.posted_when_waiting.append(self._world.num_posted)
-        self._work.wait()
 
 
 def _posted_when_waiting(world: PostingWorld, plan: Plan) -> list[int]:
