@@ -324,10 +324,10 @@ or receivers' credit
   30% too slow); and a slow start that ends early (it would slow down the long links of case 4).
 - **zero3** of 40 layers takes more time per layer than that of 24, in both cases. No rule that is
   linear in the layers reproduces that. The memory of 16 GB may have run short. If parameters within
-  the limit were gathered once per iteration, and the others again after recomputation, cases 1 and 2
-  would be 7.2% off, and cases 3, 4 and 5 6.6, 23.5 and 8.6% (2.6, 12.6 and 8.8% now). But then larger
-  batches would cost less per sequence, which the published ones do not. With three of four matrices
-  gathered again it is 8.0%, and 7.2, 15.4 and 2.8%.
+  the limit were gathered once per iteration, and the others again after recomputation, cases 1
+  and 2 would be 7.2% off, and cases 3, 4 and 5 6.6, 23.5 and 8.6% (2.6, 12.6 and 8.8% now). But
+  then larger batches would cost less per sequence, which the published ones do not. With three of
+  four matrices gathered again it is 8.0%, and 7.2, 15.4 and 2.8%.
 
 ### What was tried
 

@@ -14,7 +14,7 @@ micro-step, which is then repeated. The update follows once.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from netbench.plan.build import network_bytes
@@ -71,11 +71,12 @@ def emulation_s(plan: Plan) -> float:
     return messages_s + network_bytes(plan) * 8 / plan.scale / bps
 
 
-def in_parts(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     """Return the plans, those with long iterations in part if that is fewer periods in all.
 
     A plan that shares the parts of others runs so too, also if it is short.
     """
+    plans = tuple(plans)
     divided = [_in_two(plan) for plan in plans]
     alone = {
         family[0]
