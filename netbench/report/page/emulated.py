@@ -37,7 +37,7 @@ two steady states there, and the emulation settles in the slow one
 Where the table says *merged*, zero3 gathers all layers beyond its live limit as one unit, for fewer
 messages ([why](../docs/zero3.md)). That hides the delays of many small collectives: with 32 and 40
 layers, cases 1 and 2 are 12 to 34% shorter than published, and so is the simulation of the same
-plans. Case 4 is 22 to 60% shorter. `--unmerged` gathers matrix by matrix.
+plans. `--unmerged` gathers matrix by matrix.
 
 To add times: `netbench run case3 --all --faithful`, which continues with `--resume`, then copy the
 run's folder to `results/recorded/` and run `make reproduce-table`."""
