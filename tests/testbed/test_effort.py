@@ -77,7 +77,7 @@ def test_layers_that_are_gathered_alone_run_in_one_micro_step(
 
 
 def test_parts_are_no_more_layers_than_there_are() -> None:
-    """A plan of 20 layers has two beyond the limit of case 3, and none of 19."""
+    """Two of 20 layers are beyond the live limit in case 3; of 19 it is one, too few for parts."""
     choices = Choices(variants=["zero3"], layers=[19, 20], batch=BATCHES, seeds=[2022])
     built = build_plans(load_scenario("case3"), choices, Execution(scale=1000.0))
     plans = in_parts([unmerge(plan) for plan in built])

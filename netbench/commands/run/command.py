@@ -126,8 +126,9 @@ IN_RUN = "in the run's folder"
 @click.option(
     "--unmerged",
     is_flag=True,
-    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does: 4 to 26 times the "
-    "messages of GPT-XL. Else it gathers all layers beyond its live limit at once, if many.",
+    help="Have an emulated zero3 gather matrix by matrix, as DeepSpeed does. Without --whole, "
+    "GPT-XL then sends 4 to 9 times the messages. Else it gathers all layers beyond its live limit "
+    "at once, if they are many messages.",
 )
 @click.option(
     "--compute",

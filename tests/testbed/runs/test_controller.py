@@ -24,7 +24,7 @@ from netbench.scenario import load_scenario
 from netbench.scenario.model import NO_TCP, Tcp
 from netbench.systems.ddp import Ddp
 from netbench.testbed.runs import controller as local
-from netbench.testbed.runs.controller import SessionSetup, check_emulable, run_plans
+from netbench.testbed.runs.controller import SessionSetup, check_emulable, extended, run_plans
 from netbench.testing.nodes import LAPTOP
 
 Event = dict[str, Any]
@@ -530,6 +530,26 @@ def test_plans_that_share_their_parts_run_as_one(
     assert [record.sent_bytes for record in recorder.records] == [(250,), (450,)]
     assert {record.parts_s for record in found.records} == {(1.0, 1.5)}
     assert len(found.reasons) == 1
+
+
+def test_the_update_is_not_repeated_with_the_micro_step_that_stands_for_all(
+    plans: tuple[Plan, ...],
+) -> None:
+    """A micro-step with both layers beside the first unit takes 0.9 s, and 0.1 s the update after
+    it; four micro-steps."""
+    plan = dataclasses.replace(
+        plans[0], schedule="none", units=(1, 1, 1), layer_parts=True, parts=(1, 2),
+        num_micro_batches=4,
+    )  # fmt: skip
+    phases = {"forward_s": 0.1, "sync_s": 0.4, "optimizer_s": 0.1}
+    short = {"iteration_s": 0.6, "phases": phases, "sent_bytes": [100]}
+    phases = {"forward_s": 0.2, "sync_s": 0.7, "optimizer_s": 0.1}
+    long = {"iteration_s": 1.0, "phases": phases, "sent_bytes": [150], "parts": [short]}
+    found = extended(plan, long)
+    assert found["iteration_s"] == pytest.approx(3.7)
+    expected = {"forward_s": 0.8, "sync_s": 2.8, "optimizer_s": 0.1}
+    assert found["phases"] == pytest.approx(expected)
+    assert found["sent_bytes"] == [600]
 
 
 def test_where_tcp_does_not_act_plans_share_sessions(
