@@ -22,7 +22,7 @@ from netbench.errors import UsageError
 from netbench.network.shaping.limits import network_warnings
 from netbench.plan.build import at_scale, choose_scale
 from netbench.plan.checks import dynamics_doubt
-from netbench.plan.describe import describe_plan
+from netbench.plan.describe import count_periods, describe_plan
 from netbench.plan.experiment import Experiment, runs_script
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import VIRTUAL, Plan
@@ -125,6 +125,10 @@ class LogObserver:
 
     def phase(self, session: int, name: str, done: int, total: int) -> None:
         log.debug("session %d: %s, %d of %d", session + 1, name, done, total)
+
+    def part(self, plan: Plan, iteration: int, periods: int, iteration_s: float) -> None:
+        part = count_periods(plan, periods)
+        log.info("%s iteration %d, %s: %.3f s", plan.variant, iteration, part, iteration_s)
 
     def iteration(self, plan: Experiment, record: Record) -> None:
         log.info("%s iteration %d: %.3f s", plan.variant, record.iteration, record.iteration_s)

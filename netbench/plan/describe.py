@@ -24,7 +24,8 @@ def describe_plan(plan: Plan) -> str:
         ranks = counted(plan.layout.num_ranks, "rank")
         return f"{head} {ranks}, {placement}, {iterations} of: {shlex.join(plan.script)}"
     if plan.parts:
-        iterations += f" in parts ({' and '.join(map(str, plan.parts))} {name_periods(plan)})"
+        fewer, more = plan.parts
+        iterations += f" in parts ({fewer} and {count_periods(plan, more)})"
     how = f"scale {plan.scale:g}" if plan.compute == VIRTUAL else f"computed on {plan.compute}"
     synchronised = f"{plan.data_parallel}{_sharding(plan)}"
     return (
@@ -33,13 +34,15 @@ def describe_plan(plan: Plan) -> str:
     )
 
 
-def name_periods(plan: Plan) -> str:
-    """Return what an iteration of `plan` repeats, e.g. `micro-batches`."""
+def count_periods(plan: Plan, number: int) -> str:
+    """Return a number of what an iteration of `plan` repeats, e.g. `16 micro-batches`."""
     if plan.repeats_rounds:
-        return "rounds"
+        return counted(number, "round")
     if plan.layer_parts:
-        return "layers beyond the limit, in one micro-step"
-    return "micro-batches" if plan.has_pipelines else "micro-steps"
+        return f"{counted(number, 'layer')} beyond the limit, in one micro-step"
+    if plan.has_pipelines:
+        return counted(number, "micro-batch", "micro-batches")
+    return counted(number, "micro-step")
 
 
 def _layout(plan: Plan) -> str:

@@ -42,7 +42,8 @@ ROUND_DEPTHS = (2, 4)
 """Micro-batches of a round that run, in multiples of the stages, where there are no more rounds."""
 
 STEPS = (1, 2)
-"""Micro-steps of sharded data parallelism that run, if all are equal."""
+"""Micro-steps of sharded data parallelism that run, if all are equal, and micro-batches of replicas
+without stages, which nothing fills or drains."""
 
 LAYERS, MAX_LAYERS = (8, 16), 24
 """Layers of zero3 beyond its live limit that run, where each is gathered alone, and the number up
@@ -66,9 +67,15 @@ def emulation_s(plan: Plan) -> float:
     if isinstance(system, Sharded):
         messages_s = system.num_messages(plan) * MESSAGE_S
     else:
-        messages_s = num_crossings(plan) * CROSSING_S
+        messages_s = num_crossings(plan) * CROSSING_S + _num_tensor_messages(plan) * MESSAGE_S
     bps = SEGMENTS_BPS if plan.network.tcp.acts and plan.scale > 1 else GUEST_BPS
     return messages_s + network_bytes(plan) * 8 / plan.scale / bps
+
+
+def _num_tensor_messages(plan: Plan) -> int:
+    """Return the least messages of the all-reduces of tensor-parallel ranks between nodes."""
+    tp = plan.layout.tp
+    return system_of(plan).num_network_all_reduces(plan) * 2 * (tp - 1) * tp
 
 
 def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
@@ -127,7 +134,7 @@ def _in_two(plan: Plan) -> Plan:
     if plan.compute != VIRTUAL or plan.churn:
         return plan
     if plan.has_pipelines:
-        parts = ROUNDS if plan.num_rounds > 1 else tuple(plan.depth * times for times in DEPTHS)
+        parts = ROUNDS if plan.num_rounds > 1 else _in_micro_batches(plan)
     elif plan.units:
         plan = system_of(plan).by_layers(plan) if len(plan.units) > 2 else plan
         parts = STEPS if has_equal_steps(plan) else STEPS_WITH_ENDS
@@ -136,6 +143,10 @@ def _in_two(plan: Plan) -> Plan:
     else:
         return plan
     return dataclasses.replace(plan, parts=parts) if _num_periods(plan) >= parts[0] else plan
+
+
+def _in_micro_batches(plan: Plan) -> tuple[int, ...]:
+    return STEPS if plan.depth == 1 else tuple(plan.depth * times for times in DEPTHS)
 
 
 def _in_rounds(plan: Plan) -> tuple[int, ...]:

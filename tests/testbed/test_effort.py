@@ -13,7 +13,7 @@ from netbench.plan.describe import describe_plan
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
-from netbench.testbed.effort import extend, in_parts
+from netbench.testbed.effort import MESSAGE_S, emulation_s, extend, in_parts
 
 BATCHES = (1024, 2048, 4096)
 
@@ -123,6 +123,18 @@ def test_two_rounds_that_no_other_batch_shares_run_with_fewer_micro_batches_each
     assert ran == [(2, 16), (2, 32)]
     assert [part.workload.batch for part in alone.shortened()] == [256, 512]
     assert plan_from_json(plan_to_json(alone)) == alone
+
+
+def test_micro_batches_that_pass_no_stages_run_one_and_two() -> None:
+    """Nothing fills or drains. All-reduces between the nodes of case 2 take long, those inside the
+    nodes of case 1 nothing."""
+    choices = Choices(variants=["megatron-t8"], layers=[24], batch=[1024], seeds=[2022])
+    execution = Execution(scale=1000.0)
+    (inside,) = in_parts(build_plans(load_scenario("case1"), choices, execution))
+    (between,) = in_parts(build_plans(load_scenario("case2"), choices, execution))
+    assert (inside.parts, between.parts) == ((), (1, 2))
+    num_messages = (8 * 128 * 24 * 2 * 2) * (2 * 7 * 8)
+    assert emulation_s(between) > num_messages * MESSAGE_S > 60 * emulation_s(inside)
 
 
 def test_iterations_run_whole_where_parts_would_not_be_shorter() -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from netbench.api import simulation
 from netbench.commands.output import print_line, print_warning
+from netbench.plan.describe import count_periods
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
 from netbench.pool import Pool
@@ -62,25 +63,34 @@ class RunObserver:
             if left != NOTHING:
                 self._progress.say(Text.assemble((f"  {host}: ", "red"), left))
 
+    def part(self, plan: Plan, iteration: int, periods: int, iteration_s: float) -> None:
+        kind = _kind(iteration < plan.warmup_iterations)
+        part = count_periods(plan, periods)
+        self._say(plan, f"{kind} {iteration}, {part}: ", (f"{iteration_s:.3f} s", "dim"))
+
     def iteration(self, plan: Experiment, record: Record) -> None:
-        kind = "warm-up" if record.warmup else "iteration"
-        name = plan.variant
-        if isinstance(plan, Plan):
-            name = placed_name(name, plan.scheduler)
         loss = "" if record.loss is None else f", loss {record.loss:.4f}"
-        self._progress.say(
-            Text.assemble(
-                (f"{time.monotonic() - self._started_s:6.1f} s", "dim"),
-                f"  {name:<18} {_setting(plan)} {kind} {record.iteration}: ",
-                (f"{record.iteration_s:.3f} s", "bold"),
-                loss,
-            )
-        )
+        time_s = f"{record.iteration_s:.3f} s"
+        self._say(plan, f"{_kind(record.warmup)} {record.iteration}: ", (time_s, "bold"), loss)
         self._done += 1
         if self._on_terminal:  # elsewhere the line above is enough
             for task in self._sessions:  # sessions that run iterations have no steps left
                 self._progress.finish(task)
             self._progress.advance("iterations", self._done, self._total)
+
+
+    def _say(self, plan: Experiment, *what: str | tuple[str, str]) -> None:
+        """Print a line about a plan, with the time since the start."""
+        name = plan.variant
+        if isinstance(plan, Plan):
+            name = placed_name(name, plan.scheduler)
+        since = f"{time.monotonic() - self._started_s:6.1f} s"
+        head = f"  {name:<18} {_setting(plan)} "
+        self._progress.say(Text.assemble((since, "dim"), head, *what))
+
+
+def _kind(warmup: bool) -> str:
+    return "warm-up" if warmup else "iteration"
 
 
 def _setting(plan: Experiment) -> str:

@@ -81,6 +81,9 @@ class Observer(Protocol):
     def phase(self, session: int, name: str, done: int, total: int) -> None:
         """Report that session `session` (from 0) has done `done` of `total` of step `name`."""
 
+    def part(self, plan: Plan, iteration: int, periods: int, iteration_s: float) -> None:
+        """Report the end of the first of two parts that stand for an iteration."""
+
     def iteration(self, plan: Experiment, record: Record) -> None:
         """Report an iteration that is finished and on disk."""
 
@@ -429,6 +432,11 @@ class _Controller:
             for key in self._families[event["plan_hash"]]:
                 if event["iteration"] not in self._finished[key]:
                     self._iteration(self._plans[key], event)
+        elif kind == "part":
+            plan = self._plans[event["plan_hash"]]
+            assert isinstance(plan, Plan)
+            index, periods, iteration_s = event["iteration"], event["periods"], event["iteration_s"]
+            self._observer.part(plan, index, periods, iteration_s)
         elif kind == "output":
             self._keep_output(event)
         elif kind == "certificate":

@@ -17,6 +17,7 @@ Everything about where the nodes are is behind `Testbed`. The events:
                and were not to; samples: that reached the model, if that differs;
                hosts: what each has used (`records.HostSample`); parts: all this of the shorter
                part of a plan in parts, beside that of the longer
+    part       plan_hash, iteration, periods, iteration_s: the part that ended first of the two
     output     plan_hash, rank, text: a line that a script has printed
     drops      plan_hash, iteration, packets: that full queues dropped since the last such event;
                the limits were too short
@@ -137,12 +138,23 @@ class _Session:
             with phase(self._emit, "warm", 1):
                 self._run(pool, self._parts[0], 0, trace=False)
         for index in range(self._last + 1):
-            long, *short = [
-                self._run(pool, part, index, self._trace and index == self._last)
-                for part in reversed(self._parts)
-            ]
+            long, *short = self._run_parts(pool, index)
             late_s = max(part["late_start_s"] for part in (long, *short))
             self._report(index, {**long, "late_start_s": late_s, "parts": short})
+
+    def _run_parts(self, pool: PeerPool, index: int) -> list[Message]:
+        """Return what `iterate` does of the longer part, and of the shorter if there is one.
+
+        Where TCP acts the longer runs first, since the session has begun with the shorter. Else the
+        shorter does, for progress.
+        """
+        longer_first = self._plan.network.tcp.acts
+        found: list[Message] = []
+        for part in reversed(self._parts) if longer_first else self._parts:
+            if found:
+                self._report_part(index, found[0], first=-1 if longer_first else 0)
+            found.append(self._run(pool, part, index, self._trace and index == self._last))
+        return found if longer_first else found[::-1]
 
     def run_script(self, plan: Plan) -> None:
         """Start the plan's script on every rank and report its iterations up to the last one."""
@@ -202,6 +214,14 @@ class _Session:
             self._emit("phase", name="repeat", done=index + 1, total=self._last)
         else:
             self._emit("iteration", plan_hash=self._hash, iteration=index, **measured)
+
+    def _report_part(self, index: int, measured: Message, *, first: int) -> None:
+        """Report the part that has run, unless the iteration was reported before."""
+        if index not in self._finished:
+            assert isinstance(self._plan, Plan)
+            periods, iteration_s = self._plan.parts[first], measured["iteration_s"]
+            fields = {"iteration": index, "periods": periods, "iteration_s": iteration_s}
+            self._emit("part", plan_hash=self._hash, **fields)
 
     def _print(self, rank: int, text: str) -> None:
         self._emit("output", plan_hash=self._hash, rank=rank, text=text)

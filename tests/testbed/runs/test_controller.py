@@ -59,6 +59,7 @@ class Recorder:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.certificates: list[Mapping[str, str]] = []
+        self.parts: list[tuple[int, int, float]] = []
 
     def place(self, session: int, host: str) -> None:
         assert session == 0
@@ -68,6 +69,9 @@ class Recorder:
 
     def certificate(self, hosts: Mapping[str, str]) -> None:
         self.certificates.append(hosts)
+
+    def part(self, plan: Plan, iteration: int, periods: int, iteration_s: float) -> None:
+        self.parts.append((iteration, periods, iteration_s))
 
     def iteration(self, plan: Plan | CollectivePlan, record: Record) -> None:
         self.records.append(record)
@@ -517,11 +521,13 @@ def test_plans_that_share_their_parts_run_as_one(
         times = {"iteration_s": 1.5, "passes_s": 1.0, "phases": spent_s}
         long = iteration(key, 1) | times | {"sent_bytes": [150], "parts": [short]}
         drops = {"event": "drops", "plan_hash": key, "iteration": 1, "packets": 3}
-        return [HELLO, GOOD_PROBE, drops, long, {"event": "done"}, None]
+        part = {"event": "part", "plan_hash": key, "iteration": 1, "periods": 2, "iteration_s": 1.0}
+        return [HELLO, GOOD_PROBE, part, drops, long, {"event": "done"}, None]
 
     finished = {plan_hash(family[0]): [0, 1], plan_hash(family[1]): [0]}
     found, recorder = run(family, tmp_path, monkeypatch, script, finished)
     assert sessions == [plan_hash(family[0])]
+    assert recorder.parts == [(1, 2, 1.0)]
     assert [record.plan_hash for record in recorder.records] == [*map(plan_hash, family[1:])]
     assert [record.iteration_s for record in recorder.records] == pytest.approx([2.3, 3.9])
     assert recorder.records[0].phases == pytest.approx(

@@ -12,6 +12,7 @@ import pytest
 from netbench.network.probing.dynamics import Messages
 from netbench.network.shaping.segments import goodput_ratio
 from netbench.plan.build import Choices, build_plans
+from netbench.plan.experiment import experiment_from_json, experiment_hash
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_hash
 from netbench.scenario import load_scenario
@@ -29,11 +30,13 @@ RUNNING_S = 2.0
 
 
 class Rank(FakeChannel):
-    """A channel to a rank that does what it is told: late, and for a set time."""
+    """A channel to a rank that does what it is told: late, for a set time, which doubles with every
+    plan that it prepares."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(self._answers, [json.dumps({"event": "started", "rank": rank, "pid": 0})])
         self.rank = rank
+        self._running_s: dict[str, float] = {}
 
     def _answers(self, line: str) -> Iterator[str]:
         order = json.loads(line)
@@ -42,10 +45,12 @@ class Rank(FakeChannel):
             case "connect":
                 answer = {"event": "ready"}
             case "prepare":
+                key = experiment_hash(experiment_from_json(order["plan"]))
+                self._running_s[key] = RUNNING_S * 2 ** len(self._running_s)
                 answer = {"event": "prepared", "address": None}
             case "run":
                 start_s = order["start_at"] + LATE_S
-                times = {"start_s": start_s, "end_s": start_s + RUNNING_S}
+                times = {"start_s": start_s, "end_s": start_s + self._running_s[order["plan_hash"]]}
                 passes_s = {"forward_s": 0.25 + 0.125 * self.rank, "backward_s": 0.5}
                 answer = {"event": "iteration", **times, "phases": passes_s, "loss": None}
             case _:
@@ -211,7 +216,8 @@ def test_hosts_are_asked_before_and_after_each_iteration() -> None:
 
 
 def test_a_plan_in_parts_runs_two_short_iterations_for_each() -> None:
-    """Both are prepared; the event is that of the longer, and has the shorter in it."""
+    """Both are prepared. The first is reported at once, unless the iteration was before; then the
+    longer, with the shorter in it."""
     plan = dataclasses.replace(make_plan("megatron"), parts=(2, 4))
     _, events = run(plan, range(8))
     found = [event for event in events if event["event"] == "iteration"]
@@ -219,7 +225,12 @@ def test_a_plan_in_parts_runs_two_short_iterations_for_each() -> None:
     assert {event["plan_hash"] for event in found} == {plan_hash(plan)}
     for event in found:
         (short,) = event["parts"]
-        assert short["iteration_s"] == event["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
+        assert short["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
+        assert event["iteration_s"] == pytest.approx(LATE_S + 2 * RUNNING_S)
+    parts = [event for event in events if event["event"] == "part"]
+    assert [event["iteration"] for event in parts] == [8, 9]
+    assert {event["periods"] for event in parts} == {2}
+    assert {event["iteration_s"] for event in parts} == {short["iteration_s"]}
 
 
 @pytest.mark.parametrize(("congestion", "begins"), [("cubic", True), (UNMODELLED, False)])
@@ -232,6 +243,9 @@ def test_a_session_in_parts_begins_with_the_shorter_where_tcp_acts(
     _, events = run(dataclasses.replace(plan, network=network), range(9))
     phases = [event["name"] for event in events if event["event"] == "phase"]
     assert ("warm" in phases) == begins
+    (first,) = [event for event in events if event["event"] == "part"]
+    assert first["periods"] == (4 if begins else 2)
+    assert first["iteration_s"] == pytest.approx(LATE_S + RUNNING_S * (2 if begins else 1))
 
 
 def test_messages_of_the_probe_are_expected_on_nics_that_keep_to_hosts(

@@ -21,7 +21,7 @@ from netbench.workload.costs import layer_parameters
 from tests.trainers.parity import real_plan
 from tests.trainers.processes import DEADLINE_S, on_processes
 from tests.trainers.rank_processes import phases_add_up
-from tests.trainers.systems.test_segments import PostingWorld
+from tests.trainers.worlds import PostingWorld
 
 LAYER_PARAMETERS = 12 * 8**2 + 13 * 8
 """Parameters of a layer with hidden size 8, as in the test plans."""
