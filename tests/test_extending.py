@@ -21,7 +21,8 @@ from netbench.plan.collectives import COLLECTIVES
 from netbench.plan.build import build_plan
 from netbench.scenario.load import load_scenario
 from netbench.scenario.model import Setting
-from netbench.trainers.communication.collectives import Group, run_stages
+from netbench.trainers.communication.collectives import run_stages
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.world import World
 from netbench.trainers.systems.registry import build_trainer
 

@@ -78,7 +78,6 @@ class RunObserver:
                 self._progress.finish(task)
             self._progress.advance("iterations", self._done, self._total)
 
-
     def _say(self, plan: Experiment, *what: str | tuple[str, str]) -> None:
         """Print a line about a plan, with the time since the start."""
         name = plan.variant

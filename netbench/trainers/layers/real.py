@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
 from netbench.systems import system_of
-from netbench.trainers.communication.collectives import Group, equal_chunks
+from netbench.trainers.communication.group import Group
+from netbench.trainers.communication.slices import equal_chunks
 from netbench.trainers.events import RECORDER, recorded, recorded_pass
 from netbench.trainers.layers.gpt import DTYPES, build_layer
 from netbench.workload.tokens import check_tokens, map_tokens, vocabulary_size

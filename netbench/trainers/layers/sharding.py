@@ -24,8 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from netbench.plan.collectives import RingCut
-from netbench.trainers.communication.collectives import (
-    Group,
+from netbench.trainers.communication.group import Group
+from netbench.trainers.communication.rings import (
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,

@@ -13,7 +13,7 @@ import torch
 from netbench.plan.model import Plan
 from netbench.plan.tensor import message_bytes, num_passes
 from netbench.systems import system_of
-from netbench.trainers.communication.collectives import Group
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.named import NamedStage

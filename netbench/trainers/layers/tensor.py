@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 
 from netbench.plan.model import Plan
 from netbench.plan.tensor import tensor_groups
-from netbench.trainers.communication.collectives import Group
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.world import TIMEOUT
 from netbench.trainers.layers.gpt import Embedding, GPTBlock, Head
 

@@ -9,16 +9,14 @@ import torch
 
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.tensor import LAYER_ALL_REDUCES, inside_all_reduce_s, on_one_node
-from netbench.trainers.communication.collectives import (
-    Group,
-    count_slices,
+from netbench.trainers.communication.group import Group
+from netbench.trainers.communication.links import payload_bytes
+from netbench.trainers.communication.rings import (
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
-    sliced,
-    split,
 )
-from netbench.trainers.communication.links import payload_bytes
+from netbench.trainers.communication.slices import count_slices, sliced, split
 from netbench.trainers.events import RECORDER, recorded, recorded_pass
 
 

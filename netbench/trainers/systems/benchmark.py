@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.collectives import COLLECTIVES
-from netbench.trainers.communication.collectives import Group, run_stages
+from netbench.trainers.communication.collectives import run_stages
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.world import World
 
 Phases = dict[str, float]

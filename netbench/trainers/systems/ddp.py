@@ -29,17 +29,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from netbench.plan.model import Plan
 from netbench.systems.ddp import OVERLAPPED, gradient_buckets
-from netbench.trainers.communication.collectives import (
-    Group,
-    count_slices,
-    ring_all_reduce,
-    sliced,
-    tree_all_reduce,
-    tree_lanes,
-    tree_peers,
-    tree_slices,
-)
+from netbench.trainers.communication.collectives import tree_all_reduce, tree_lanes, tree_peers
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.links import payload_bytes
+from netbench.trainers.communication.rings import ring_all_reduce
+from netbench.trainers.communication.slices import count_slices, sliced, tree_slices
 from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.gpt import DTYPES

@@ -6,11 +6,8 @@ parameters, and all gather the result.
 
 from collections.abc import Sequence
 
-from netbench.trainers.communication.collectives import (
-    equal_chunks,
-    ring_all_gather,
-    ring_reduce_scatter,
-)
+from netbench.trainers.communication.rings import ring_all_gather, ring_reduce_scatter
+from netbench.trainers.communication.slices import equal_chunks
 from netbench.trainers.layers.stage import TrainedStage
 from netbench.trainers.systems.megatron import MegatronRank, update
 

@@ -24,9 +24,11 @@ import torch
 
 from netbench.errors import TestbedError
 from netbench.plan.model import Plan
-from netbench.trainers.communication.collectives import Group, count_slices, ring_all_reduce, sliced
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.peer_transfers import PeerTransfers
 from netbench.trainers.communication.peers import Decide, PeerLost, Peers, RoundOutcome, agree
+from netbench.trainers.communication.rings import ring_all_reduce
+from netbench.trainers.communication.slices import count_slices, sliced
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.stage import StageRole, build_stage, gradient_dtype, run_micro_batches
 

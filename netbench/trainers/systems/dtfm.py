@@ -19,20 +19,16 @@ from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.systems import pipeline_of, position_of, replicas_of
 from netbench.trainers.communication.collectives import (
-    Barrier,
-    Group,
     all_reduce_each,
     all_to_all_sum,
     chain_broadcast,
     chain_reduce,
-    count_slices,
-    equal_chunks,
-    ring_all_gather,
-    ring_all_reduce,
-    sliced,
     tree_lanes,
     tree_peers,
 )
+from netbench.trainers.communication.group import Barrier, Group
+from netbench.trainers.communication.rings import ring_all_gather, ring_all_reduce
+from netbench.trainers.communication.slices import count_slices, equal_chunks, sliced
 from netbench.trainers.communication.world import Lane, World, both_ways
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage

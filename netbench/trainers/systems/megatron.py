@@ -13,7 +13,8 @@ from netbench.plan.model import Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.plan.tensor import tensor_groups
 from netbench.systems import pipeline_of, position_of, replicas_of
-from netbench.trainers.communication.collectives import Group, ring_all_reduce
+from netbench.trainers.communication.group import Group
+from netbench.trainers.communication.rings import ring_all_reduce
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage, gradient_dtype
 from netbench.trainers.layers.virtual import tensor_peers

@@ -20,15 +20,10 @@ from netbench.plan.model import Plan
 from netbench.systems import system_of
 from netbench.systems.iteration import BACKWARD, FORWARD, OPTIMIZER, WAIT, Call, Task
 from netbench.systems.sharded import ring_cut
-from netbench.trainers.communication.collectives import (
-    Group,
-    Post,
-    count_slices,
-    run_ahead,
-    stage_peers,
-    stage_posts,
-)
+from netbench.trainers.communication.collectives import stage_peers, stage_posts
+from netbench.trainers.communication.group import Group, Post, run_ahead
 from netbench.trainers.communication.links import payload_bytes
+from netbench.trainers.communication.slices import count_slices
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import compute

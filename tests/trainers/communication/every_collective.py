@@ -8,18 +8,19 @@ import torch
 
 from netbench.plan.collectives import RingCut
 from netbench.trainers.communication.collectives import (
-    Group,
     all_reduce_each,
     all_to_all_sum,
     chain_broadcast,
     chain_reduce,
+    tree_lanes,
+)
+from netbench.trainers.communication.group import Group
+from netbench.trainers.communication.rings import (
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
-    sliced,
-    split,
-    tree_lanes,
 )
+from netbench.trainers.communication.slices import sliced, split
 from netbench.trainers.communication.world import World, both_ways
 
 LENGTHS = (1, 5, 64, 103)

@@ -11,18 +11,10 @@ import torch
 
 from netbench.plan.collectives import COLLECTIVES, RingCut
 from netbench.plan.model import Plan
-from netbench.trainers.communication.collectives import (
-    Barrier,
-    Group,
-    count_slices,
-    equal_chunks,
-    ring_all_gather,
-    run_stages,
-    split,
-    tree_all_reduce,
-    tree_peers,
-    tree_slices,
-)
+from netbench.trainers.communication.collectives import run_stages, tree_all_reduce, tree_peers
+from netbench.trainers.communication.group import Barrier, Group
+from netbench.trainers.communication.rings import ring_all_gather
+from netbench.trainers.communication.slices import count_slices, equal_chunks, split, tree_slices
 from netbench.trainers.communication.world import PendingTransfer, World
 from tests.hops import carry_out
 from tests.trainers.communication.every_collective import LENGTHS, NUM_SLICES, inputs, run_all

@@ -20,14 +20,10 @@ from netbench.errors import TestbedError
 from netbench.plan.collectives import RingCut
 from netbench.plan.model import Plan
 from netbench.trainers.communication import nccl, world
-from netbench.trainers.communication.collectives import (
-    Group,
-    ring_all_reduce,
-    tree_all_reduce,
-    tree_lanes,
-    tree_peers,
-)
+from netbench.trainers.communication.collectives import tree_all_reduce, tree_lanes, tree_peers
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.nccl import NcclWorld, choose_device
+from netbench.trainers.communication.rings import ring_all_reduce
 from netbench.trainers.communication.world import (
     TAG_COLLECTIVE,
     TAG_PIPELINE,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import TestbedError
-from netbench.trainers.communication.collectives import Group, ring_all_reduce, sliced
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.peer_transfers import PeerTransfers
 from netbench.trainers.communication.peers import (
     HELLO,
@@ -23,6 +23,8 @@ from netbench.trainers.communication.peers import (
     agree,
     part_of,
 )
+from netbench.trainers.communication.rings import ring_all_reduce
+from netbench.trainers.communication.slices import sliced
 from netbench.trainers.communication.streams import Streams
 from netbench.trainers.communication.world import World
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from netbench.plan.model import Plan
 from netbench.plan.tensor import inside_all_reduce_s
-from netbench.trainers.communication.collectives import Group
+from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.world import TAG_COLLECTIVE, PendingTransfer, World
 from netbench.trainers.layers.gpt import GPTBlock, build_layer
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage

@@ -1,0 +1,51 @@
+"""Chunks and slices in which collectives move tensors."""
+
+from itertools import pairwise
+
+import torch
+
+from netbench.plan.collectives import RingCut
+from netbench.plan.model import Plan
+
+Bounds = list[tuple[int, int]]
+"""[start, stop) of parts of a flat tensor, elements."""
+
+
+def count_slices(plan: Plan, full_bytes: float) -> int:
+    """Return the number of slices of a chain or ring over this many bytes at full size."""
+    return _count(plan, full_bytes, plan.transport.chunk_bytes)
+
+
+def tree_slices(plan: Plan, full_bytes: float) -> int:
+    """Return the number of slices in each of two trees over this many bytes at full size."""
+    return _count(plan, full_bytes / 2, plan.transport.tree_chunk_bytes)
+
+
+def sliced(num_slices: int, size: int) -> RingCut:
+    """Return a cut in one pass that gives a tensor about this many slices among `size` members."""
+    return RingCut(slices=max(1, num_slices // size))
+
+
+def _count(plan: Plan, full_bytes: float, chunk_bytes: int) -> int:
+    return max(1, min(plan.transport.max_slices, round(full_bytes / chunk_bytes)))
+
+
+def split(length: int, count: int) -> Bounds:
+    """Return [start, stop) of the parts of `equal_chunks` that are not empty."""
+    return [(a, b) for a, b in equal_chunks(length, count) if b > a]
+
+
+def equal_chunks(length: int, count: int) -> Bounds:
+    """Return [start, stop) of `count` nearly equal parts of `length` elements, some empty."""
+    return list(pairwise(length * i // count for i in range(count + 1)))
+
+
+def cut_at(tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:
+    """Return these parts of a tensor."""
+    return [tensor[a:b] for a, b in bounds]
+
+
+def slices_of(chunk: tuple[int, int], count: int) -> Bounds:
+    """Return [start, stop) of `count` nearly equal slices of a chunk, less if it is shorter."""
+    start, stop = chunk
+    return [(start + a, start + b) for a, b in split(stop - start, count)]
