@@ -16,6 +16,7 @@ from netbench.plan.checks import (
     check_numbers,
     check_stage_layers,
     check_tensor,
+    fits_guest,
 )
 from netbench.plan.maps import MAPS, SEEDED
 from netbench.plan.model import ONCE, VIRTUAL, Execution, Layout, Plan, emulated_transport
@@ -37,10 +38,6 @@ SCRIPT_COMPUTE = "script"
 
 FULL_SIZE_BYTES = 2e9
 """Limit on the bytes of an iteration that runs at scale 1."""
-
-FULL_SIZE_RANK_BYTES = 60e6
-"""Limit on a rank's largest tensors, of which a rank in a guest holds several copies. User-Mode
-Linux maps a process's pages one by one; the host allows 65,530 mappings, and torch takes 31,000."""
 
 SCALED_BYTES = 1e9
 """Limit on the bytes of a scaled iteration: under virtual time the guest kernel carries about 1.8
@@ -287,7 +284,7 @@ def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) ->
         network = with_one_connection(plan.network, scenario.tcp)
     acting = dataclasses.replace(plan, network=network)
     chosen = choose_scale(acting) if scale is None else scale
-    if system_of(plan).largest_tensors_bytes(plan) / chosen > FULL_SIZE_RANK_BYTES:
+    if not fits_guest(plan, chosen):
         return plan
     return at_scale(acting, chosen)
 
@@ -310,20 +307,14 @@ def choose_scale(plan: Plan) -> float:
     """
     # diloco sends the bytes of all its local steps at once.
     total = network_bytes(plan) * max(1, plan.local_steps)
-    largest = system_of(plan).largest_tensors_bytes(plan)
-    if total <= FULL_SIZE_BYTES and largest <= FULL_SIZE_RANK_BYTES:
+    if total <= FULL_SIZE_BYTES and fits_guest(plan, 1.0):
         return 1.0
     scales: tuple[float, ...] = SCALES
     if plan.network.tcp.acts:
         most = int(math.log2(largest_scale(plan.network)))
         scales = tuple(2.0**power for power in range(most + 1))
     return next(
-        (
-            scale
-            for scale in scales
-            if total / scale <= SCALED_BYTES and largest / scale <= FULL_SIZE_RANK_BYTES
-        ),
-        scales[-1],
+        (s for s in scales if total / s <= SCALED_BYTES and fits_guest(plan, s)), scales[-1]
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from netbench.errors import PlanError, nearest
 from netbench.limits import MAX_BATCH, MAX_ITERATIONS, MAX_LAYERS, MAX_SCALE
-from netbench.network.shaping.segments import segment_bytes
+from netbench.network.shaping.segments import largest_scale, segment_bytes
 from netbench.plan.experiment import Experiment
 from netbench.plan.maps import NUM_SEEDS
 from netbench.plan.model import COMPUTE, VIRTUAL, Execution, Plan
@@ -16,6 +16,10 @@ from netbench.systems.base import Variant
 from netbench.transport.profile import load_transport
 from netbench.units import counted, format_bytes
 from netbench.workload.tokens import check_token_file, vocabulary_size
+
+FULL_SIZE_RANK_BYTES = 60e6
+"""Limit on a rank's largest tensors, of which a rank in a guest holds several copies. User-Mode
+Linux maps a process's pages one by one; the host allows 65,530 mappings, and torch takes 31,000."""
 
 
 def check_numbers(setting: Setting, execution: Execution) -> None:
@@ -175,12 +179,19 @@ def dynamics_doubt(plan: Experiment) -> str:
     beyond = [product for product in products if window < product < math.inf]
     if not beyond:
         return ""
+    advice = "use --faithful"
+    if isinstance(plan, Plan) and not fits_guest(plan, largest_scale(network)):
+        advice = "its tensors are too large for --faithful, so believe the simulated time"
     return (
         f"scale {plan.scale:g} divides bytes, but not segments, so that TCP's windows do not act, "
         f"and the bandwidth-delay product of {counted(len(beyond), 'kind')} of links, up to "
-        f"{format_bytes(max(beyond))}, exceeds the first window of {format_bytes(window)}; "
-        "use --faithful"
+        f"{format_bytes(max(beyond))}, exceeds the first window of {format_bytes(window)}; {advice}"
     )
+
+
+def fits_guest(plan: Plan, scale: float) -> bool:
+    """Return whether a guest has memory for the tensors of every rank, divided by `scale`."""
+    return system_of(plan).largest_tensors_bytes(plan) / scale <= FULL_SIZE_RANK_BYTES
 
 
 def check_churn(plan: Plan) -> None:
