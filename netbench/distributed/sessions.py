@@ -87,9 +87,9 @@ class DaskSession:
 
     def _take(self, event: Event) -> None:
         kind = event["event"]
+        if kind in ("part", "iteration") and event["iteration"] in self._seen:
+            return
         if kind == "iteration":
-            if event["iteration"] in self._seen:
-                return
             self._seen.add(event["iteration"])
         elif kind == "probe":
             if self._has_probe:

@@ -190,7 +190,8 @@ def dynamics_doubt(plan: Experiment) -> str:
 
 
 def fits_guest(plan: Plan, scale: float) -> bool:
-    """Return whether a guest has memory for the tensors of every rank, divided by `scale`."""
+    """Return whether a rank's largest tensors, divided by `scale`, fit a guest
+    (`FULL_SIZE_RANK_BYTES`)."""
     return system_of(plan).largest_tensors_bytes(plan) / scale <= FULL_SIZE_RANK_BYTES
 
 

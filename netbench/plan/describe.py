@@ -35,7 +35,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def count_periods(plan: Plan, number: int) -> str:
-    """Return a number of what an iteration of `plan` repeats, e.g. `16 micro-batches`."""
+    """Return `number` with the name of what an iteration repeats, e.g. `16 micro-batches`."""
     if plan.repeats_rounds:
         return counted(number, "round")
     if plan.layer_parts:

@@ -42,8 +42,8 @@ ROUND_DEPTHS = (2, 4)
 """Micro-batches of a round that run, in multiples of the stages, where there are no more rounds."""
 
 STEPS = (1, 2)
-"""Micro-steps of sharded data parallelism that run, if all are equal, and micro-batches of replicas
-without stages, which nothing fills or drains."""
+"""Micro-steps of sharded data parallelism that run, if all are equal, and micro-batches of a single
+stage, which nothing fills or drains."""
 
 LAYERS, MAX_LAYERS = (8, 16), 24
 """Layers of zero3 beyond its live limit that run, where each is gathered alone, and the number up
@@ -146,6 +146,7 @@ def _in_two(plan: Plan) -> Plan:
 
 
 def _in_micro_batches(plan: Plan) -> tuple[int, ...]:
+    """Return `Plan.parts` for the micro-batches of a pipeline without rounds."""
     return STEPS if plan.depth == 1 else tuple(plan.depth * times for times in DEPTHS)
 
 

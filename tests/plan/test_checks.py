@@ -128,6 +128,8 @@ def test_a_scale_without_segments_is_doubted_where_the_first_window_would_matter
     assert "first window of 1.43184MB; use --faithful" in doubt
     sharded = build_plan(case3, "zero3", setting, Execution(scale=1000.0))
     assert "too large for --faithful" in dynamics_doubt(sharded)
+    assert "use --faithful" not in dynamics_doubt(sharded)
+    assert keep_dynamics(sharded, case3) == sharded
     assert dynamics_doubt(replace(plan, scale=1.0)) == ""
     assert dynamics_doubt(keep_dynamics(plan, case3)) == ""
     near = replace(case3.network, links=((case3.network.links[0][0],) * 2,) * 2)

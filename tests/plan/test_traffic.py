@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netbench.plan.build import FULL_SIZE_RANK_BYTES, Choices, build_plan, build_plans
+from netbench.plan.build import Choices, build_plan, build_plans
+from netbench.plan.checks import FULL_SIZE_RANK_BYTES
 from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting

@@ -433,10 +433,7 @@ class _Controller:
                 if event["iteration"] not in self._finished[key]:
                     self._iteration(self._plans[key], event)
         elif kind == "part":
-            plan = self._plans[event["plan_hash"]]
-            assert isinstance(plan, Plan)
-            index, periods, iteration_s = event["iteration"], event["periods"], event["iteration_s"]
-            self._observer.part(plan, index, periods, iteration_s)
+            self._part(session, event)
         elif kind == "output":
             self._keep_output(event)
         elif kind == "certificate":
@@ -465,6 +462,14 @@ class _Controller:
                 machine=self._setup.place,
             )
         )
+
+    def _part(self, session: int, event: dict[str, Any]) -> None:
+        """Report a part for the first plan that lacks the iteration, of those that share it."""
+        index, keys = event["iteration"], self._families[event["plan_hash"]]
+        plan = next(self._plans[key] for key in keys if index not in self._finished[key])
+        assert isinstance(plan, Plan)
+        self._last[session] = f"a part of iteration {index} of {plan.variant}"
+        self._observer.part(plan, index, event["periods"], event["iteration_s"])
 
     def _iteration(self, plan: Experiment, event: dict[str, Any]) -> None:
         assert self._store is not None

@@ -17,7 +17,8 @@ Everything about where the nodes are is behind `Testbed`. The events:
                and were not to; samples: that reached the model, if that differs;
                hosts: what each has used (`records.HostSample`); parts: all this of the shorter
                part of a plan in parts, beside that of the longer
-    part       plan_hash, iteration, periods, iteration_s: the part that ended first of the two
+    part       plan_hash, iteration, periods, iteration_s: of the part that ran first, unless the
+               iteration was recorded before
     output     plan_hash, rank, text: a line that a script has printed
     drops      plan_hash, iteration, packets: that full queues dropped since the last such event;
                the limits were too short
@@ -143,16 +144,18 @@ class _Session:
             self._report(index, {**long, "late_start_s": late_s, "parts": short})
 
     def _run_parts(self, pool: PeerPool, index: int) -> list[Message]:
-        """Return what `iterate` does of the longer part, and of the shorter if there is one.
+        """Run an iteration. Return what `iterate` does: of the longer part, and of the shorter if
+        there are two.
 
-        Where TCP acts the longer runs first, since the session has begun with the shorter. Else the
-        shorter does, for progress.
+        Where TCP acts the longer runs first, since the session has begun with the shorter. Else no
+        connection remembers what it carried, so the shorter does, and a time is known early.
         """
         longer_first = self._plan.network.tcp.acts
         found: list[Message] = []
         for part in reversed(self._parts) if longer_first else self._parts:
-            if found:
-                self._report_part(index, found[0], first=-1 if longer_first else 0)
+            if found and isinstance(self._plan, Plan):
+                periods = self._plan.parts[-1 if longer_first else 0]
+                self._report_part(index, periods, found[0]["iteration_s"])
             found.append(self._run(pool, part, index, self._trace and index == self._last))
         return found if longer_first else found[::-1]
 
@@ -215,11 +218,8 @@ class _Session:
         else:
             self._emit("iteration", plan_hash=self._hash, iteration=index, **measured)
 
-    def _report_part(self, index: int, measured: Message, *, first: int) -> None:
-        """Report the part that has run, unless the iteration was reported before."""
+    def _report_part(self, index: int, periods: int, iteration_s: float) -> None:
         if index not in self._finished:
-            assert isinstance(self._plan, Plan)
-            periods, iteration_s = self._plan.parts[first], measured["iteration_s"]
             fields = {"iteration": index, "periods": periods, "iteration_s": iteration_s}
             self._emit("part", plan_hash=self._hash, **fields)
 

@@ -157,6 +157,7 @@ def ring_all_reduce(
 def all_reduce_posts(
     group: Group, tensor: torch.Tensor, cut: RingCut, chunks: Bounds | None = None
 ) -> list[Post]:
+    """Return the passes of `ring_all_reduce` for `run_ahead`."""
     chunks = chunks or equal_chunks(tensor.numel(), group.size)
     group, parts = _in_passes(group, chunks, cut.passes)
     return [partial(_post_ring_all_reduce, group, tensor, cut.slices, part) for part in parts]

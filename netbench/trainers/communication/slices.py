@@ -41,11 +41,11 @@ def equal_chunks(length: int, count: int) -> Bounds:
 
 
 def cut_at(tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:
-    """Return these parts of a tensor."""
+    """Return the parts of a tensor within `bounds`, which share its memory."""
     return [tensor[a:b] for a, b in bounds]
 
 
 def slices_of(chunk: tuple[int, int], count: int) -> Bounds:
-    """Return [start, stop) of `count` nearly equal slices of a chunk, less if it is shorter."""
+    """Return [start, stop) of `count` nearly equal slices of a chunk, fewer if it is shorter."""
     start, stop = chunk
     return [(start + a, start + b) for a, b in split(stop - start, count)]

@@ -59,7 +59,7 @@ class Recorder:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.certificates: list[Mapping[str, str]] = []
-        self.parts: list[tuple[int, int, float]] = []
+        self.parts: list[tuple[str, int, int, float]] = []
 
     def place(self, session: int, host: str) -> None:
         assert session == 0
@@ -71,7 +71,7 @@ class Recorder:
         self.certificates.append(hosts)
 
     def part(self, plan: Plan, iteration: int, periods: int, iteration_s: float) -> None:
-        self.parts.append((iteration, periods, iteration_s))
+        self.parts.append((plan_hash(plan), iteration, periods, iteration_s))
 
     def iteration(self, plan: Plan | CollectivePlan, record: Record) -> None:
         self.records.append(record)
@@ -310,16 +310,26 @@ def test_a_session_that_fails_leaves_what_it_finished(
     assert FakeSession.closed == 1
 
 
+@pytest.mark.parametrize(
+    ("parts", "last"), [((), "iteration 0"), ((1, 2), "a part of iteration 1")]
+)
 def test_silence_is_reported_with_the_console(
-    plans: tuple[Plan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plans: tuple[Plan, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: tuple[int, ...],
+    last: str,
 ) -> None:
     """A guest that hangs says nothing for longer than the limit; where it was is said."""
     monkeypatch.setattr(local, "STALL_S", 0.01)
-    said = r"(?s)no sign of life.*session 1 after iteration 0 of dtfm-scheduled.*Kernel panic"
+    plan, key = plans[0], plan_hash(plans[0])
+    events = [HELLO, iteration(key, 0)]
+    if parts:
+        part = {"event": "part", "plan_hash": key, "iteration": 1, "periods": 1, "iteration_s": 1.0}
+        events.append(part)
+    said = rf"(?s)no sign of life.*session 1 after {last} of dtfm-scheduled.*Kernel panic"
     with pytest.raises(TestbedError, match=said):
-        run(
-            plans[:1], tmp_path, monkeypatch, lambda job: [HELLO, iteration(plan_hash(plans[0]), 0)]
-        )
+        run((plan,), tmp_path, monkeypatch, lambda job: events)
 
 
 def test_what_no_trainer_runs_is_refused_before_a_session_starts(
@@ -527,7 +537,7 @@ def test_plans_that_share_their_parts_run_as_one(
     finished = {plan_hash(family[0]): [0, 1], plan_hash(family[1]): [0]}
     found, recorder = run(family, tmp_path, monkeypatch, script, finished)
     assert sessions == [plan_hash(family[0])]
-    assert recorder.parts == [(1, 2, 1.0)]
+    assert recorder.parts == [(plan_hash(family[1]), 1, 2, 1.0)]
     assert [record.plan_hash for record in recorder.records] == [*map(plan_hash, family[1:])]
     assert [record.iteration_s for record in recorder.records] == pytest.approx([2.3, 3.9])
     assert recorder.records[0].phases == pytest.approx(

@@ -220,14 +220,16 @@ def test_a_plan_in_parts_runs_two_short_iterations_for_each() -> None:
     longer, with the shorter in it."""
     plan = dataclasses.replace(make_plan("megatron"), parts=(2, 4))
     _, events = run(plan, range(8))
-    found = [event for event in events if event["event"] == "iteration"]
+    ends = [event for event in events if event["event"] in ("part", "iteration")]
+    assert [event["event"] for event in ends] == ["part", "iteration"] * 2
+    found = [event for event in ends if event["event"] == "iteration"]
     assert [event["iteration"] for event in found] == [8, 9]
     assert {event["plan_hash"] for event in found} == {plan_hash(plan)}
     for event in found:
         (short,) = event["parts"]
         assert short["iteration_s"] == pytest.approx(LATE_S + RUNNING_S)
         assert event["iteration_s"] == pytest.approx(LATE_S + 2 * RUNNING_S)
-    parts = [event for event in events if event["event"] == "part"]
+    parts = [event for event in ends if event["event"] == "part"]
     assert [event["iteration"] for event in parts] == [8, 9]
     assert {event["periods"] for event in parts} == {2}
     assert {event["iteration_s"] for event in parts} == {short["iteration_s"]}

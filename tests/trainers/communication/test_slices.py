@@ -1,0 +1,42 @@
+"""Slices in which collectives move tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from netbench.plan.collectives import RingCut
+from netbench.plan.model import Plan
+from netbench.trainers.communication.slices import count_slices, split, tree_slices
+
+
+def test_slices_fill_a_tensor_once_and_in_order() -> None:
+    """Nearly equal, none empty, also when there are more slices than elements."""
+    assert split(10, 3) == [(0, 3), (3, 6), (6, 10)]
+    assert split(2, 5) == [(0, 1), (1, 2)]
+    assert split(0, 4) == []
+
+
+def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[..., Plan]) -> None:
+    """4 MiB chunks: 296 MB would be 71 slices; emulating more than 32 gains nothing."""
+    plan = plan_of()
+    assert count_slices(plan, 1000) == 1
+    assert count_slices(plan, 40 << 20) == 10
+    assert count_slices(plan, 296e6) == plan.transport.max_slices == 32
+
+
+@pytest.mark.parametrize(
+    ("mib", "size", "passes"), [(0.001, 4, 1), (16, 4, 1), (17, 4, 2), (296, 8, 10)]
+)
+def test_a_ring_passes_on_four_mebibytes_per_member_in_two_slices(
+    plan_of: Callable[..., Plan], mib: float, size: int, passes: int
+) -> None:
+    cut = plan_of().transport.ring_cut(mib * 2**20, size)
+    assert cut == RingCut(slices=2, passes=passes)
+    assert cut.num_messages == 2 * passes
+
+
+def test_tree_slices_are_a_mebibyte_of_each_half(plan_of: Callable[..., Plan]) -> None:
+    """A bucket of 24 MiB has 12; there are never more than 32."""
+    assert [tree_slices(plan_of(), mib * 2**20) for mib in (1, 24, 500)] == [1, 12, 32]
