@@ -10,9 +10,9 @@ import pandas as pd
 from netbench.plan.maps import SEEDED
 from netbench.plan.serial import plan_from_json
 from netbench.records import Run
-from netbench.report.numbers import exact_text
+from netbench.report.numbers import exact_text, percent_text
 from netbench.report.page.accuracy import accuracy
-from netbench.report.page.published import KEY
+from netbench.report.page.published import KEY, case_name
 from netbench.report.page.simulated import NOT_SIMULATED, TIMES, read_table
 from netbench.report.tables.comparison import measured, run_source
 from netbench.report.tables.grid import Grid, csv_text, markdown
@@ -30,8 +30,8 @@ kernel's TCP. Layers sleep as long as the published GPUs computed
 ([local testbed](../docs/local-testbed.md)). The page of each case has the runs themselves."""
 
 MORE = """\
-In case 5, two of three seeds of megatron-p8-random are twice as slow as published. Long links have
-two steady states there, and the emulation settles in the slow one
+In case 5, two of three seeds of megatron-p8-random take 1.9 to 2.8 times as long as published. Long
+links have two steady states there, and the emulation settles in the slow one
 ([why](../docs/simulator.md#simulated-against-emulated)).
 
 Where the table says *merged*, zero3 gathers all layers beyond its live limit as one unit, for fewer
@@ -41,6 +41,10 @@ plans. `--unmerged` gathers matrix by matrix.
 
 To add times: `netbench run case3 --all --faithful`, which continues with `--resume`, then copy the
 run's folder to `results/recorded/` and run `make reproduce-table`."""
+
+DIFFERENCES = """\
+Simulated against emulated: mean and largest difference of the simulated times from the emulated
+ones ([what explains them](../docs/simulator.md#simulated-against-emulated))."""
 
 MISSING = "not emulated yet"
 
@@ -89,7 +93,7 @@ def emulated_page(results: Path, runs: Mapping[str, Sequence[Run]]) -> str:
         rows = known[known["mode"].str.startswith(mode)]
         if not rows.empty:
             parts += [f"{meaning} ({len(rows)} times).", markdown(accuracy(_settings(rows)))]
-    parts.append(MORE)
+    parts += [DIFFERENCES, markdown(_differences(known)), MORE]
     return "\n\n".join(["# Emulated times", INTRO, *parts]) + "\n"
 
 
@@ -98,6 +102,23 @@ def _settings(rows: pd.DataFrame) -> pd.DataFrame:
     means = rows.groupby(KEY, sort=False)[["published_s", "emulated_s"]].mean().reset_index()
     means["error"] = means["emulated_s"] / means["published_s"] - 1
     return means
+
+
+def _differences(known: pd.DataFrame) -> Grid:
+    """By system and case, for every time that is emulated."""
+    apart = known.assign(apart=known["simulated_s"].astype(float) / known["emulated_s"] - 1)
+    cases = sorted(set(apart["case"]))
+    rows = []
+    for system, of_system in apart.groupby("system"):
+        by_case = dict(iter(of_system.groupby("case")["apart"]))
+        texts = (_mean_and_largest(by_case[case]) if case in by_case else "-" for case in cases)
+        rows.append((str(system), *texts))
+    return Grid(head=("System", *map(case_name, cases)), rows=tuple(rows))
+
+
+def _mean_and_largest(values: pd.Series) -> str:
+    """`+1.2% / -3.4%`: the mean, and the value that is furthest from 0."""
+    return f"{percent_text(values.mean())} / {percent_text(max(values, key=abs))}"
 
 
 def _cells(results: Path, runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame | None:

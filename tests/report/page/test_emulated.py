@@ -64,6 +64,10 @@ def test_a_faithful_time_counts_before_a_fast_one_and_a_newer_before_an_older(
     assert "4 of 666 published times are emulated" in text
     assert "*faithful*: TCP's windows act as on the machines (4 times)." in text
     assert "*fast*" not in text
+    known = rows([old, fast]).dropna(subset="emulated_s")
+    apart = known[known["system"] == "dtfm-scheduled"]["simulated_s"].iloc[0] / 101.0 - 1
+    (row,) = [line for line in text.splitlines() if "dtfm-scheduled" in line and " / " in line]
+    assert [cell.strip() for cell in row.split("|")][2] == f"{apart:+.1%} / {apart:+.1%}"
 
 
 def test_a_time_that_is_not_merged_counts_before_one_that_is(tmp_path: Path) -> None:
