@@ -174,10 +174,13 @@ def _executed(run: Run) -> str:
     found = [row.found for row in rows if row.found]
     half_s = max(((times.max_s - times.min_s) / 2 for times in found), default=0.0)
     seeds = sorted({seed for row in rows for seed in row.seeds})
+    numbers = sorted({times.num for times in found})
+    counts = "one iteration per row"
+    if numbers[-1:] > [1]:
+        within = f"The times of a row are within ±{float(f'{half_s:.2g}'):g} s"
+        counts = f"{' or '.join(map(str, numbers))} iterations per row after warm-up. {within}"
     lines = [
-        f"Run {run.run_id}: seed {', '.join(map(str, seeds))}, "
-        f"{' or '.join(map(str, sorted({times.num for times in found})))} iterations per row after "
-        f"warm-up. The times of a row are within ±{float(f'{half_s:.2g}'):g} s.",
+        f"Run {run.run_id}: seed {', '.join(map(str, seeds))}, {counts}.",
         "Published times are means over the seeds ± half their range. The error is of the "
         f"{run_source(run)} time. Simulated times were recorded before the run, for the same "
         "seeds.",

@@ -21,8 +21,11 @@ from netbench.scenario.measured.replay import link_text
 from netbench.scenario.model import BurstLoss, Link, Network
 from tests.runs import ENVIRONMENT
 
-RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261127-040705-d7e7"
-"""A run of four plans on case 3, each with a probe."""
+RECORDED = scenarios_dir().parent / "results" / "recorded" / "case3-20261128-021313-0044"
+"""A run of four plans on case 3."""
+
+PROBED = RECORDED.with_name("case3-20261127-185545-7d22")
+"""A run on case 3 with four probes."""
 
 ECHO_BYTES = 98
 """A ping's frame: 56 bytes of data, 8 ICMP, 20 IP, 14 Ethernet."""
@@ -49,8 +52,8 @@ def imported(tmp_path: Path, source: Path) -> Path:
 def test_matrices_are_those_that_the_run_measured(tmp_path: Path) -> None:
     """By closed forms: an echo is its delay and its frame at 1/1000 of the rate; goodput is 8949 of
     9015 bytes of a frame at the MTU of 9001."""
-    found = read_run(RECORDED)
-    network = load_scenario(str(imported(tmp_path, RECORDED))).network
+    found = read_run(PROBED)
+    network = load_scenario(str(imported(tmp_path, PROBED))).network
     delays_s, rates_bps = network.one_way_delay_s(), network.bandwidth_bps()
     asked_bps = load_scenario("case3").network.bandwidth_bps()
     assert network.num_nodes == 64
@@ -69,12 +72,12 @@ def test_matrices_are_those_that_the_run_measured(tmp_path: Path) -> None:
 
 
 def test_the_file_says_what_was_measured_where(tmp_path: Path) -> None:
-    text = imported(tmp_path, RECORDED).read_text()
-    assert f"Network: 2 probes of run {RECORDED.name}, which is not trustworthy." in text
+    text = imported(tmp_path, PROBED).read_text()
+    assert f"Network: 4 probes of run {PROBED.name}, which is not trustworthy." in text
     assert "Every link of a class has the value of the link that was probed." in text
     (line,) = [line for line in text.splitlines() if "from: Ohio, to: Virginia" in line]
     assert "# measured from node2 to node32: " in line
-    assert "rate 1.12Gbit, means of 2" in line
+    assert "rate 1.12Gbit, means of 4" in line
 
 
 def test_the_plans_are_those_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,6 +198,6 @@ workload: {{layers: 2, hidden: 64, heads: 4, sequence: 32, batch: 4}}
 
 
 def test_the_recorded_run_is_what_the_tests_take_it_for() -> None:
-    found = read_run(RECORDED)
+    found = read_run(PROBED)
     (plan, *_) = (plan_from_json(json.dumps(plan)) for plan in found.plans.values())
-    assert (len(found.probes), plan.scale, plan.network.mtu_bytes) == (2, 1000, 9001)
+    assert (len(found.probes), plan.scale, plan.network.mtu_bytes) == (4, 1000, 9001)

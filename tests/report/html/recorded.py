@@ -20,7 +20,7 @@ HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"></script><script>window.ha
 """Text that runs a script wherever it is not escaped."""
 
 RECORDED = Path(__file__).parents[3] / "results" / "recorded"
-CASE3 = RECORDED / "case3-20261127-040705-d7e7"
+CASE3 = RECORDED / "case3-20261128-021313-0044"
 
 
 def hostile_plan() -> Plan:

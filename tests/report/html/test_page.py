@@ -60,14 +60,14 @@ def test_the_page_of_case3_is_small() -> None:
 def test_every_figure_of_the_table_is_on_the_page() -> None:
     """Published, simulated and emulated times of case 3, and how they differ."""
     text = words(case3())
-    for figure in ("18.87 ±0.21", "18.46", "18.79 ±0.02", "-0.4%", "163.4", "166.2"):
+    for figure in ("18.87 ±0.21", "18.46", "18.56", "-1.6%", "163.4", "161.9"):
         assert figure in text
     assert "11 ms 1.12 Gbit/s" in text  # the matrix of what was asked
     assert "node2 node32 11.7 / 11.7 23.4 / 23.4 1112 / 1112 good" in text  # what was measured
     assert "Collective. 6.51 s of 18.5 s (35%)" in text  # a loss, with its evidence
     assert "Twice the bandwidth between regions" in text  # and its remedy
     assert "netbench run case3" in text
-    assert "11c9c5c484b0" in text
+    assert "ad02c7a3c0a7" in text
 
 
 def test_records_and_traces_are_embedded() -> None:
@@ -76,9 +76,9 @@ def test_records_and_traces_are_embedded() -> None:
     name = CASE3.name
     assert found[f"{name}.jsonl"] == (CASE3 / "records.jsonl").read_bytes()
     lines = json.loads(found[f"{name}.json"])
-    assert [line["kind"] for line in lines].count("iteration") == 11
+    assert [line["kind"] for line in lines].count("iteration") == 4
     rows = list(csv.DictReader(io.StringIO(found[f"{name}-iterations.csv"].decode())))
-    assert len(rows) == 11
+    assert len(rows) == 4
     assert float(rows[0]["forward_s"]) > 0
     traces = [data for file, data in found.items() if file.endswith(".json.gz")]
     assert len(traces) == 4
