@@ -34,10 +34,9 @@ In case 5, two of three seeds of megatron-p8-random take 1.9 to 2.8 times as lon
 links have two steady states there, and the emulation settles in the slow one
 ([why](../docs/simulator.md#simulated-against-emulated)).
 
-Where the table says *merged*, zero3 gathers all layers beyond its live limit as one unit, for fewer
-messages ([why](../docs/zero3.md)). That hides the delays of many small collectives: with 32 and 40
-layers, cases 1 and 2 are 12 to 34% shorter than published, and so is the simulation of the same
-plans. `--unmerged` gathers matrix by matrix.
+zero3 is emulated with `--unmerged`: it gathers matrix by matrix. Without that option it gathers all
+layers beyond its live limit as one unit, for fewer messages ([why](../docs/zero3.md)), and the table
+says *merged*.
 
 To add times: `netbench run case3 --all --faithful`, which continues with `--resume`, then copy the
 run's folder to `results/recorded/` and run `make reproduce-table`."""
