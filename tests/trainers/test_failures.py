@@ -118,7 +118,7 @@ def test_a_stopped_rank_is_named_and_those_who_wait_for_it_are_not(
 def test_a_rank_without_memory_says_so(start_pool: Callable[..., Pool]) -> None:
     """A limit that a larger plan exceeds, on one of four."""
     pool = start_pool(small_plan(gradient_bytes=1 << 30), prepared=False)
-    limit = address_space_bytes(pool.pids[3]) + (64 << 20)
+    limit = address_space_bytes(pool.pids[3]) + (256 << 20)
     resource.prlimit(pool.pids[3], resource.RLIMIT_AS, (limit, limit))
     with pytest.raises(TestbedError, match=r"^rank 3 on lab-3: out of memory: .*, in the prep"):
         pool.pool.prepare()

@@ -142,8 +142,10 @@ def connect_gloo(
     rank: int, size: int, interface: str, store: str, serve_store: bool, backends: str = "gloo"
 ) -> TCPStore:
     """Join torch's group of all processes and return its store. backends: see `Device`."""
-    # torch reads this when it creates the gloo device.
+    # torch reads these when it creates the gloo device. Connections are made for the pairs that
+    # `World.warm` names, not for all.
     os.environ["GLOO_SOCKET_IFNAME"] = interface
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"
     host, port = store.rsplit(":", 1)
     joint = TCPStore(host, int(port), size, serve_store, timeout=TIMEOUT, wait_for_workers=False)
     dist.init_process_group(backends, store=joint, rank=rank, world_size=size, timeout=TIMEOUT)
