@@ -35,8 +35,8 @@ links have two steady states there, and the emulation settles in the slow one
 ([why](../docs/simulator.md#simulated-against-emulated)).
 
 zero3 is emulated with `--unmerged`: it gathers matrix by matrix. Without that option it gathers all
-layers beyond its live limit as one unit, for fewer messages ([why](../docs/zero3.md)), and the table
-says *merged*.
+layers beyond its live limit as one unit, for fewer messages ([why](../docs/zero3.md)). The table
+then says *merged*.
 
 To add times: `netbench run case3 --all --faithful`, which continues with `--resume`, then copy the
 run's folder to `results/recorded/` and run `make reproduce-table`."""
