@@ -323,7 +323,7 @@ def test_silence_is_reported_with_the_console(
     """A guest that hangs says nothing for longer than the limit; where it was is said."""
     monkeypatch.setattr(local, "STALL_S", 0.01)
     plan, key = plans[0], plan_hash(plans[0])
-    events = [HELLO, iteration(key, 0)]
+    events: list[Event | None] = [HELLO, iteration(key, 0)]
     if parts:
         part = {"event": "part", "plan_hash": key, "iteration": 1, "periods": 1, "iteration_s": 1.0}
         events.append(part)
