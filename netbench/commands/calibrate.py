@@ -354,13 +354,15 @@ def _check(
     """Time a whole iteration, with embedding, head and loss, at sizes between the grid's."""
     dtype = measured[0].point.dtype
     sizes = [times.point for times in measured if times.point.dtype == dtype]
-    hidden = _between([point.hidden for point in sizes], 64)
+    # Large sizes on a GPU: a small iteration is one of its host, which launches the kernels.
+    is_gpu = bench.name != ""
+    hidden = _between([point.hidden for point in sizes], 64, largest=is_gpu)
     micro_batch = sorted(point.micro_batch for point in sizes)[len(sizes) // 2]
     workload = Workload(
         layers=CHECK_LAYERS,
         hidden=hidden,
         heads=heads_of(hidden),
-        sequence=_between([point.sequence for point in sizes], 64),
+        sequence=_between([point.sequence for point in sizes], 64, largest=is_gpu),
         batch=CHECK_MICRO_BATCHES * micro_batch,
         micro_batch=micro_batch,
         dtype=dtype,
@@ -369,8 +371,7 @@ def _check(
     # The cost model counts no embeddings by default; those of this head are small.
     (stage,) = plan.stages
     predicted_s = plan.num_micro_batches * (stage.forward_s + stage.backward_s) + stage.optimizer_s
-    compute = "cpu" if bench.name == "" else "cuda"
-    text = plan_to_json(dataclasses.replace(plan, compute=compute))
+    text = plan_to_json(dataclasses.replace(plan, compute="cuda" if is_gpu else "cpu"))
     answer = bench.ask("iterate", budget_s, plan=text)
     if answer["event"] == "skipped":
         raise TestbedError(
@@ -381,10 +382,12 @@ def _check(
     )
 
 
-def _between(values: Sequence[int], step: int) -> int:
-    """Multiple of `step` between the two smallest values, or the only value."""
-    low, *rest = sorted(set(values))
-    return max(step, (low + rest[0]) // 2 // step * step) if rest else low
+def _between(values: Sequence[int], step: int, *, largest: bool) -> int:
+    """Multiple of `step` between the two smallest or largest values, or the only value."""
+    ordered = sorted(set(values), reverse=largest)
+    if len(ordered) == 1:
+        return ordered[0]
+    return max(step, sum(ordered[:2]) // 2 // step * step)
 
 
 def _plan(workload: Workload, profile: DeviceProfile) -> Plan:

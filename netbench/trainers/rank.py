@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
+from netbench.plan.model import Plan
 from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.peers import RoundOutcome
 from netbench.trainers.communication.world import World
@@ -149,6 +150,10 @@ class Rank:
             raise TestbedError(
                 f"plan has {num_ranks} ranks, the world {self._world.size} processes"
             )
+        if isinstance(plan, Plan) and plan.compute == "cuda":
+            from netbench.trainers.layers.rehearsal import rehearse  # only where there are GPUs
+
+            rehearse(plan)
         trainer = build_trainer(self._world, plan)
         lanes = trainer.lanes if isinstance(trainer, LaneTrainer) else None
         self._world.warm(trainer.peers(), lanes)

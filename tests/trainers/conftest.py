@@ -11,6 +11,7 @@ import pytest
 
 from netbench.plan.model import Plan
 from tests.plans import small_plan
+from tests.trainers.gpus import device_orders
 from tests.trainers.rank_processes import RankProcesses, connect_to
 
 
@@ -65,10 +66,11 @@ def start_ranks(fork_server: str) -> Iterator[Callable[[int], RankProcesses]]:
         ranks.close()
 
 
-@pytest.fixture(scope="module")
-def lend_ranks(
-    fork_server: str,
-) -> Iterator[Callable[[int], AbstractContextManager[RankProcesses]]]:
+Lend = Callable[[int], AbstractContextManager[RankProcesses]]
+
+
+@contextmanager
+def lending(server: str, connect: Callable[[RankProcesses, int], None]) -> Iterator[Lend]:
     """Lend n connected ranks, which do not start again for the next test unless one fails."""
     opened: list[RankProcesses] = []
     free: dict[int, RankProcesses] = {}
@@ -77,12 +79,26 @@ def lend_ranks(
     def lend(count: int) -> Iterator[RankProcesses]:
         ranks = free.pop(count, None)
         if ranks is None:
-            ranks = forked(fork_server, count)
+            ranks = forked(server, count)
             opened.append(ranks)
-            ranks.connect()
+            connect(ranks, count)
         yield ranks
         free[count] = ranks
 
     yield lend
     for ranks in opened:
         ranks.close()
+
+
+@pytest.fixture(scope="module")
+def lend_ranks(fork_server: str) -> Iterator[Lend]:
+    """See `lending`."""
+    with lending(fork_server, lambda ranks, count: ranks.connect()) as lend:
+        yield lend
+
+
+@pytest.fixture(scope="module")
+def lend_gpu_ranks(fork_server: str) -> Iterator[Lend]:
+    """Lend ranks that compute on GPUs."""
+    with lending(fork_server, lambda ranks, count: ranks.connect(device_orders(count))) as lend:
+        yield lend

@@ -18,6 +18,7 @@ from typing import Any
 
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
+from netbench.trainers.protocol import Message
 from tests.ports import free_port
 
 LOOPBACK = "127.0.0.1"
@@ -89,8 +90,8 @@ class RankProcesses:
         assert select.select([process], [], [], PATIENCE_S)[0] == [process]
         os.close(process)
 
-    def connect(self) -> None:
-        """Let all meet on loopback."""
+    def connect(self, devices: Sequence[Message | None] | None = None) -> None:
+        """Let all meet on loopback. devices: of each rank's order to connect (`protocol`)."""
         store = f"{LOOPBACK}:{free_port(LOOPBACK)}"
         for rank in range(len(self._connections)):
             self.send(
@@ -102,6 +103,7 @@ class RankProcesses:
                 interface="lo",
                 store=store,
                 serve_store=rank == 0,
+                device=devices[rank] if devices else None,
             )
         self.all("ready")
 
@@ -114,7 +116,7 @@ class RankProcesses:
             self.all("met", op="meet", plan_hash=hashed, members=members, epoch=0, new=[])
         return str(hashed)
 
-    def run(self, plan_hash: str, iteration: int) -> list[dict[str, Any]]:
+    def run(self, plan_hash: str, iteration: int, *, trace: bool = False) -> list[dict[str, Any]]:
         """One iteration on all ranks."""
         return self.all(
             "iteration",
@@ -122,6 +124,7 @@ class RankProcesses:
             plan_hash=plan_hash,
             iteration=iteration,
             start_at=time.monotonic() + 0.02,
+            trace=trace,
         )
 
     def run_undisturbed(

@@ -15,6 +15,12 @@ MAX_CONNECTIONS = 32
 """`CUDA_DEVICE_MAX_CONNECTIONS`: hardware queues of a process, at most 32. With the default of 8 a
 kernel that waits for a message holds up those of other streams that share its queue."""
 
+EAGER = "EAGER"
+"""`CUDA_MODULE_LOADING`: kernels are loaded at the start. By default each is loaded at its first
+launch, which may wait until the device is idle: two ranks whose kernels wait for each other's
+messages would then wait for ever. Source: CUDA Programming Guide, "Lazy Loading", on concurrent
+execution."""
+
 
 def device_order(
     plan: Experiment, nodes: Sequence[NodeAddress], rank: int
@@ -47,6 +53,7 @@ def nccl_environment(plan: Plan, nodes: Sequence[NodeAddress], node: int) -> dic
         "NCCL_SOCKET_IFNAME": f"={here.interface}",  # exactly: a name alone is a prefix
         "NCCL_SOCKET_FAMILY": "AF_INET",
         "CUDA_DEVICE_MAX_CONNECTIONS": str(MAX_CONNECTIONS),
+        "CUDA_MODULE_LOADING": EAGER,
     }
     if is_shaped(plan.network):
         # Neither InfiniBand, nor plug-ins, nor NVLink between machines.

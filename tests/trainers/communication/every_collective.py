@@ -32,16 +32,18 @@ CUTS = {"": None, " in passes": RingCut(slices=2, passes=3)}
 """Suffix of results, and the cut of a ring; None = into the number of slices."""
 
 
-def inputs(size: int, length: int) -> list[torch.Tensor]:
+def inputs(size: int, length: int, device: str = "cpu") -> list[torch.Tensor]:
     """One tensor per member; whole numbers, so that sums are exact in any order."""
     generator = torch.Generator().manual_seed(size * 1000 + length)
     return [
-        torch.randint(-99, 99, (length,), generator=generator).to(torch.float64)
+        torch.randint(-99, 99, (length,), generator=generator).to(device, torch.float64)
         for _ in range(size)
     ]
 
 
-def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str, Any]]:
+def run_all(
+    world: World, members: tuple[int, ...], ahead: int, device: str = "cpu"
+) -> list[dict[str, Any]]:
     """Every collective on every length and number of slices: this member's results."""
     group = Group.of(world, members, ahead)
     others = set(members) - {world.rank}
@@ -49,7 +51,7 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
     results = []
     for length in LENGTHS:
         for num_slices in NUM_SLICES:
-            mine = inputs(group.size, length)[group.index]
+            mine = inputs(group.size, length, device)[group.index]
             result: dict[str, Any] = {"index": group.index}
             for name, collective in (("reduce", chain_reduce), ("broadcast", chain_broadcast)):
                 tensor = mine.clone()
@@ -64,7 +66,7 @@ def run_all(world: World, members: tuple[int, ...], ahead: int) -> list[dict[str
                 in_ring = cut or sliced(num_slices, group.size)
                 result[f"all_reduce{suffix}"] = mine.clone()
                 ring_all_reduce(group, result[f"all_reduce{suffix}"], in_ring)
-                result[f"scattered{suffix}"] = torch.empty(stop - start, dtype=mine.dtype)
+                result[f"scattered{suffix}"] = mine.new_empty(stop - start)
                 ring_reduce_scatter(group, result[f"scattered{suffix}"], mine, chunks, in_ring)
                 gathered = torch.full_like(mine, -1)
                 gathered[start:stop] = mine[start:stop]

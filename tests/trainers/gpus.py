@@ -1,0 +1,27 @@
+"""Ranks that share this machine's GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from netbench.testbed.interface import NodeAddress
+from netbench.testbed.ranks.devices import device_order
+from netbench.trainers.protocol import Message
+from tests.plans import small_plan
+from tests.trainers.rank_processes import LOOPBACK
+
+
+def device_orders(count: int) -> list[Message]:
+    """`device` of the orders to connect, for ranks that are nodes of their own on loopback.
+
+    NCCL takes them for hosts: it lets them share a GPU, and sends over sockets.
+    """
+    nodes = [
+        NodeAddress(index=rank, name="lab", address=LOOPBACK, interface="lo", kernel=0)
+        for rank in range(count)
+    ]
+    plan = dataclasses.replace(
+        small_plan(pp=count, dp=1), compute="cuda", device_nodes=tuple(range(count))
+    )
+    orders = [device_order(plan, nodes, rank) for rank in range(count)]
+    return [order for order in orders if order is not None]
