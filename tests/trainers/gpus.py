@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from netbench.plan.model import Plan
 from netbench.testbed.interface import NodeAddress
 from netbench.testbed.ranks.devices import device_order
 from netbench.trainers.protocol import Message
 from tests.plans import small_plan
+from tests.trainers.parity import real_plan
 from tests.trainers.rank_processes import LOOPBACK
 
 
@@ -25,3 +28,8 @@ def device_orders(count: int) -> list[Message]:
     )
     orders = [device_order(plan, nodes, rank) for rank in range(count)]
     return [order for order in orders if order is not None]
+
+
+def on_gpus(system: str, **changes: Any) -> Plan:
+    """`real_plan` on GPUs."""
+    return dataclasses.replace(real_plan(system, **changes), compute="cuda")

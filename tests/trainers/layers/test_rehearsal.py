@@ -16,7 +16,7 @@ from tests.trainers.parity import real_plan
 
 @pytest.mark.parametrize("changes", [*CASES.values(), *IN_16_BITS.values()], ids=str)
 def test_one_layer_of_a_plan_s_sizes_is_trained(changes: dict[str, Any]) -> None:
-    """Of every system and layout, in one process: three parts, one iteration, and a loss."""
+    """In one process, whatever the system and layout: three parts, one iteration, and a loss."""
     plan = real_plan(**changes)
     built: list[Any] = []
 
