@@ -62,6 +62,10 @@ class Transport:
     ring_chunk_bytes: int = field(default=1 << 22, metadata=LATER)
     ring_slices: int = field(default=2, metadata=LATER)
 
+    def num_slices(self, full_bytes: float) -> int:
+        """Return the number of slices of a chain or ring over this many bytes at full size."""
+        return max(1, min(self.max_slices, round(full_bytes / self.chunk_bytes)))
+
     def ring_cut(self, full_bytes: float, size: int) -> RingCut:
         """Return how NCCL cuts this many bytes at full size in a ring of `size` members."""
         passes = math.ceil(full_bytes / size / self.ring_chunk_bytes)

@@ -40,6 +40,12 @@ def all_reduce_bytes(plan: Plan) -> float:
     return 2.0 * (plan.layout.tp - 1) * plan.activation_bytes
 
 
+def num_all_reduce_messages(plan: Plan) -> int:
+    """Return the messages into which a ring between nodes cuts the boundary tensor: at least one
+    per rank."""
+    return max(plan.transport.num_slices(plan.activation_bytes), plan.layout.tp)
+
+
 def inside_all_reduce_s(plan: Plan) -> float:
     """Return the seconds of one all-reduce of the boundary tensor by ranks of one node.
 

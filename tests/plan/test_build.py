@@ -539,6 +539,21 @@ def test_zero3_is_unmerged_at_a_scale_that_its_messages_allow(
     assert (plan.scale, plan.units) == (scale, (18, *[1] * 6))
 
 
+def test_all_reduces_between_nodes_limit_the_scale_of_their_plans_alone() -> None:
+    """A boundary tensor of 8.4 MB is cut for 8, 4 or 2 ranks: gloo adds 162 bytes to 1.05, 2.1 or
+    4.2 MB, of which a twentieth at most at scales 324, 647 and 1294."""
+    variants = ("megatron-p8", "megatron-t8", "megatron-p2t4", "megatron-p4t2")
+    sizes = Choices(layers=(24,), batch=(1024,), variants=variants, seeds=(2022,))
+    case2 = load_scenario("case2")
+    chosen = {plan.variant: plan.scale for plan in build_plans(case2, sizes, Execution())}
+    assert chosen == dict(zip(variants, (1000, 200, 500, 1000), strict=True))
+    asked = build_plans(case2, sizes, Execution(scale=1000.0))
+    assert {plan.scale for plan in asked} == {1000}
+    assert (
+        build_plan(case2, "megatron-t8", Setting(layers=24, batch=1024), Execution()).scale == 200
+    )
+
+
 def test_other_systems_are_not_unmerged() -> None:
     setting = Setting(layers=24, batch=1024)
     plan = build_plan(load_scenario("case3"), "megatron-p8", setting, Execution(scale=1000.0))

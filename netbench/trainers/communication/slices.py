@@ -13,21 +13,18 @@ Bounds = list[tuple[int, int]]
 
 def count_slices(plan: Plan, full_bytes: float) -> int:
     """Return the number of slices of a chain or ring over this many bytes at full size."""
-    return _count(plan, full_bytes, plan.transport.chunk_bytes)
+    return plan.transport.num_slices(full_bytes)
 
 
 def tree_slices(plan: Plan, full_bytes: float) -> int:
     """Return the number of slices in each of two trees over this many bytes at full size."""
-    return _count(plan, full_bytes / 2, plan.transport.tree_chunk_bytes)
+    transport = plan.transport
+    return max(1, min(transport.max_slices, round(full_bytes / 2 / transport.tree_chunk_bytes)))
 
 
 def sliced(num_slices: int, size: int) -> RingCut:
     """Return a cut in one pass that gives a tensor about this many slices among `size` members."""
     return RingCut(slices=max(1, num_slices // size))
-
-
-def _count(plan: Plan, full_bytes: float, chunk_bytes: int) -> int:
-    return max(1, min(plan.transport.max_slices, round(full_bytes / chunk_bytes)))
 
 
 def split(length: int, count: int) -> Bounds:

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from netbench.plan.model import VIRTUAL, Plan
-from netbench.plan.tensor import LAYER_ALL_REDUCES, inside_all_reduce_s, on_one_node
+from netbench.plan.tensor import (
+    LAYER_ALL_REDUCES,
+    inside_all_reduce_s,
+    num_all_reduce_messages,
+    on_one_node,
+)
 from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.communication.rings import (
@@ -120,10 +125,9 @@ class SharedCompute:
         self._inside_s = inside_all_reduce_s(plan)
         self._is_inside = on_one_node(plan, group.members)
         self._splits_sequence = plan.sequence_parallel
-        slices = count_slices(plan, plan.activation_bytes)
-        self._cut = sliced(slices, group.size)
+        self._cut = sliced(count_slices(plan, plan.activation_bytes), group.size)
         # A ring cuts the tensor into a chunk per rank, and those into slices.
-        messages = max(slices, group.size)
+        messages = num_all_reduce_messages(plan)
         self._group = Group.buffered(
             group.world, group.members, plan, plan.activation_bytes / messages
         )
