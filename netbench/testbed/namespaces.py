@@ -14,13 +14,11 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pyroute2 import IPRoute, netns
+from pyroute2 import IPRoute
 
 from netbench.errors import TestbedError
 from netbench.network.nodes import COMMAND_TIMEOUT_S, Channel, Completed
@@ -48,10 +46,8 @@ KILL_TIMEOUT_S = 10.0
 WINDOW_PORT = 26264
 """Port of `remember_windows`: unregistered, and below the ephemeral ports."""
 
-LINK_SCOPE = 253  # RT_SCOPE_LINK, linux/rtnetlink.h: destinations on the interface itself
-RTAX_REMEMBERED = (4, 5, 6, 7, 9)
-"""Numbers of the metrics that TCP remembers of a peer: round trip and its variance, slow start
-threshold, window, reordering. Source: linux/rtnetlink.h."""
+REMEMBERED = ("rtt", "rttvar", "ssthresh", "reordering")
+"""Metrics that TCP remembers of a peer beside the window. Source: linux/tcp_metrics.h."""
 
 
 NETNS_DIRECTORY = Path("/run/netns")
@@ -117,28 +113,34 @@ def build(
     windows: of TCP on the nodes' routes; None = the kernel's.
     /run must be private to the session (a fresh tmpfs), so that no name can collide.
     """
-    # One batch: 64 namespaces take 0.04 s in a guest; pyroute2 forks itself for each, 4.4 s.
-    names = [namespace_path(node.index).name for node in nodes]
-    checked(["ip", "-batch", "-"], "".join(f"netns add {name}\n" for name in names))
+    names = {node: namespace_path(node.index).name for node in nodes}
+    _ip_batch(f"netns add {name}" for name in names.values())
     with IPRoute() as root:
         root.link("add", ifname=BRIDGE, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
         bridge = root.link_lookup(ifname=BRIDGE)[0]
         without_ipv6(BRIDGE)
         root.link("set", index=LOOPBACK_INDEX, state="up")
+        _ip_batch(
+            f"link add v{node.index} mtu {mtu_bytes} type veth peer name {node.interface} "
+            f"mtu {mtu_bytes} address {_mac(node)} netns {name}"
+            for node, name in names.items()
+        )
         for node in nodes:
-            _add_interface(root, bridge, node, mtu_bytes)
+            without_ipv6(f"v{node.index}")
+        _ip_batch(f"link set v{node.index} master {BRIDGE} up" for node in nodes)
         _fill_bridge(nodes)
         root.link("set", index=bridge, mtu=mtu_bytes, state="up")
         root.addr("add", index=bridge, address=CONTROLLER_ADDRESS, prefixlen=SUBNET.prefixlen)
     for node in nodes:
-        _configure_inside(node, nodes, gateways, windows)
+        with netlink.inside(namespace_path(node.index)):
+            without_ipv6(node.interface)
+            _ip_batch(_inside_lines(node, nodes, gateways, windows))
 
 
 def remove(nodes: Sequence[NodeAddress]) -> None:
     """Remove what `build` has made."""
-    checked(["ip", "-batch", "-"], "".join(f"link del v{node.index}\n" for node in nodes))
-    names = [namespace_path(node.index).name for node in nodes]
-    checked(["ip", "-batch", "-"], "".join(f"netns del {name}\n" for name in names))
+    _ip_batch(f"link del v{node.index}" for node in nodes)
+    _ip_batch(f"netns del {namespace_path(node.index).name}" for node in nodes)
     checked(["ip", "link", "del", BRIDGE])
 
 
@@ -172,20 +174,16 @@ def _fill_bridge(nodes: Sequence[NodeAddress]) -> None:
     checked(["bridge", "-batch", "-"], "".join(lines))
 
 
+def _ip_batch(lines: Iterable[str]) -> None:
+    """Run lines of `ip -batch`. Those of 64 nodes take seven times as long as calls of pyroute2."""
+    checked(["ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+
+
 def checked(command: Sequence[str], stdin: str = "") -> None:
     """Run a command that must succeed. Raises TestbedError with its stderr."""
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise TestbedError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
-
-
-def _add_interface(root: Any, bridge: int, node: NodeAddress, mtu_bytes: int) -> None:
-    host_side, namespace = f"v{node.index}", namespace_path(node.index).name
-    peer = {"ifname": node.interface, "mtu": mtu_bytes, "address": _mac(node)}
-    peer["net_ns_fd"] = namespace
-    root.link("add", ifname=host_side, kind="veth", mtu=mtu_bytes, peer=peer)
-    without_ipv6(host_side)
-    root.link("set", index=root.link_lookup(ifname=host_side)[0], master=bridge, state="up")
 
 
 def without_ipv6(interface: str) -> None:
@@ -206,43 +204,36 @@ def without_ipv6(interface: str) -> None:
         ) from error
 
 
-def _configure_inside(
+def _inside_lines(
     node: NodeAddress,
     nodes: Sequence[NodeAddress],
     gateways: Mapping[tuple[int, int], int],
     windows: Windows | None,
-) -> None:
-    metrics = {} if windows is None else {"metrics": _route_metrics(windows)}
-    pairs = {} if windows is None else windows.pairs
-    netns.pushns(namespace_path(node.index).name)
-    try:
-        with IPRoute() as inside:
-            interface = inside.link_lookup(ifname=node.interface)[0]
-            without_ipv6(node.interface)
-            if windows is not None:
-                inside.link("set", index=LOOPBACK_INDEX, mtu=windows.loopback_mtu_bytes)
-            inside.link("set", index=LOOPBACK_INDEX, state="up")
-            inside.addr("add", index=interface, address=node.address, prefixlen=SUBNET.prefixlen)
-            inside.link("set", index=interface, state="up")
-            if metrics:
-                inside.route("replace", dst=str(SUBNET), oif=interface, scope=LINK_SCOPE, **metrics)
-            # Permanent: one kernel keeps at most 1024 learned neighbours for all its namespaces,
-            # and 64 nodes have 4032. It also saves the links from ARP.
-            for other in nodes:
-                if other is not node:
-                    known = {"dst": other.address, "lladdr": _mac(other), "state": "permanent"}
-                    inside.neigh("add", ifindex=interface, **known)
-                router = gateways.get((node.index, other.index))
-                if router is not None:
-                    way = {"dst": f"{other.address}/32", "gateway": nodes[router].address}
-                    inside.route("add", oif=interface, **way, **metrics)
-                most = pairs.get((node.index, other.index))
-                if windows is not None and most is not None:
-                    own = {"metrics": _route_metrics(replace(windows, most_segments=most))}
-                    way = {"dst": f"{other.address}/32", "oif": interface}
-                    inside.route("add", scope=LINK_SCOPE, **way, **own)
-    finally:
-        netns.popns()
+) -> Iterator[str]:
+    """Yield the lines of `ip -batch` that configure the namespace of a node."""
+    device = f"dev {node.interface}"
+    metrics = ""
+    pairs: Mapping[tuple[int, int], int] = {}
+    if windows is not None:
+        metrics, pairs = _route_metrics(windows, windows.most_segments), windows.pairs
+        yield f"link set lo mtu {windows.loopback_mtu_bytes}"
+    yield "link set lo up"
+    yield f"address add {node.address}/{SUBNET.prefixlen} {device}"
+    yield f"link set {node.interface} up"
+    if metrics:
+        yield f"route replace {SUBNET} {device} scope link{metrics}"
+    for other in nodes:
+        # Permanent: one kernel keeps at most 1024 learned neighbours for all its namespaces, and
+        # 64 nodes have 4032. It also saves the links from ARP.
+        if other is not node:
+            yield f"neighbour add {other.address} lladdr {_mac(other)} {device} nud permanent"
+        router = gateways.get((node.index, other.index))
+        if router is not None:
+            yield f"route add {other.address} via {nodes[router].address} {device}{metrics}"
+        most = pairs.get((node.index, other.index))
+        if windows is not None and most is not None:
+            own = _route_metrics(windows, most)
+            yield f"route add {other.address} {device} scope link{own}"
 
 
 def remember_windows(nodes: Sequence[NodeAddress]) -> None:
@@ -266,13 +257,11 @@ def remember_windows(nodes: Sequence[NodeAddress]) -> None:
         listener.close()
 
 
-def _route_metrics(windows: Windows) -> dict[str, int]:
-    """Return TCP's first and largest window for pyroute2. Linux obeys a locked largest one."""
-    return {
-        "initcwnd": windows.first_segments,
-        "cwnd": windows.most_segments,
-        "lock": sum(1 << metric for metric in RTAX_REMEMBERED),
-    }
+def _route_metrics(windows: Windows, most_segments: int) -> str:
+    """Return TCP's first and largest window as metrics of `ip route`. Linux obeys a locked largest
+    one, and remembers none that is locked (`REMEMBERED`)."""
+    locked = "".join(f" {name} lock 0" for name in REMEMBERED)
+    return f" initcwnd {windows.first_segments} cwnd lock {most_segments}{locked}"
 
 
 def _mac(node: NodeAddress) -> str:
