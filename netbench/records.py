@@ -242,6 +242,12 @@ class Run:
     reasons: tuple[str, ...]
 
     @property
+    def scales(self) -> tuple[float, ...]:
+        """Return the scales of its plans, from small to large; without plans, of its sessions."""
+        known = {float(plan["scale"]) for plan in self.plans.values() if "scale" in plan}
+        return tuple(sorted(known or {each.environment.scale for each in self.sessions}))
+
+    @property
     def shared_reasons(self) -> tuple[str, ...]:
         """Return `reasons`, with one that several plans have told once: `a, b, c: reason`."""
         variants = {str(plan.get("variant", "")) for plan in self.plans.values()}

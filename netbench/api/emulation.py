@@ -20,7 +20,7 @@ from netbench.api.simulation import Progress, predictions, simulate_into
 from netbench.distributed.opening import open_pool
 from netbench.errors import UsageError
 from netbench.network.shaping.limits import network_warnings
-from netbench.plan.build import at_scale, choose_scale
+from netbench.plan.build import at_common_scale
 from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import count_periods, describe_plan
 from netbench.plan.experiment import Experiment, runs_script
@@ -152,8 +152,9 @@ def emulate(
 
     scenario: that of the plans. iterations, warmup: per plan. target: where to run, None = the best
     testbed of this machine. results: folder for the records. display: None = the log.
-    Bytes and bandwidths are divided by the scale that the largest plan needs. Raises TestbedError
-    where this machine or its hosts cannot run the plans.
+    Bytes and bandwidths are divided by the scale that the largest plan needs, or by a smaller one
+    (`plan.build.at_common_scale`). Raises TestbedError where this machine or its hosts cannot run
+    the plans.
     """
     wanted = as_plans(plans)
     if not wanted:
@@ -162,12 +163,9 @@ def emulate(
         raise UsageError(f"a plan is of scenario {strangers[0]}, not of {scenario.name}")
     if (target or Target()).testbed == SIMULATOR:
         raise UsageError("the simulator starts no ranks; call simulate instead")
-    scale = max(choose_scale(plan) for plan in wanted)
     wanted = tuple(
-        dataclasses.replace(
-            at_scale(plan, scale), iterations=iterations + warmup, warmup_iterations=warmup
-        )
-        for plan in wanted
+        dataclasses.replace(plan, iterations=iterations + warmup, warmup_iterations=warmup)
+        for plan in at_common_scale(wanted)
     )
     path = run_recorded(
         display or LogDisplay(), scenario, wanted, target or Target(), Path(results)

@@ -165,18 +165,14 @@ def build_plans(
 ) -> tuple[Plan, ...]:
     """Every combination once, in the order network, micro-batch, layers, batch, variant, seed.
 
-    A placement that does not depend on the seed is planned once, with the first seed. Plans have
-    one scale, the largest that any needs, so that a network is shaped once; but none is above its
-    `most_scale`.
+    A placement that does not depend on the seed is planned once, with the first seed. Scales: see
+    `at_common_scale`.
     """
     plans = [
         build_plan(each, variant, setting, execution)
         for each, variant, setting in settings(scenario, choices)
     ]
-    common = max((plan.scale for plan in plans), default=1.0)
-    if execution.scale is None:
-        plans = [at_scale(plan, min(common, most_scale(plan))) for plan in plans]
-    return tuple(dict.fromkeys(plans))
+    return tuple(dict.fromkeys(at_common_scale(plans, execution.scale)))
 
 
 def settings(
@@ -237,17 +233,29 @@ def at_scale(plan: Plan, scale: float) -> Plan:
     return system_of(plan).simplify(dataclasses.replace(plan, scale=float(scale)))
 
 
+def at_common_scale(plans: Sequence[Plan], scale: float | None = None) -> tuple[Plan, ...]:
+    """Return plans at one scale, so that a network is shaped once.
+
+    scale: None = the largest that any needs, but for no plan more than its `most_scale`.
+    """
+    if scale is not None:
+        return tuple(at_scale(plan, scale) for plan in plans)
+    needed = (choose_scale(p) if p.compute == VIRTUAL else p.scale for p in plans)
+    common = max(needed, default=1.0)
+    return tuple(at_scale(plan, min(common, most_scale(plan))) for plan in plans)
+
+
 def unmerge(plan: Plan, scale: float | None = None) -> Plan:
     """Return `plan` with the collectives that its system really has, however many messages.
 
-    scale: None = the plan's, or the next lower of 500, 200, 100, .. at which gloo adds at most a
-    quarter to the smallest message.
+    scale: None = the plan's, or if gloo then adds more than a quarter to the smallest message, the
+    next of 500, 200, 100, .. at which it does not.
     """
     whole = system_of(plan).unmerged(plan)
     if scale is not None or whole == plan:
         return whole
-    largest = _round_scale(plan, system_of(plan).smallest_message_bytes(whole), MOST_ADDED)
-    return dataclasses.replace(whole, scale=min(plan.scale, largest))
+    limit = _largest_scale(plan, system_of(plan).smallest_message_bytes(whole), MOST_ADDED)
+    return dataclasses.replace(whole, scale=plan.scale if plan.scale <= limit else _round(limit))
 
 
 def most_scale(plan: Plan) -> float:
@@ -256,15 +264,18 @@ def most_scale(plan: Plan) -> float:
     if not system_of(plan).num_network_all_reduces(plan):
         return math.inf
     message_bytes = plan.activation_bytes / num_all_reduce_messages(plan)
-    return _round_scale(plan, message_bytes, MOST_ADDED_WAITED)
+    return _round(_largest_scale(plan, message_bytes, MOST_ADDED_WAITED))
 
 
-def _round_scale(plan: Plan, message_bytes: float, most_added: float) -> float:
-    """Return the largest of 1000, 500, 200, 100, .. at which gloo adds at most this part to a
-    message; at least 1."""
-    largest = message_bytes * most_added / plan.transport.overhead_bytes
+def _largest_scale(plan: Plan, message_bytes: float, most_added: float) -> float:
+    """Return the scale at which gloo adds this part to messages of this size."""
+    return message_bytes * most_added / plan.transport.overhead_bytes
+
+
+def _round(scale: float) -> float:
+    """Return the largest of 1000, 500, 200, 100, .. up to `scale`; at least 1."""
     scales = (base * 10.0**power for power in (2, 1, 0) for base in (10, 5, 2))
-    return next((scale for scale in scales if scale <= largest), 1.0)
+    return next((each for each in scales if each <= scale), 1.0)
 
 
 def network_bytes(plan: Plan) -> float:

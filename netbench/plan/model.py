@@ -64,7 +64,14 @@ class Transport:
 
     def num_slices(self, full_bytes: float) -> int:
         """Return the number of slices of a chain or ring over this many bytes at full size."""
-        return max(1, min(self.max_slices, round(full_bytes / self.chunk_bytes)))
+        return self._num_slices(full_bytes, self.chunk_bytes)
+
+    def num_tree_slices(self, full_bytes: float) -> int:
+        """Return the number of slices in each of two trees over this many bytes at full size."""
+        return self._num_slices(full_bytes / 2, self.tree_chunk_bytes)
+
+    def _num_slices(self, full_bytes: float, slice_bytes: int) -> int:
+        return max(1, min(self.max_slices, round(full_bytes / slice_bytes)))
 
     def ring_cut(self, full_bytes: float, size: int) -> RingCut:
         """Return how NCCL cuts this many bytes at full size in a ring of `size` members."""

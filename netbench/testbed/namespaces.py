@@ -175,7 +175,7 @@ def _fill_bridge(nodes: Sequence[NodeAddress]) -> None:
 
 
 def _ip_batch(lines: Iterable[str]) -> None:
-    """Run lines of `ip -batch`. Those of 64 nodes take seven times as long as calls of pyroute2."""
+    """Run lines of `ip -batch`. 64 nodes take a seventh of the time that calls of pyroute2 took."""
     checked(["ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
 
 

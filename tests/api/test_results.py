@@ -77,6 +77,11 @@ def test_an_emulation_runs_plans_at_one_scale_with_warm_ups(
     ] * 2
     assert found.path is not None
     assert found.path.is_relative_to(tmp_path)
+    ran.clear()
+    systems = ["megatron-p8", "megatron-t8"]
+    plans = nb.make_plans("case2", layers=24, batch=1024, systems=systems)
+    nb.emulate(nb.load_scenario("case2"), plans, results=tmp_path)
+    assert [plan.scale for plan in ran] == [1000.0, 200.0]
 
 
 def test_choices_are_one_value_or_several() -> None:

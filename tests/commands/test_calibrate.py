@@ -89,6 +89,13 @@ def test_the_profile_has_the_constants_of_the_device(
     assert "devices: {mine: mine.yaml}" in out
 
 
+@pytest.mark.parametrize(("largest", "expected"), [(False, 1536), (True, 3072)])
+def test_an_iteration_is_checked_between_two_sizes(*, largest: bool, expected: int) -> None:
+    """The small ones on a core, the large ones on a GPU; the only one if there is one."""
+    assert calibrate._between([2048, 1024, 4096, 1024], 64, largest=largest) == expected
+    assert calibrate._between([512], 64, largest=largest) == 512
+
+
 def test_unstable_times_change_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from netbench.plan.model import Plan
 from tests.plans import small_plan
-from tests.trainers.gpus import device_orders
 from tests.trainers.rank_processes import RankProcesses, connect_to
 
 
@@ -100,5 +99,7 @@ def lend_ranks(fork_server: str) -> Iterator[Lend]:
 @pytest.fixture(scope="module")
 def lend_gpu_ranks(fork_server: str) -> Iterator[Lend]:
     """Lend ranks that compute on GPUs."""
+    from tests.trainers.gpus import device_orders  # imports torch
+
     with lending(fork_server, lambda ranks, count: ranks.connect(device_orders(count))) as lend:
         yield lend

@@ -14,7 +14,7 @@ from tests.trainers.parity import real_plan
 from tests.trainers.rank_processes import LOOPBACK
 
 
-def device_orders(count: int) -> list[Message]:
+def device_orders(count: int, backend: str = "nccl") -> list[Message]:
     """`device` of the orders to connect, for ranks that are nodes of their own on loopback.
 
     NCCL takes them for hosts: it lets them share a GPU, and sends over sockets.
@@ -24,7 +24,10 @@ def device_orders(count: int) -> list[Message]:
         for rank in range(count)
     ]
     plan = dataclasses.replace(
-        small_plan(pp=count, dp=1), compute="cuda", device_nodes=tuple(range(count))
+        small_plan(pp=count, dp=1),
+        compute="cuda",
+        backend=backend,
+        device_nodes=tuple(range(count)),
     )
     orders = [device_order(plan, nodes, rank) for rank in range(count)]
     return [order for order in orders if order is not None]

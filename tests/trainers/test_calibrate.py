@@ -124,7 +124,10 @@ def test_one_core_is_timed_by_its_own_time_and_several_by_that_of_the_wall(
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     asked: list[object] = []
     monkeypatch.setattr(calibrate, "host_stopwatch", asked.append)
+    loaded: list[torch.device] = []
+    monkeypatch.setattr(calibrate, "load_kernels", loaded.append)
     calibrate._open({"device": "cpu", "threads": threads})
+    assert loaded == [torch.device("cpu")]
     assert asked == [getattr(time, clock)]
 
 

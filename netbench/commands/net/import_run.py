@@ -36,8 +36,8 @@ def run_scenario(run_path: str, results: Path, name: str, title: str) -> str:
     network = plans[0].network
     if any((plan.network, plan.scale) != (network, plans[0].scale) for plan in plans):
         raise UsageError(
-            f"{run.path} is on several networks, and its probes do not say which they measured; "
-            "run one of them alone, with --networks"
+            f"{run.path} is on several networks, or at several scales, and its probes do not say "
+            "which they measured; run one of them alone, with --networks or --systems"
         )
     if not run.probes:
         raise RecordError(

@@ -12,8 +12,8 @@ from netbench.commands.options import split_names
 from netbench.commands.output import print_line
 from netbench.commands.schedule.search import watching
 from netbench.errors import UsageError, nearest
-from netbench.plan.build import at_scale, choose_scale
-from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.build import at_common_scale
+from netbench.plan.model import Plan
 from netbench.report.numbers import seconds_text
 from netbench.scenario import Scenario
 from netbench.scenario.model import Setting
@@ -55,11 +55,11 @@ def place_plans(
     every_setting: bool,
     scale: float | None,
 ) -> tuple[Plan, ...]:
-    """Place `plans` in each of these ways; return each resulting plan once, all at one scale.
+    """Place `plans` in each of these ways; return each resulting plan once.
 
     A scheduler places pipelines and leaves systems without stages unchanged. A file applies to the
     system and setting it names, or with `every_setting` to the settings of `plans`.
-    seeds: seeds of the searches. scale: None = as in `build_plans`.
+    seeds: seeds of the searches. scale: see `at_common_scale`.
     """
     by_name: dict[str, list[Plan]] = {}
     for name in sorted(placements, key=is_file, reverse=True):  # searches last: they are slow
@@ -73,16 +73,12 @@ def place_plans(
         _check_rows(by_name)
     found = [plan for name in placements for plan in by_name[name]]
     first = plans[0]
-    if scale is None:
-        scale = max(choose_scale(plan) if plan.compute == VIRTUAL else plan.scale for plan in found)
     return tuple(
         dict.fromkeys(
             dataclasses.replace(
-                at_scale(plan, scale),
-                iterations=first.iterations,
-                warmup_iterations=first.warmup_iterations,
+                plan, iterations=first.iterations, warmup_iterations=first.warmup_iterations
             )
-            for plan in found
+            for plan in at_common_scale(found, scale)
         )
     )
 

@@ -229,7 +229,6 @@ def _believe(run: Run) -> str:
     messages fit TCP's first window."""
     impaired = {name for plan in run.plans.values() for name in _impairments(plan)}
     fast = [plan for plan in run.plans.values() if "tcp" not in plan.get("network", {})]
-    scale = max(session.environment.scale for session in run.sessions)
     if run.reasons:
         return "Believe the simulated ones: this run is not trustworthy, see below."
     if impaired:
@@ -237,6 +236,7 @@ def _believe(run: Run) -> str:
             f"Believe the {run_source(run)} ones: the simulator ignores "
             f"{', '.join(sorted(impaired))}."
         )
+    scale = max(run.scales, default=1.0)
     if scale > 1 and max(map(_longest_delay_s, fast), default=0.0) >= LONG_S:
         return (
             f"Believe the simulated ones: at scale {scale:g} a message fits TCP's first window, so "
@@ -274,7 +274,7 @@ def _impairments(plan: Mapping[str, Any]) -> tuple[str, ...]:
 
 def provenance(run: Run) -> list[str]:
     """Sentences about the machine, the versions and the trustworthiness of the run."""
-    places = dict.fromkeys(_place(session.environment) for session in run.sessions)
+    places = dict.fromkeys(_place(session.environment, run.scales) for session in run.sessions)
     versions = dict.fromkeys(
         f"{', '.join([f'netbench {session.netbench_version}', *libraries])}."
         for session in run.sessions
@@ -366,11 +366,12 @@ def _summary(times: TimeSummary | None) -> tuple[float | None, ...]:
     return astuple(times) if times else (None, None, None, 0)
 
 
-def _place(environment: Environment) -> str:
+def _place(environment: Environment, scales: Sequence[float]) -> str:
     if environment.mode == "sim":
         return f"{MODE_WORDS[environment.mode]}, by {environment.machine}."
     return (
-        f"scale {environment.scale:g} (bytes and bandwidths are divided by it); kernel "
+        f"scale {' and '.join(f'{scale:g}' for scale in scales)} (bytes and bandwidths are divided "
+        f"by it); kernel "
         f"{environment.kernel}, {MODE_WORDS[environment.mode]}; {environment.machine}."
     )
 

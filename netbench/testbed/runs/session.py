@@ -197,7 +197,7 @@ class _Session:
         if self._verify:
             with phase(self._emit, "verify", 1):
                 probe = self._testbed.verify(network, scale, self._messages())
-            self._emit("probe", probe=probe)
+            self._emit("probe", probe={"scale": scale, **probe})
 
     def _messages(self) -> Messages | None:
         """Return the messages that show whether TCP acts, None where it does not."""

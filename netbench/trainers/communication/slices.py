@@ -5,21 +5,9 @@ from itertools import pairwise
 import torch
 
 from netbench.plan.collectives import RingCut
-from netbench.plan.model import Plan
 
 Bounds = list[tuple[int, int]]
 """[start, stop) of parts of a flat tensor, elements."""
-
-
-def count_slices(plan: Plan, full_bytes: float) -> int:
-    """Return the number of slices of a chain or ring over this many bytes at full size."""
-    return plan.transport.num_slices(full_bytes)
-
-
-def tree_slices(plan: Plan, full_bytes: float) -> int:
-    """Return the number of slices in each of two trees over this many bytes at full size."""
-    transport = plan.transport
-    return max(1, min(transport.max_slices, round(full_bytes / 2 / transport.tree_chunk_bytes)))
 
 
 def sliced(num_slices: int, size: int) -> RingCut:

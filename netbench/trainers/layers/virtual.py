@@ -21,7 +21,7 @@ from netbench.trainers.communication.rings import (
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from netbench.trainers.communication.slices import count_slices, sliced, split
+from netbench.trainers.communication.slices import sliced, split
 from netbench.trainers.events import RECORDER, recorded, recorded_pass
 
 
@@ -125,7 +125,7 @@ class SharedCompute:
         self._inside_s = inside_all_reduce_s(plan)
         self._is_inside = on_one_node(plan, group.members)
         self._splits_sequence = plan.sequence_parallel
-        self._cut = sliced(count_slices(plan, plan.activation_bytes), group.size)
+        self._cut = sliced(plan.transport.num_slices(plan.activation_bytes), group.size)
         # A ring cuts the tensor into a chunk per rank, and those into slices.
         messages = num_all_reduce_messages(plan)
         self._group = Group.buffered(

@@ -33,7 +33,7 @@ from netbench.trainers.communication.collectives import tree_all_reduce, tree_la
 from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.communication.rings import ring_all_reduce
-from netbench.trainers.communication.slices import count_slices, sliced, tree_slices
+from netbench.trainers.communication.slices import sliced
 from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.gpt import DTYPES
@@ -65,7 +65,7 @@ class DdpRank:
         replica = plan.placement.index(world.rank)
         self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
-        self._slices = count_slices(plan, cost.gradient_bytes)
+        self._slices = plan.transport.num_slices(cost.gradient_bytes)
         self._group = Group.buffered(
             world,
             plan.placement,
@@ -163,14 +163,14 @@ def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
 
     def ring(tensor: torch.Tensor) -> None:
         full_bytes = tensor.nbytes * plan.scale
-        slices = count_slices(plan, full_bytes)
+        slices = plan.transport.num_slices(full_bytes)
         message_bytes = full_bytes / num_messages(plan, full_bytes)
         group = Group.buffered(world, plan.placement, plan, message_bytes)
         ring_all_reduce(group, tensor, sliced(slices, group.size))
 
     def tree(tensor: torch.Tensor) -> None:
         group = Group.of(world, plan.placement)
-        tree_all_reduce(group, tensor, tree_slices(plan, tensor.nbytes * plan.scale))
+        tree_all_reduce(group, tensor, plan.transport.num_tree_slices(tensor.nbytes * plan.scale))
 
     def gloo(tensor: torch.Tensor) -> None:
         with RECORDER.span("collective", name="all_reduce"):
@@ -185,8 +185,8 @@ def num_messages(plan: Plan, full_bytes: float) -> int:
     """Return the messages in which gradients are sent: a ring first cuts them into a part per
     replica, two trees carry a half each."""
     if plan.data_parallel == "tree":
-        return 2 * tree_slices(plan, full_bytes)
-    slices = count_slices(plan, full_bytes)
+        return 2 * plan.transport.num_tree_slices(full_bytes)
+    slices = plan.transport.num_slices(full_bytes)
     return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
 
 

@@ -28,7 +28,7 @@ from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.peer_transfers import PeerTransfers
 from netbench.trainers.communication.peers import Decide, PeerLost, Peers, RoundOutcome, agree
 from netbench.trainers.communication.rings import ring_all_reduce
-from netbench.trainers.communication.slices import count_slices, sliced
+from netbench.trainers.communication.slices import sliced
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.stage import StageRole, build_stage, gradient_dtype, run_micro_batches
 
@@ -63,7 +63,7 @@ class DilocoRank:
     def __init__(self, world: World, plan: Plan, outer: Outer = NESTEROV) -> None:
         self._plan, self._world = plan, world
         (cost,) = plan.stages
-        self._slices = count_slices(plan, cost.gradient_bytes)
+        self._slices = plan.transport.num_slices(cost.gradient_bytes)
         # A ring cuts the differences into a part per replica, and those into slices.
         messages = max(self._slices, plan.layout.dp)
         self._slice_bytes = cost.gradient_bytes / messages

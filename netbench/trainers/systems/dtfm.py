@@ -28,7 +28,7 @@ from netbench.trainers.communication.collectives import (
 )
 from netbench.trainers.communication.group import Barrier, Group
 from netbench.trainers.communication.rings import ring_all_gather, ring_all_reduce
-from netbench.trainers.communication.slices import count_slices, equal_chunks, sliced
+from netbench.trainers.communication.slices import equal_chunks, sliced
 from netbench.trainers.communication.world import Lane, World, both_ways
 from netbench.trainers.layers.gpt import DTYPES
 from netbench.trainers.layers.stage import StageRole, TrainedStage, build_stage
@@ -57,7 +57,7 @@ class DtfmRank:
             None if size <= SHORT_TENSOR_BYTES else plan.transport.ring_cut(size, dp)
             for size in tensor_bytes
         ]
-        slices = count_slices(plan, cost.gradient_bytes)
+        slices = plan.transport.num_slices(cost.gradient_bytes)
         if self._by_tensor:
             self._cut = RingCut()
             messages = sum(dp * cut.num_messages if cut else NUM_TREES for cut in self._cuts)

@@ -23,7 +23,6 @@ from netbench.systems.sharded import ring_cut
 from netbench.trainers.communication.collectives import stage_peers, stage_posts
 from netbench.trainers.communication.group import Group, Post, run_ahead
 from netbench.trainers.communication.links import payload_bytes
-from netbench.trainers.communication.slices import count_slices
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import compute
@@ -137,7 +136,7 @@ class SegmentRank:
         as NCCL's, unless those are too many messages: then the ring goes round once."""
         group, cut = self._group_of(call), ring_cut(self._plan, call)
         tensor = self._buffers[call.across][: self._payload(call)]
-        slices = count_slices(self._plan, call.size_bytes)
+        slices = self._plan.transport.num_slices(call.size_bytes)
         return [
             post
             for stage in self._stages(call)

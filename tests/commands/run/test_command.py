@@ -186,6 +186,19 @@ def test_a_part_of_the_sweep_is_not_taken_for_all_of_it(capsys: CaptureFixture) 
     assert len(capsys.readouterr().out.splitlines()) == 9
 
 
+@pytest.mark.parametrize("placement", [(), ("--placement", "default")])
+def test_all_reduces_between_nodes_have_a_scale_of_their_own(
+    placement: tuple[str, ...], capsys: CaptureFixture
+) -> None:
+    """Placed or not; a scale that is asked for is that of all."""
+    command = ["run", "case2", "--fast", "--dry-run", *placement, "--layers", "24"]
+    command += ["--batch", "1024", "--systems", "megatron-p8,megatron-t8"]
+    for asked, scales in (((), ["1000", "200"]), (("--scale", "500"), ["500", "500"])):
+        assert run([*command, *asked]) == 0
+        plans = capsys.readouterr().out.splitlines()
+        assert [plan.rpartition(" ")[2] for plan in plans] == scales
+
+
 def test_zero3_is_emulated_matrix_by_matrix_if_asked(capsys: CaptureFixture) -> None:
     """At a scale at which the parts of its matrices are larger than what gloo adds."""
     command = ["run", "case3", "--fast", "--systems", "zero3", "--dry-run"]

@@ -104,6 +104,8 @@ def test_tcp_is_tuned_before_connections_and_links_are_shaped_after() -> None:
     assert list(phases) == ["tune", "ranks", "connect", "prepare", "shape", "verify", "repeat"]
     others = [event["event"] for event in events if event["event"] != "phase"]
     assert others == ["probe", "iteration", "iteration"]
+    (probe,) = (event["probe"] for event in events if event["event"] == "probe")
+    assert probe["scale"] == 10
 
 
 def test_every_rank_starts_at_the_same_time_by_its_own_clock() -> None:

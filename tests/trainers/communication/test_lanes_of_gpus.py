@@ -63,27 +63,30 @@ def test_channels_of_two_trees_do_not_wait_for_each_other() -> None:
 
 
 DELAY_S = 3.0
-"""A message is sent so long after its receiver posted it, and computed meanwhile."""
+"""A message is sent so long after its receiver posted it, and trained meanwhile."""
 
 
 def _train_while_receiving(found: World, plan: Plan) -> float:
     """Seconds of an iteration, while a receive of process 0 waits for process 1."""
     found.warm([1 - found.rank])
     rehearse(plan)
+    message, posted = torch.zeros(1000, device="cuda"), torch.zeros(1)
+    if found.rank:
+        found.receive(posted, 0, TAG_PIPELINE).wait()  # of the CPU, so over gloo
+        time.sleep(DELAY_S)
+        found.send(message, 0, TAG_PIPELINE).wait()
+        return 0.0
     stage = build_stage(
         plan,
         StageRole(index=0, replica=0, gradient_dtype=gradient_dtype(plan), gradient_messages=1),
     )
-    message = torch.zeros(1000, device="cuda")
-    if found.rank:
-        time.sleep(DELAY_S)
-        found.send(message, 0, TAG_PIPELINE).wait()
-        return 0.0
     receive = found.receive(message, 1, TAG_PIPELINE)
+    found.send(posted, 1, TAG_PIPELINE).wait()
     started_s = time.monotonic()
     iterate(plan, stage)
     taken_s = time.monotonic() - started_s
     receive.wait()
+    assert time.monotonic() - started_s > DELAY_S - 1  # it did wait meanwhile
     return taken_s
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from netbench.plan.collectives import RingCut
 from netbench.plan.model import Plan
-from netbench.trainers.communication.slices import count_slices, split, tree_slices
+from netbench.trainers.communication.slices import split
 
 
 def test_slices_fill_a_tensor_once_and_in_order() -> None:
@@ -21,9 +21,9 @@ def test_slices_fill_a_tensor_once_and_in_order() -> None:
 def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[..., Plan]) -> None:
     """4 MiB chunks: 296 MB would be 71 slices; emulating more than 32 gains nothing."""
     plan = plan_of()
-    assert count_slices(plan, 1000) == 1
-    assert count_slices(plan, 40 << 20) == 10
-    assert count_slices(plan, 296e6) == plan.transport.max_slices == 32
+    assert plan.transport.num_slices(1000) == 1
+    assert plan.transport.num_slices(40 << 20) == 10
+    assert plan.transport.num_slices(296e6) == plan.transport.max_slices == 32
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_a_ring_passes_on_four_mebibytes_per_member_in_two_slices(
 
 def test_tree_slices_are_a_mebibyte_of_each_half(plan_of: Callable[..., Plan]) -> None:
     """A bucket of 24 MiB has 12; there are never more than 32."""
-    assert [tree_slices(plan_of(), mib * 2**20) for mib in (1, 24, 500)] == [1, 12, 32]
+    assert [plan_of().transport.num_tree_slices(mib * 2**20) for mib in (1, 24, 500)] == [1, 12, 32]

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from netbench.errors import PlanError
 from netbench.plan.model import Plan
 from netbench.trainers.communication.world import World
-from netbench.trainers.layers.named import CONFIGURATIONS, build_named, read_sample
+from netbench.trainers.layers.named import CONFIGURATIONS, NamedStage, build_named, read_sample
+from netbench.trainers.layers.rehearsal import rehearse
 from netbench.trainers.layers.stage import StageRole, build_stage
 from netbench.trainers.systems.ddp import DdpRank
 from netbench.workload.models import MODELS
@@ -97,6 +98,19 @@ def test_losses_are_those_of_one_process(model: str, kind: str, dtype: str) -> N
     plan = named_plan(model, data_parallel=kind, dtype=dtype)
     found = [sum(shares) for shares in zip(*on_processes(2, _losses, plan), strict=True)]
     assert found == pytest.approx(one_process_losses(plan), rel=TOLERANCE[dtype])
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("model", SMALL)
+def test_a_named_model_is_rehearsed_as_it_is(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes of the plan's own model, one update."""
+    plan = named_plan(model)
+    updated: list[Any] = []
+    monkeypatch.setattr(NamedStage, "update", lambda stage: updated.append(stage))
+    rehearse(plan)
+    (stage,) = updated
+    assert stage.gradients.any()
+    assert stage.parameters.numel() == sum(p.numel() for p in build_named(plan).parameters())
 
 
 @pytest.mark.parametrize("model", ["resnet18", "bert-base"])

@@ -51,7 +51,7 @@ def _session_grid(study: Study) -> Grid:
         ],
         "kernel": [each.environment.kernel for each in sessions],
         "host": [each.environment.machine for each in sessions],
-        "scale": [f"{each.environment.scale:g}" for each in sessions],
+        "scale": [", ".join(f"{scale:g}" for scale in study.run.scales)] * len(sessions),
     }
     libraries = dict.fromkeys(name for each in sessions for name in each.environment.versions)
     for name in libraries:

@@ -35,10 +35,7 @@ def build(study: Study) -> Section | None:
     environments = [session.environment for session in study.run.sessions]
     if all(environment.mode == "sim" for environment in environments):
         return None
-    scale = environments[0].scale
-    networks = [
-        tuple(_at_full_size(check, scale) for check in checks) for checks in _networks(study)
-    ]
+    networks = [*_networks(study)]
     checks = [check for some in networks for check in some]
     results = [probe.result for probe in study.run.probes]
     found = [check for result in results for check in _read(result.get("checks", ()))]
@@ -53,7 +50,7 @@ def build(study: Study) -> Section | None:
             "num_checks": len(found),
             "num_wrong": sum(not check.passed for check in found),
             "num_shown": len(checks),
-            "scale": scale,
+            "scales": [scale for scale in study.run.scales if scale != 1],
             "tolerance": max(
                 (float(probe.result.get("tolerance", 0)) for probe in study.run.probes), default=0.0
             ),
@@ -63,14 +60,16 @@ def build(study: Study) -> Section | None:
 
 
 def _networks(study: Study) -> Iterator[tuple[LinkCheck, ...]]:
-    """Yield the checks of each network that was verified, without repetitions.
+    """Yield the checks of each network that was verified, at full size, without repetitions.
 
     Probes that expect the same of the same links verified the same network; of each figure the
     one with the largest error counts.
     """
     groups: dict[tuple[object, ...], dict[tuple[object, ...], LinkCheck]] = {}
     for probe in study.run.probes:
-        checks = list(_read(probe.result.get("checks", ())))
+        # Old probes do not say their scale: all plans of their runs had one.
+        scale = probe.result.get("scale", study.run.sessions[0].environment.scale)
+        checks = [_at_full_size(c, scale) for c in _read(probe.result.get("checks", ()))]
         signature = tuple((*_what(check), check.expected) for check in checks)
         worst = groups.setdefault(signature, {})
         for check in checks:
