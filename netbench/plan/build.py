@@ -254,7 +254,7 @@ def unmerge(plan: Plan, scale: float | None = None) -> Plan:
     whole = system_of(plan).unmerged(plan)
     if scale is not None or whole == plan:
         return whole
-    limit = _largest_scale(plan, system_of(plan).smallest_message_bytes(whole), MOST_ADDED)
+    limit = _scale_of_messages(plan, system_of(plan).smallest_message_bytes(whole), MOST_ADDED)
     return dataclasses.replace(whole, scale=plan.scale if plan.scale <= limit else _round(limit))
 
 
@@ -264,11 +264,11 @@ def most_scale(plan: Plan) -> float:
     if not system_of(plan).num_network_all_reduces(plan):
         return math.inf
     message_bytes = plan.activation_bytes / num_all_reduce_messages(plan)
-    return _round(_largest_scale(plan, message_bytes, MOST_ADDED_WAITED))
+    return _round(_scale_of_messages(plan, message_bytes, MOST_ADDED_WAITED))
 
 
-def _largest_scale(plan: Plan, message_bytes: float, most_added: float) -> float:
-    """Return the scale at which gloo adds this part to messages of this size."""
+def _scale_of_messages(plan: Plan, message_bytes: float, most_added: float) -> float:
+    """Return the scale at which gloo adds this part to messages of this size at full size."""
     return message_bytes * most_added / plan.transport.overhead_bytes
 
 

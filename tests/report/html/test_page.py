@@ -10,14 +10,16 @@ import html
 import io
 import json
 import re
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from netbench.records import read_run
+from netbench.records import RunStore, read_run
 from netbench.report.html import page
 from netbench.report.html.page import render_page
+from netbench.report.html.sections import verified
 from netbench.report.html.sections.timelines import build as build_timelines
 from netbench.report.html.study import study
 from tests.report.html.recorded import (
@@ -118,6 +120,22 @@ def test_an_untrustworthy_run_says_so_before_any_figure(tmp_path: Path) -> None:
     text = words(render_page([run], traces=False))
     assert text.index("Not trustworthy.") < text.index("too slow") < text.index("1.234")
     assert "1 of them outside" in text
+
+
+def test_bandwidths_are_those_of_the_scenario_at_every_scale(tmp_path: Path) -> None:
+    """1 Gbit/s measured at scales 200 and 1000; a probe of old has the scale of its run, 1000."""
+    plan = small_plans()[0]
+    run = write_small_run(tmp_path, {plan: [1.0]})
+    with RunStore.open(run.path) as store:
+        for scale, goodput_bps in ((200.0, 5e6), (1000.0, 1e6), (None, 2e6)):
+            link = check(quantity="goodput_bps", expected=goodput_bps)
+            known = {} if scale is None else {"scale": scale}
+            store.append_probe(
+                {"tolerance": 0.02, "checks": [asdict(link)], "reasons": [], **known}
+            )
+    networks = [*verified._networks(study(read_run(run.path), "run"))]
+    assert [each.expected for (each,) in networks] == [1e9, 2e9]
+    assert [each.measured for (each,) in networks] == [1e9, 2e9]
 
 
 def test_a_simulated_run_varies_what_its_sweep_varies(tmp_path: Path) -> None:
