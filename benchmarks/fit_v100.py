@@ -6,7 +6,8 @@ Every fit is a least-squares fit of the relative error of `netbench.simulator.it
 - megatron, seconds per layer, the rate inside a node, and that of a host's sockets: to the
   tensor-parallel layouts. The rates are only compared with those of the transport profile and of
   scenarios/case2.yaml;
-- zero3, host seconds per collective: to all its rows. Its layers take Megatron's time.
+- zero3, host seconds per collective, and the parameters that stay gathered, in steps of 1e8: to
+  all its rows. Its layers take Megatron's time.
 All else is a check. No constant is fitted to cases 3 to 5, which are predictions.
 """
 
@@ -28,8 +29,9 @@ from netbench.plan.model import Execution, Plan
 from netbench.scenario.load import load_scenario
 from netbench.scenario.model import DeviceProfile, Scenario, Setting, Workload
 from netbench.simulator import TransportProfile, simulate
-from netbench.systems import find_variant
+from netbench.systems import find_variant, system_of
 from netbench.systems.sharded import MICRO_BATCH as ZERO3_MICRO_BATCH
+from netbench.systems.zero3 import LIVE_PARAMETERS
 from netbench.workload.costs import backward_factor, layer_forward_flops
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +44,9 @@ TENSOR = ("megatron-t8", "megatron-p2t4", "megatron-p4t2")
 SEEDS = (2022, 2023, 2024)
 PIPELINES = 8
 """Number of pipelines in all published layouts with 8 stages."""
+
+LIVE_LIMITS = tuple(range(1_000_000_000, 1_300_000_001, 100_000_000))
+"""Limits that zero3 is fitted with."""
 
 HEAD_FLOPS = 6 * 2048 * 2048 * 51200
 """FLOPs of a language-model head per sequence: 2 s h V forward and twice that backward, with the
@@ -302,14 +307,22 @@ def with_hosts(plan: Plan, host_bps: float) -> Plan:
 
 
 def fit_zero3(
-    bench: Bench, transport: TransportProfile, layer_s: float, micro_batch: int = ZERO3_MICRO_BATCH
+    bench: Bench,
+    transport: TransportProfile,
+    layer_s: float,
+    *,
+    micro_batch: int = ZERO3_MICRO_BATCH,
+    live_parameters: int = LIVE_PARAMETERS,
 ) -> Simulator:
     """Fit host seconds per collective, with `layer_s` seconds per layer and sequence."""
 
     def simulator(x: Floats) -> Simulator:
         constants = Constants(layer_s={"zero3": layer_s}, collective_s=max(0.0, float(x[0])))
-        change = functools.partial(with_micro_batch, size=micro_batch)
-        return Simulator(constants=constants, transport=transport, change=change)
+        steps = (
+            functools.partial(with_micro_batch, size=micro_batch),
+            functools.partial(with_live_parameters, limit=live_parameters),
+        )
+        return Simulator(constants=constants, transport=transport, change=Changes(steps=steps))
 
     def errors(x: Floats) -> Floats:
         return bench.errors(simulator(x), FITTED_ON, ("zero3",))
@@ -335,6 +348,11 @@ def with_micro_batch(plan: Plan, size: int) -> Plan:
     )
 
 
+def with_live_parameters(plan: Plan, limit: int) -> Plan:
+    """Return a zero3 plan that keeps `limit` parameters gathered."""
+    return system_of(plan).unmerged(dataclasses.replace(plan, live_parameters=limit))
+
+
 def with_head(plan: Plan, flops: float) -> Plan:
     """Return the plan with a language-model head in its last stage, at `flops` per second."""
     head_s = HEAD_FLOPS * plan.workload.micro_batch / plan.layout.tp / flops
@@ -346,14 +364,24 @@ def with_head(plan: Plan, flops: float) -> Plan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ShardedFit:
+    """A fit of zero3: host seconds per collective, and mean absolute errors of zero3 in the cases
+    that were fitted, and in each of those that are predicted."""
+
+    collective_s: float
+    fitted_error: float
+    predicted_errors: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
     """All constants, further findings from cases 1 and 2, and every residual.
 
     inside_bps, host_bps: rates inside a node and of a host's sockets, fitted to Megatron's
     tensor-parallel layouts. tensor_error,
     head_error: mean absolute error of these layouts, without and with a language-model head.
-    pipelines_s: Megatron's seconds per layer if fitted to megatron-p8 instead. micro_batches: by
-    assumed micro-batch of zero3, host seconds per collective and mean absolute error.
+    pipelines_s: Megatron's seconds per layer if fitted to megatron-p8 instead. micro_batches: fits
+    of zero3 by assumed micro-batch. live_parameters: by parameters that stay gathered.
     """
 
     constants: Constants
@@ -363,7 +391,8 @@ class Calibration:
     tensor_error: float
     head_error: float
     pipelines_s: float
-    micro_batches: Mapping[int, tuple[float, float]]
+    micro_batches: Mapping[int, ShardedFit]
+    live_parameters: Mapping[int, ShardedFit]
     rows: Sequence[Residual]
 
 
@@ -378,12 +407,23 @@ def calibrate(
     dtfm = fit_dtfm(bench, transport)
     megatron, inside_bps, host_bps = fit_megatron(bench, transport)
     layer_s = megatron.layer_s["megatron"]
-    zero3 = {size: fit_zero3(bench, transport, layer_s, size) for size in (2, 4, 8)}
+
+    def zero3(**assumed: int) -> ShardedFit:
+        fitted = fit_zero3(bench, transport, layer_s, **assumed)
+        groups = (FITTED_ON, *((case,) for case in PREDICTED))
+        errors = [float(np.abs(bench.errors(fitted, group, ("zero3",))).mean()) for group in groups]
+        return ShardedFit(
+            collective_s=fitted.constants.collective_s,
+            fitted_error=errors[0],
+            predicted_errors=tuple(errors[1:]),
+        )
+
+    by_limit = {limit: zero3(live_parameters=limit) for limit in LIVE_LIMITS}
     constants = as_written(
         Constants(
             layer_s={**dtfm.layer_s, **megatron.layer_s, "zero3": layer_s},
             optimizer_s=dtfm.optimizer_s,
-            collective_s=zero3[ZERO3_MICRO_BATCH].constants.collective_s,
+            collective_s=by_limit[LIVE_PARAMETERS].collective_s,
         )
     )
     found = transport.model_copy(update={"inside_node_bps": inside_bps})
@@ -411,12 +451,7 @@ def calibrate(
         tensor_error=float(np.abs(plain).mean()),
         head_error=float(np.abs(head).mean()),
         pipelines_s=float(gauss_newton(pipelines, np.array([25e-3]))[0]),
-        micro_batches={
-            size: (
-                fitted.constants.collective_s,
-                float(np.abs(bench.errors(fitted, FITTED_ON, ("zero3",))).mean()),
-            )
-            for size, fitted in zero3.items()
-        },
+        micro_batches={size: zero3(micro_batch=size) for size in (2, 4, 8)},
+        live_parameters=by_limit,
         rows=bench.residuals(everything, cases, variants),
     )

@@ -242,29 +242,34 @@ def at_common_scale(plans: Sequence[Plan], scale: float | None = None) -> tuple[
         return tuple(at_scale(plan, scale) for plan in plans)
     needed = (choose_scale(p) if p.compute == VIRTUAL else p.scale for p in plans)
     common = max(needed, default=1.0)
-    return tuple(at_scale(plan, min(common, most_scale(plan))) for plan in plans)
+    return tuple(at_scale(plan, min(common, _most_scale_emulated(plan))) for plan in plans)
 
 
 def unmerge(plan: Plan, scale: float | None = None) -> Plan:
     """Return `plan` with the collectives that its system really has, however many messages.
 
-    scale: None = the plan's, or if gloo then adds more than a quarter to the smallest message, the
-    next of 500, 200, 100, .. at which it does not.
+    scale: None = the plan's, but at most its `most_scale`.
     """
     whole = system_of(plan).unmerged(plan)
     if scale is not None or whole == plan:
         return whole
-    limit = _scale_of_messages(plan, system_of(plan).smallest_message_bytes(whole), MOST_ADDED)
-    return dataclasses.replace(whole, scale=plan.scale if plan.scale <= limit else _round(limit))
+    return dataclasses.replace(whole, scale=min(plan.scale, most_scale(whole)))
 
 
 def most_scale(plan: Plan) -> float:
-    """Return the largest scale at which gloo adds little to all-reduces between nodes that layers
-    wait for; inf if there are none."""
-    if not system_of(plan).num_network_all_reduces(plan):
-        return math.inf
-    message_bytes = plan.activation_bytes / num_all_reduce_messages(plan)
-    return _round(_scale_of_messages(plan, message_bytes, MOST_ADDED_WAITED))
+    """Return the largest scale at which gloo adds little to a plan's gathers, and to all-reduces
+    between nodes that layers wait for; inf if it has neither."""
+    system = system_of(plan)
+    limit = _scale_of_messages(plan, system.smallest_message_bytes(plan), MOST_ADDED)
+    if system.num_network_all_reduces(plan):
+        message_bytes = plan.activation_bytes / num_all_reduce_messages(plan)
+        limit = min(limit, _scale_of_messages(plan, message_bytes, MOST_ADDED_WAITED))
+    return _round(limit)
+
+
+def _most_scale_emulated(plan: Plan) -> float:
+    """Return `most_scale` of the plan as its emulation runs it, which may merge collectives."""
+    return most_scale(at_scale(plan, SCALES[-1]))
 
 
 def _scale_of_messages(plan: Plan, message_bytes: float, most_added: float) -> float:
@@ -273,7 +278,9 @@ def _scale_of_messages(plan: Plan, message_bytes: float, most_added: float) -> f
 
 
 def _round(scale: float) -> float:
-    """Return the largest of 1000, 500, 200, 100, .. up to `scale`; at least 1."""
+    """Return the largest of 1000, 500, 200, 100, .. up to `scale`; at least 1. inf stays."""
+    if math.isinf(scale):
+        return scale
     scales = (base * 10.0**power for power in (2, 1, 0) for base in (10, 5, 2))
     return next((each for each in scales if each <= scale), 1.0)
 
@@ -346,7 +353,7 @@ def choose_scale(plan: Plan) -> float:
     chosen = next(
         (s for s in scales if total / s <= SCALED_BYTES and fits_guest(plan, s)), scales[-1]
     )
-    return chosen if plan.network.tcp.acts else min(chosen, most_scale(plan))
+    return chosen if plan.network.tcp.acts else min(chosen, _most_scale_emulated(plan))
 
 
 def _seeds(choices: Choices, variant: Variant) -> Sequence[int]:

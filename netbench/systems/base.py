@@ -209,7 +209,7 @@ class System:
         return plan
 
     def smallest_message_bytes(self, plan: Plan) -> float:
-        """Bytes of the smallest message of an iteration, at full size; inf if it is not known."""
+        """Bytes of the smallest message of an iteration's gathers, at full size; inf without."""
         return math.inf
 
     def trainer_of(self, plan: Plan) -> str:

@@ -114,6 +114,7 @@ class Sharded(System):
             for segment in self.segments(plan)
             for task in segment.tasks
             for call in task.calls
+            if call.op == "all-gather"  # of gradients, a small rest may be scattered
         )
 
     def describe_collectives(self, plan: Plan) -> str:
@@ -174,7 +175,7 @@ def stays_gathered(sizes: Sequence[int], live_parameters: int) -> list[bool]:
     """For each unit, True if it stays gathered between forward and backward: the first ones do, up
     to the live limit.
 
-    Source: DeepSpeed, `stage3_max_live_parameters`, parameters resident before releasing.
+    Source: DeepSpeed, `stage3_max_live_parameters`: parameters resident before any is released.
     """
     return [total <= live_parameters for total in accumulate(sizes)]
 

@@ -99,13 +99,13 @@ def layer_parameters(workload: Workload) -> int:
 
 
 def layer_matrices(workload: Workload) -> tuple[int, ...]:
-    """Return the parameters of one layer's weight matrices in order of use: queries, keys and
-    values 3 h^2, projection h^2, feed-forward 4 h^2 twice.
+    """Return the parameters of one layer's weight matrices in order of use: queries, keys, values
+    and projection h^2 each, feed-forward 4 h^2 twice.
 
-    Source: GPT-2 (Radford et al. 2019) as in Megatron-LM (Shoeybi et al. 2019, section 3).
+    Source: DT-FM's model, whose stages of four layers have 24 matrices.
     """
     square: int = workload.hidden**2
-    return (3 * square, square, 4 * square, 4 * square)
+    return (*(square,) * 4, 4 * square, 4 * square)
 
 
 def stage_tensors(workload: Workload, stage: Stage) -> tuple[int, ...]:
