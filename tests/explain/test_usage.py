@@ -52,11 +52,11 @@ def test_links_carry_what_the_plan_sends(case: str, variant: str) -> None:
 
 
 def test_zero3_sends_live_parameters_once_and_others_twice_per_micro_step() -> None:
-    """Case 3: 18 of 24 layers fit 1e9 live parameters with 64e6 of embeddings. Each of 4
-    micro-steps gathers them once and the matrices of 6 layers twice, and scatters all gradients."""
+    """Case 3: 22 of 24 layers fit 1.2e9 live parameters with 64e6 of embeddings. Each of 4
+    micro-steps gathers them once and the matrices of 2 layers twice, and scatters all gradients."""
     simulation = simulate_published("case3", "zero3")
     layer, matrices, embedding = 12 * 2048**2 + 13 * 2048, 12 * 2048**2, 64_000_000
-    live = (10**9 - embedding) // layer
+    live = (12 * 10**8 - embedding) // layer
     gathered = 4 * (live * layer + embedding + 2 * (24 - live) * matrices)
     scattered = 4 * (24 * layer + embedding)
     sent = sum(u.payload_bytes for u in links(simulation) if u.kind in ("host", "channels"))

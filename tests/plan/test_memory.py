@@ -60,7 +60,7 @@ def test_published_settings_that_ran_get_no_warning() -> None:
         ("megatron-p8", 24, 0.31),
         ("megatron-p8", 40, 0.446),
         ("megatron-t8", 40, 0.352),
-        ("zero3", 40, 0.37),
+        ("zero3", 40, 0.393),
     ],
 )
 def test_published_settings_come_this_near(variant: str, layers: int, share: float) -> None:
@@ -89,9 +89,9 @@ def test_a_first_stage_is_what_its_parts_add_up_to() -> None:
 
 
 def test_zero3_gathers_up_to_the_live_limit_and_two_layers_more() -> None:
-    """18 of 40 layers stay within 1e9 parameters. A 19th computes while a 20th is gathered."""
+    """22 of 40 layers stay within 1.2e9 parameters. A 23rd computes while a 24th is gathered."""
     plan = case1("zero3", 40)
-    gathered = 20 * (12 * 2048**2 + 13 * 2048) + 64_000_000
+    gathered = 24 * (12 * 2048**2 + 13 * 2048) + 64_000_000
     assert plan_memory(plan)[0].gathered_bytes == 2 * gathered
     assert plan_memory(case1("zero3", 24))[0].gathered_bytes == 2 * gathered
     small = build_plan(SMALL, "zero3", Setting(layers=12, batch=66), Execution())

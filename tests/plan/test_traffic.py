@@ -10,6 +10,7 @@ from netbench.plan.model import Execution
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.systems import system_of
+from netbench.systems.zero3 import LIVE_PARAMETERS
 
 EXAMPLE = load_scenario("example-two-labs")
 
@@ -60,7 +61,7 @@ def test_zero3_gathers_again_what_exceeds_the_live_limit() -> None:
     small = build_plan(EXAMPLE, "zero3", Setting(layers=8, batch=16), Execution())
     large = build_plan(load_scenario("case3"), "zero3", Setting(layers=40, batch=1024), Execution())
     parameters = large.stages[0].parameters
-    passes = 2 + (parameters - 1e9) / parameters
+    passes = 2 + (parameters - LIVE_PARAMETERS) / parameters
     assert system_of(small).iteration_bytes(small) == pytest.approx(
         2 * 3 * small.stages[0].gradient_bytes
     )
@@ -93,8 +94,9 @@ def test_a_model_that_a_guest_cannot_hold_is_scaled() -> None:
 
 @pytest.mark.parametrize("name", ["case1", "case2", "case3", "case4", "case5"])
 def test_64_gpus_run_at_scale_1000(name: str) -> None:
-    """All of a scenario's plans at one scale: the network is shaped once. In case 2 two systems
-    all-reduce between nodes, at scales of their own."""
+    """Nearly all of a scenario's plans at one scale: the network is shaped once. zero3 of 24 layers
+    gathers matrix by matrix, and in case 2 two systems all-reduce between nodes, at scales of their
+    own."""
     scenario = load_scenario(name)
     sweep = scenario.sweep
     plans = build_plans(
@@ -104,4 +106,6 @@ def test_64_gpus_run_at_scale_1000(name: str) -> None:
     )
     own = {"megatron-t8": 200.0, "megatron-p2t4": 500.0} if name == "case2" else {}
     expected = {(variant, own.get(variant, 1000.0)) for variant in sweep.variants}
-    assert {(plan.variant, plan.scale) for plan in plans} == expected
+    assert {(plan.variant, plan.scale) for plan in plans} == expected | {("zero3", 200.0)}
+    layers = {plan.workload.layers for plan in plans if plan.scale == own.get("zero3", 200.0)}
+    assert layers == {24}

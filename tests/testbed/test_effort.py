@@ -29,7 +29,7 @@ def make_plans(variant: str, *batch: int, scale: float = 1000.0) -> tuple[Plan, 
         ("dtfm-scheduled", (1, 2), "in parts (1 and 2 rounds)"),
         ("megatron-p8", (32, 64), "in parts (32 and 64 micro-batches)"),
         ("megatron-p4-interleaved2", (32, 64), "in parts (32 and 64 micro-batches)"),
-        ("zero3", (1, 2), "in parts (1 and 2 micro-steps)"),
+        ("fsdp", (1, 2), "in parts (1 and 2 micro-steps)"),
     ],
 )
 def test_long_iterations_run_in_two_lengths_that_all_batches_share(
@@ -51,7 +51,7 @@ def test_micro_steps_that_differ_at_the_ends_run_with_one_between_them() -> None
     assert plan.parts == (2, 3)
 
 
-@pytest.mark.parametrize(("layers", "parts"), [(24, (1, 6)), (40, (1, 22)), (48, (8, 16))])
+@pytest.mark.parametrize(("layers", "parts"), [(24, (1, 2)), (40, (1, 18)), (48, (8, 16))])
 def test_layers_that_are_gathered_alone_run_in_one_micro_step(
     layers: int, parts: tuple[int, int]
 ) -> None:
@@ -67,8 +67,8 @@ def test_layers_that_are_gathered_alone_run_in_one_micro_step(
     )
     assert plan_from_json(plan_to_json(plans[0])) == plans[0]
     (short, long), *_ = {plan.shortened() for plan in plans}
-    assert [short.units, long.units] == [(18, *(1,) * count) for count in parts]
-    assert [short.stages[0].num_layers, long.stages[0].num_layers] == [18 + n for n in parts]
+    assert [short.units, long.units] == [(22, *(1,) * count) for count in parts]
+    assert [short.stages[0].num_layers, long.stages[0].num_layers] == [22 + n for n in parts]
     times = predictions([*plans, short, long], None)
     update_s = plans[0].stages[0].optimizer_s
     for plan in plans:
@@ -77,11 +77,11 @@ def test_layers_that_are_gathered_alone_run_in_one_micro_step(
 
 
 def test_parts_are_no_more_layers_than_there_are() -> None:
-    """Two of 20 layers are beyond the live limit in case 3; of 19 it is one, too few for parts."""
-    choices = Choices(variants=["zero3"], layers=[19, 20], batch=BATCHES, seeds=[2022])
+    """Two of 24 layers are beyond the live limit in case 3; of 23 it is one, too few for parts."""
+    choices = Choices(variants=["zero3"], layers=[23, 24], batch=BATCHES, seeds=[2022])
     built = build_plans(load_scenario("case3"), choices, Execution(scale=1000.0))
     plans = in_parts([unmerge(plan) for plan in built])
-    assert {(plan.workload.layers, plan.layer_parts) for plan in plans} == {(19, False), (20, True)}
+    assert {(plan.workload.layers, plan.layer_parts) for plan in plans} == {(23, False), (24, True)}
     (few,) = {plan for plan in plans if plan.layer_parts and plan.workload.batch == 1024}
     for parts in ((1, 3), (2, 2)):
         with pytest.raises(PlanError, match=r"parts: does not fit"):

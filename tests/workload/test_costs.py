@@ -141,9 +141,9 @@ def test_a_system_without_its_own_speed_takes_the_default() -> None:
 
 
 def test_weight_matrices_are_the_layer_without_biases_and_norms() -> None:
-    """Four, as (rows x columns): h x 3h, h x h, h x 4h, 4h x h."""
+    """Six, as (rows x columns): four of h x h, h x 4h, 4h x h."""
     h = GPT_XL.hidden
-    assert layer_matrices(GPT_XL) == (h * 3 * h, h * h, h * 4 * h, 4 * h * h)
+    assert layer_matrices(GPT_XL) == (*(h * h,) * 4, h * 4 * h, 4 * h * h)
     assert layer_parameters(GPT_XL) - sum(layer_matrices(GPT_XL)) == 13 * h
 
 
