@@ -22,7 +22,7 @@ from netbench.plan.model import Plan
 from netbench.scenario.sharing import SHARING, Queues, nic_caps_bps
 from netbench.simulator.graph import Ids
 from netbench.simulator.iteration import simulate, steady_labels
-from netbench.systems import rank_lanes
+from netbench.systems import rank_lanes, system_of
 from netbench.transport.profile import TransportProfile, load_transport
 
 MAX_RECORDS = 200_000
@@ -53,8 +53,9 @@ class _Passes(NamedTuple):
 class PlanObjective:
     """`placement.problem.Objective` of a plan: its simulated time with other placements.
 
-    independent: on any grid, no two pipelines and no two groups share a resource. A rank's last
-    message and its first gradients may still share one, unless every pair of nodes has its own.
+    independent: on any grid, no two pipelines and no two groups share a resource or wait for each
+    other. A rank's last message and its first gradients may still share one, unless every pair of
+    nodes has its own.
     """
 
     def __init__(self, plan: Plan, transport: TransportProfile | None = None) -> None:
@@ -71,7 +72,8 @@ class PlanObjective:
         self._alone = bool(np.bincount(self._node).max() == 1)
         self.divisible = plan.has_pipelines and plan.layout.tp == 1
         by_sender = SHARING[network.sharing].is_by_sender and not network.host_bps
-        self.independent = self.divisible and self._alone and by_sender
+        couples = system_of(plan).sums_loss and plan.layout.dp > 1
+        self.independent = self.divisible and self._alone and by_sender and not couples
         self._queues = Queues(network)
         self._delay_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
         self._by_rank = np.argsort(rank_lanes(plan).ravel())

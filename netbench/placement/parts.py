@@ -118,7 +118,7 @@ class Parts:
 
     def _add_phase(self, graph: Graph, plan: Plan, gate: Ids, index: int) -> Ids:
         """Add a phase to a graph; return the tasks that end it, (dp, pp)."""
-        lanes = pipeline_lanes(plan, rank_lanes(plan))
+        lanes = dataclasses.replace(pipeline_lanes(plan, rank_lanes(plan)), sums_loss=False)
         depth, count = plan.layout.pp, plan.num_micro_batches
         phases = wired(plan.schedule, depth, count, plan.num_chunks, lanes.blocking)
         seconds = compute_seconds(plan, graph.fabric)

@@ -23,8 +23,8 @@ class Objective(Protocol):
     """Simulated seconds of iterations and of their parts; `placement.objective` implements it.
 
     divisible: pipelines and groups can be timed alone, because there are stages and tp = 1.
-    independent: on any grid, no two pipelines and no two data-parallel groups share a resource. The
-    time of an iteration then follows from the times of its parts.
+    independent: on any grid, no two pipelines and no two data-parallel groups share a resource or
+    wait for each other. The time of an iteration then follows from the times of its parts.
     """
 
     divisible: bool

@@ -194,13 +194,26 @@ def double_tree(n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @cache
 def tree_all_reduce(n: int) -> tuple[HopList]:
     """One half of the tensor up and down each of the two trees."""
-    hops: list[Hop] = []
-    for half, parents in enumerate(double_tree(n)):
-        below = [member for member in _from_root(parents) if parents[member] >= 0]
-        up, down = 2 * half, 2 * half + 1
-        hops += [Hop(i, parents[i], half, adds=True, channel=up) for i in reversed(below)]
-        hops += [Hop(parents[i], i, half, channel=down) for i in below]
+    hops = [
+        hop for half, parents in enumerate(double_tree(n)) for hop in _up_and_down(parents, half)
+    ]
     return (HopList(hops=tuple(hops), num_parts=2, sliced=True),)
+
+
+@cache
+def number_all_reduce(n: int) -> tuple[HopList]:
+    """A number up and down the first of the two trees: it has no halves."""
+    return (HopList(hops=tuple(_up_and_down(double_tree(n)[0], 0))),)
+
+
+def _up_and_down(parents: Sequence[int], half: int) -> list[Hop]:
+    """Return the hops of a half of the tensor to the root of its tree, and back."""
+    below = [member for member in _from_root(parents) if parents[member] >= 0]
+    up, down = 2 * half, 2 * half + 1
+    return [
+        *(Hop(i, parents[i], half, adds=True, channel=up) for i in reversed(below)),
+        *(Hop(parents[i], i, half, channel=down) for i in below),
+    ]
 
 
 def _from_root(parents: Sequence[int]) -> list[int]:

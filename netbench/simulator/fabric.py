@@ -135,6 +135,14 @@ class Fabric:
         inside = self._node[source] == self._node[target]
         return np.where(inside, 0.0, 8 * size / self.transport.host_bps)
 
+    def passage_s(
+        self, source: NDArray[np.int64], target: NDArray[np.int64], size: float
+    ) -> NDArray[np.float64]:
+        """Return the seconds until `size` bytes have crossed an idle path with open windows."""
+        paths = self.paths(source, target)
+        passage_s: NDArray[np.float64] = size / self.rate[paths] + self.delay_s[paths]
+        return passage_s
+
     def num_beside(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return, for each of `ranks`, (n,), how many of them are on its node, itself included."""
         nodes = self._node[ranks]

@@ -48,7 +48,7 @@ SHARDED = {"sharded-ps": collectives.all_to_all, "zero1": collectives.ring_reduc
 """`Plan.data_parallel` -> collective that sums a shard of the gradients on each member, which then
 updates its shard of the parameters and sends it to the others."""
 
-DRAWS = 3
+DRAWS = 7
 """Iterations that are simulated where pipelines meet (`pipelines_meet`), each with other random
 times of passes. Odd, so that one of them is the median."""
 
@@ -359,6 +359,7 @@ def pipeline_lanes(plan: Plan, ranks: Ids, noise: Noise | None = None) -> Lanes:
         message_bytes=message_bytes(plan),
         blocking=system_of(plan).blocking,
         awaits_arrival=system_of(plan).awaits_arrival,
+        sums_loss=system_of(plan).sums_loss and plan.layout.dp > 1,
         tensor_parallel=plan.layout.tp,
         noise=noise,
     )

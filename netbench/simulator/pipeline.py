@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netbench.plan.collectives import double_tree
 from netbench.plan.schedules import (
     BACKWARD,
     FORWARD,
@@ -53,7 +54,8 @@ class Lanes:
     num_micro_batches: int
     message_bytes: float
     blocking: bool  # a rank waits for every exchange; otherwise compute overlaps
-    awaits_arrival: bool  # a send ends when its message has arrived, not when buffers hold the rest
+    awaits_arrival: bool  # a send lasts as long as on an idle path, not only until buffers suffice
+    sums_loss: bool = False  # the last stages do, after every forward pass
     tensor_parallel: int = 1  # neighbouring lanes that compute together
     noise: Noise | None = None  # None = every pass takes its mean time
 
@@ -218,7 +220,35 @@ def add_pipelines(
     graph.edge(tasks[wiring.before], tasks[wiring.after])
     if len(wiring.source):
         _add_messages(graph, lanes, wiring, tasks)
+    if lanes.sums_loss:
+        _sum_losses(graph, lanes, wiring, tasks)
     return tasks[wiring.ends].T
+
+
+def _sum_losses(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> None:
+    """Let every backward pass of a last stage wait until the replicas have summed the loss of its
+    micro-batch, up and down a tree. Numbers take as long as the delays.
+    """
+    last = wiring.virtual_stage.max()
+    passes = []
+    for kind in (FORWARD, BACKWARD):
+        works = wiring.work_of[kind]
+        works = works[wiring.virtual_stage[works] == last]
+        works = works[np.argsort(wiring.label[works])]
+        passes.append(tasks[works].reshape(len(works), -1, lanes.tensor_parallel))
+    forward, backward = passes  # (num_micro_batches, num_replicas, tensor_parallel)
+    members = lanes.ranks[:, -1].reshape(forward.shape[1:])
+    parents = double_tree(len(members))[0]
+    up_s, down_s = np.zeros(members.shape), np.zeros(members.shape)
+    for member in range(len(members)):
+        below = member
+        while (above := parents[below]) >= 0:
+            up_s[member] += graph.delay_s(members[below], members[above])
+            down_s[member] += graph.delay_s(members[above], members[below])
+            below = above
+    summed = graph.work(TaskKind.MARK, np.broadcast_to(members[:1], forward[:, :1].shape))
+    graph.edge(forward, summed, up_s)
+    graph.edge(summed, backward, down_s)
 
 
 def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> None:
@@ -266,4 +296,4 @@ def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> Non
     graph.edge(last[follows - 1], first[follows])
     graph.edge(last, received, delay_s)
     if lanes.awaits_arrival:
-        graph.edge(last, sent, delay_s)
+        graph.edge(issue, sent, graph.fabric.passage_s(senders, receivers, size))

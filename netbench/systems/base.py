@@ -83,10 +83,12 @@ class System:
     rank_order: axes, slowest first. optimizer: a key of the trainers' `OPTIMIZERS`: sgd, adam,
     adamw. updates_on_host: parameters are updated on the CPU that ranks of a node share.
     costs_as: the system whose FLOP/s and update times of device profiles apply, "" = its own.
-    blocking: a rank waits for every exchange before it computes again. awaits_arrival: until what
-    it sends has arrived, and not only until buffers hold the rest. overlaps_gradients: they are
-    synchronised beside the backward pass. counts_calls: collectives are called so often that their
-    cost for the host counts (`DeviceProfile.collective_s`). trains_named_models: not only GPTs.
+    blocking: a rank waits for every exchange before it computes again. awaits_arrival: at least as
+    long as what it sends needs to arrive over an idle network, and not only until buffers hold the
+    rest. sums_loss: after every forward pass, the last stages of all replicas sum their losses and
+    wait for it. overlaps_gradients: they are synchronised beside the backward pass. counts_calls:
+    collectives are called so often that their cost for the host counts
+    (`DeviceProfile.collective_s`). trains_named_models: not only GPTs.
     repairable: ranks with the same part of the model hold the same state, so that a lost one can be
     replaced. elastic: ranks may leave and join while others go on. has_peers: ranks contribute to
     the batch in proportion to their speed, instead of equally at the pace of the slowest.
@@ -107,6 +109,7 @@ class System:
     updates_on_host: ClassVar[bool] = False
     blocking: ClassVar[bool] = False
     awaits_arrival: ClassVar[bool] = False
+    sums_loss: ClassVar[bool] = False
     overlaps_gradients: ClassVar[bool] = False
     counts_calls: ClassVar[bool] = False
     trains_named_models: ClassVar[bool] = False

@@ -40,6 +40,7 @@ class Megatron(System):
     trainer = "netbench.trainers.systems.megatron:MegatronRank"
     blocking = True
     awaits_arrival = True  # it synchronises the device after every exchange
+    sums_loss = True  # for its log: average_losses_across_data_parallel_group
     repairable = True
 
     def variant(self, found: re.Match[str]) -> Variant:

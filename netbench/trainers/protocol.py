@@ -21,8 +21,6 @@ Controller to rank. `rank` is the index of the device that the process owns, in 
     {"op": "forget"}                                 drop the plans that were prepared
     {"op": "stop"}
 
-    {"op": "arrived", "rank": r}                     within a run: r has a message of this rank
-
 For systems whose peers may leave and join (hivemind, and plans with churn). m = {rank as text:
 address, ..}, the members of an epoch. A rank that starts after the others connected joins instead,
 and is then prepared:
@@ -48,8 +46,6 @@ Rank to controller. Every order but `forget` and `stop` is answered once, in ord
      "samples": of this rank that reached the model, if that differs between iterations, or null,
      "events": [[kind, start_s, end_s, details], ..]}        see `events`, seconds after
                                                              `start_at`; empty without "trace"
-    {"event": "arrived", "to": r}                          within a run, not answered: the rank has
-                                                           a message of r, which waits to hear this
     {"event": "error", "rank": r or null, "message": m,    the rank exits with status 1 after it
      "follows": true for a secondary failure: it lost a peer}
     {"event": "ended", "status": -9}                       sent by the fork server for a rank that

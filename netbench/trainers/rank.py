@@ -16,7 +16,6 @@ import torch.distributed as dist
 from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
 from netbench.plan.model import Plan
-from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.peers import RoundOutcome
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
@@ -96,9 +95,6 @@ class Rank:
         """Carry out one order. Return False if it was to stop."""
         if order["op"] == "stop":
             return False
-        if order["op"] == "arrived" and self._world and self._world.arrivals:
-            self._world.arrivals.note(order)
-            return True
         orders = {
             "connect": self._connect, "join": self._join, "prepare": self._prepare,
             "forget": self._forget, "meet": self._meet, "run": self._run,
@@ -111,7 +107,6 @@ class Rank:
     def _connect(self, order: Message) -> None:
         self.rank = order["rank"]
         self._world = _connect(order)
-        self._world.arrivals = Arrivals(self._channel)
         self._channel.send(event="ready", rank=self.rank)
 
     def _join(self, order: Message) -> None:

@@ -242,9 +242,10 @@ def test_an_update_is_of_a_shard() -> None:
 
 def test_the_host_carries_messages_round_the_rings() -> None:
     """Per rank and round of a ring: 63 messages among all, 7 in a group. Each of 4 micro-steps
-    gathers the live unit, twice 2 layers of 6 matrices, and scatters 3 buckets of gradients; across groups, each bucket goes out and back once. In groups a part of
-    a matrix has two slices, one of a bucket across groups two in each of four passes (three for
-    the last, smaller bucket); larger parts are whole."""
+    gathers the live unit, twice 2 layers of 6 matrices, and scatters 3 buckets of gradients; across
+    groups, each bucket goes out and back once. In groups a part of a matrix has two slices, one of
+    a bucket across groups two in each of four passes (three for the last, smaller bucket); larger
+    parts are whole."""
     plans = {name: case5(name) for name in ("zero3", "zero3-hybrid", "zero3-hybrid-accumulate")}
     costs = {name: Zero3().num_messages(plan) for name, plan in plans.items()}
     twice, across = 2 * 2 * 6, 2 * 7 * 2 * (4 + 4 + 3)

@@ -202,6 +202,40 @@ def tree_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None
     run_hops(group, *specifications.tree_all_reduce(group.size), tensor, num_slices)
 
 
+class NumberSum:
+    """Sums a number over the members, up and down a tree, time and again. The receives of the next
+    sum are posted before one begins, as NCCL's buffers are ready."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = replace(group, ahead=None)
+        (self._tree,) = specifications.number_all_reduce(group.size)
+        self._left = 0
+        self._next: Callable[[], None] | None = None
+
+    @property
+    def peers(self) -> set[int]:
+        """Processes that this one exchanges numbers with."""
+        return stage_peers(self._group, [self._tree])
+
+    def open(self, count: int) -> None:
+        """Expect `count` sums from now on."""
+        self._left = count
+        self._post()
+
+    def run(self) -> None:
+        """Block until all members have come and this one has the sum."""
+        run = self._next
+        assert run is not None, "more sums than expected"
+        self._post()
+        run()
+
+    def _post(self) -> None:
+        self._next = None
+        if self._left:
+            self._left -= 1
+            self._next = _post_hops(self._group, self._tree, torch.zeros(1), 1)
+
+
 def all_reduce_each(
     group: Group, tensors: Sequence[torch.Tensor], cuts: Sequence[RingCut | None]
 ) -> None:

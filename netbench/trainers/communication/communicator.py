@@ -9,7 +9,7 @@ What is modelled
   receive buffer likewise. So a long path holds whole messages that have not been received yet, and
   a short one holds none.
 - A send does not delay its rank, unless it is `blocking`: then it ends when its receiver has asked
-  for it and the kernel has its bytes or, with `arrivals`, when it has arrived.
+  for it and the kernel has its bytes.
   (docs/local-testbed.md explains which systems block.)
 
 How, with real bytes
@@ -32,7 +32,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.world import PendingTransfer, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
@@ -74,8 +73,7 @@ class Inbox:
     """Messages from one process, received in the order in which it sends them.
 
     Plans run one after the other, so all plans of a process share the memory for messages. device:
-    where messages are to be. arrivals: by which the sender learns of every message that is here.
-    pieces: in which a message comes; num_ahead counts these.
+    where messages are to be. pieces: in which a message comes; num_ahead counts these.
     """
 
     _memory: ClassVar[dict[tuple[int, int, torch.device], torch.Tensor]] = {}
@@ -88,17 +86,9 @@ class Inbox:
         size: int,
         num_ahead: int,
         device: torch.device = CPU,
-        arrivals: Arrivals | None = None,
         pieces: int = 1,
     ) -> None:
-        self._arrivals = arrivals
         self._pieces = pieces
-        self._landed = queue.SimpleQueue[Exception | None]()
-        self._flying = queue.SimpleQueue[PendingTransfer | None]()
-        if arrivals:
-            arguments = (self._flying, self._landed, pieces, arrivals, process)
-            threading.Thread(target=_tell, args=arguments, daemon=True).start()
-            weakref.finalize(self, self._flying.put, None)
         self._world, self._process, self._tag, self._device = world, process, tag, device
         self._size, self._num_ahead = size, num_ahead
         self._buffers: list[torch.Tensor] = []
@@ -124,10 +114,7 @@ class Inbox:
 
     def finish(self) -> torch.Tensor:
         """Block until the next started message has come; it stays valid for two more turns."""
-        if not self._arrivals:
-            Together([self._works.popleft() for _ in range(self._pieces)]).wait()
-        elif error := self._landed.get():
-            raise error
+        Together([self._works.popleft() for _ in range(self._pieces)]).wait()
         message = self._buffers[self._taken % len(self._buffers)]
         RECORDER.add(
             "receive",
@@ -156,38 +143,14 @@ class Inbox:
             message, piece = divmod(self._posted, self._pieces)
             buffer = self._buffers[message % len(self._buffers)]
             part = buffer.tensor_split(self._pieces)[piece]
-            work = self._world.receive(part, self._process, self._tag)
-            (self._flying.put if self._arrivals else self._works.append)(work)
+            self._works.append(self._world.receive(part, self._process, self._tag))
             self._posted += 1
-
-
-def _tell(
-    flying: "queue.SimpleQueue[PendingTransfer | None]",
-    landed: "queue.SimpleQueue[Exception | None]",
-    pieces: int,
-    arrivals: Arrivals,
-    process: int,
-) -> None:
-    """Wait for messages in turn, and tell their sender of each, until None comes.
-
-    It holds no inbox: one that nothing uses any more ends its thread.
-    """
-    while (first := flying.get()) is not None:
-        error = None
-        try:
-            rest = [flying.get() for _ in range(pieces - 1)]
-            Together([work for work in (first, *rest) if work is not None]).wait()
-            arrivals.tell(process)
-        except Exception as failed:
-            error = failed
-        landed.put(error)
 
 
 class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
-    arrivals: where an operation lasts until they have arrived. size: bytes of a message that are
-    sent; None = all. pieces: in which a message goes.
+    size: bytes of a message that are sent; None = all. pieces: in which a message goes.
     """
 
     def __init__(
@@ -197,13 +160,11 @@ class Outbox:
         tag: int,
         *,
         blocking: bool = False,
-        arrivals: Arrivals | None = None,
         size: int | None = None,
         pieces: int = 1,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
         self._size, self._pieces = size, pieces
-        self._arrivals = arrivals
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
@@ -238,12 +199,10 @@ class Outbox:
         return Together([self._world.send(part, self._process, self._tag) for part in parts])
 
     def finish(self) -> None:
-        """If blocking, wait until the kernel has all messages, or until they have arrived."""
+        """If blocking, wait until the kernel has all messages."""
         while self._running:
             work, started_s, details = self._running.popleft()
             work.wait()
-            if self._arrivals:
-                self._arrivals.await_next(self._process)
             RECORDER.add("send", started_s, **details)
 
 

@@ -38,6 +38,15 @@ def copy_s(plan: Plan, src: int, dst: int) -> float:
     return 8 * message_bytes(plan) / plan.transport.host_bps
 
 
+def passage_s(plan: Plan, src: int, dst: int) -> float:
+    """Return the seconds until a message between stages has crossed an idle path."""
+    src_node, dst_node = plan.device_nodes[src], plan.device_nodes[dst]
+    if src_node == dst_node:
+        return 0.0
+    delay_s = plan.network.link(src_node, dst_node).one_way_delay_s
+    return 8 * message_bytes(plan) / _rate_bps(plan, src, dst) + delay_s
+
+
 def pace_s(plan: Plan, src: int, dst: int) -> float:
     """Return the seconds that the channels of a collective take for a byte of a scaled message.
 

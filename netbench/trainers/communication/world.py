@@ -15,8 +15,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, unmarked
 
-from netbench.trainers.communication.arrivals import Arrivals
-
 TIMEOUT = timedelta(days=7)
 """Deadline of any transfer or store access. Virtual time runs ahead freely and says nothing about
 health; the controller watches wall time."""
@@ -45,10 +43,8 @@ class World:
     """This process among all processes: point-to-point transfers by process index.
 
     address: address of this process's node. backend: None for a process that joined later; it has
-    no transfers. arrivals: set by whoever has a controller.
+    no transfers.
     """
-
-    arrivals: Arrivals | None = None
 
     def __init__(self, backend: Any, rank: int, size: int, address: str = LOOPBACK) -> None:
         self._backend = backend

@@ -1,18 +1,21 @@
 """Megatron-LM: synchronous pipelines, then one all-reduce of gradients per model chunk.
 
 1F1B, interleaved (a rank has several chunks of the model), or zero-bubble. Every exchange is waited
-for before the rank computes again, as in `forward_backward_pipelining_without_interleaving`. Not
-modelled: the all-reduce of tied embeddings between the first and the last stage.
+for before the rank computes again, as in `forward_backward_pipelining_without_interleaving`. Last
+stages sum the loss of every micro-batch over the replicas, for the log
+(`average_losses_across_data_parallel_group`); where layers compute, they do not. Not modelled: the
+all-reduce of tied embeddings between the first and the last stage.
 """
 
 import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from netbench.plan.model import Plan
+from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.plan.tensor import tensor_groups
-from netbench.systems import pipeline_of, position_of, replicas_of
+from netbench.systems import pipeline_of, position_of, replicas_of, system_of
+from netbench.trainers.communication.collectives import NumberSum
 from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.rings import ring_all_reduce
 from netbench.trainers.communication.world import World
@@ -53,15 +56,26 @@ class MegatronRank:
         self._chunks = [build_stage(plan, part) for part in parts]
         (programs,) = build_programs(plan.schedule, pp, plan.num_micro_batches, plan.num_chunks)
         self._program = programs[stage]
+        sums = system_of(plan).sums_loss and plan.compute == VIRTUAL and dp > 1
+        self._losses = NumberSum(self.replicas) if sums and stage == pp - 1 else None
+        self._num_losses = plan.num_micro_batches
         self._pipeline = PipelineRank(
-            world, plan, pipeline_of(plan, rank), self._chunks, [self._program]
+            world,
+            plan,
+            pipeline_of(plan, rank),
+            self._chunks,
+            [self._program],
+            self._losses.run if self._losses else None,
         )
 
     def peers(self) -> set[int]:
-        return self._pipeline.peers | self.replicas.neighbours | self._tensor_peers
+        summing = self._losses.peers if self._losses else set()
+        return self._pipeline.peers | self.replicas.neighbours | summing | self._tensor_peers
 
     def arm(self) -> None:
         self._pipeline.open()
+        if self._losses:
+            self._losses.open(self._num_losses)
 
     def take_loss(self) -> float | None:
         shares = [chunk.take_loss() for chunk in self._chunks]

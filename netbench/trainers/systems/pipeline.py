@@ -2,13 +2,13 @@
 
 Work waits for its own message only. An exchange waits for the one before it, and takes at least as
 long as the copy of its largest message between a GPU and the sockets. A rank of a blocking system
-continues only when an exchange is done. Where the system awaits arrival, it takes until the
-other end has all of the message.
+continues only when an exchange is done. Where the system awaits arrival, it takes at least as long
+as its messages need to cross an idle network.
 """
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 import torch
@@ -27,7 +27,6 @@ from netbench.plan.schedules import (
 )
 from netbench.plan.tensor import message_bytes
 from netbench.systems import system_of
-from netbench.trainers.communication.arrivals import Arrivals
 from netbench.trainers.communication.communicator import (
     Communicator,
     Inbox,
@@ -36,7 +35,7 @@ from netbench.trainers.communication.communicator import (
     messages_ahead,
     pieces_of,
 )
-from netbench.trainers.communication.links import ahead_bytes, copy_s
+from netbench.trainers.communication.links import ahead_bytes, copy_s, passage_s
 from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.layers.real import device_of
 from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
@@ -46,7 +45,8 @@ class PipelineRank:
     """One rank of one pipeline, connected to the ranks it exchanges messages with.
 
     processes: of the pipeline's stages, in order. chunks: this rank's parts of the model, in order.
-    programs: those of an iteration, in order.
+    programs: those of an iteration, in order. sum_loss: what the last stage does after every
+    forward pass.
     """
 
     def __init__(
@@ -56,29 +56,33 @@ class PipelineRank:
         processes: Sequence[int],
         chunks: Sequence[TrainedStage],
         programs: Sequence[Program],
+        sum_loss: Callable[[], None] | None = None,
     ) -> None:
+        self._sum_loss = sum_loss
         self._processes = tuple(processes)
         self._chunks = tuple(chunks)
         system = system_of(plan)
         self._blocking = system.blocking
-        arrivals = world.arrivals if system.awaits_arrival and plan.compute == VIRTUAL else None
         self._splits_backward = plan.splits_backward
         # A GPU orders transfers and computation itself.
         self._overlaps = not self._blocking and plan.compute == VIRTUAL
         self._communicator = OverlappedCommunicator() if self._overlaps else Communicator()
         exchanges = [step for program in programs for step in program if isinstance(step, Exchange)]
         self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
-        self._inboxes = {
-            process: _inbox(world, plan, process, arrivals) for process in self._num_received
-        }
+        self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
         targets = {self._target(m) for step in exchanges for m in step.sends}
         self._outboxes = {
-            process: _outbox(world, plan, process, self._blocking, arrivals) for process in targets
+            process: _outbox(world, plan, process, self._blocking) for process in targets
         }
+        # Virtual devices sleep for a copy; real ones make it.
+        is_virtual = plan.compute == VIRTUAL
         self._copies_s = {
-            # Virtual devices sleep for a copy; real ones make it.
-            process: copy_s(plan, process, world.rank) if plan.compute == VIRTUAL else 0.0
+            process: copy_s(plan, process, world.rank) if is_virtual else 0.0
             for process in self.peers
+        }
+        self._sends_s = {
+            process: passage_s(plan, world.rank, process)
+            for process in (targets if is_virtual and system.awaits_arrival else ())
         }
 
     @property
@@ -132,16 +136,22 @@ class PipelineRank:
         else:
             output = chunk.backward(work.micro_batch, received)
         outputs[Message(*work)] = output
+        is_last = work.virtual_stage == depth * len(self._chunks) - 1
+        if self._sum_loss and is_last and work.kind == FORWARD:
+            self._sum_loss()
 
     def _communicate(
         self, exchange: Exchange, announced: Sequence[Message], outputs: dict[Message, torch.Tensor]
     ) -> None:
         """Start an exchange. announced: messages of the exchange that follows at once."""
-        peers = {*map(self._source, exchange.receives), *map(self._target, exchange.sends)}
+        targets = {*map(self._target, exchange.sends)}
+        peers = targets | {*map(self._source, exchange.receives)}
+        lasting_s = [self._copies_s[peer] for peer in peers]
+        lasting_s += [self._sends_s.get(target, 0.0) for target in targets]
         self._communicator.start(
             [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
             [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
-            max(self._copies_s[peer] for peer in peers),
+            max(lasting_s),
             [self._inboxes[self._source(message)] for message in announced],
         )
         if self._blocking:
@@ -154,7 +164,7 @@ class PipelineRank:
         return self._processes[user(message).virtual_stage % len(self._processes)]
 
 
-def _inbox(world: World, plan: Plan, process: int, arrivals: Arrivals | None) -> Inbox:
+def _inbox(world: World, plan: Plan, process: int) -> Inbox:
     """Return the inbox of one process, whose messages share its buffers."""
     device, buffered = device_of(plan), ahead_bytes(plan, process, world.rank)
     pieces = _pieces(plan, process, world.rank)
@@ -162,12 +172,10 @@ def _inbox(world: World, plan: Plan, process: int, arrivals: Arrivals | None) ->
     # NCCL buffers messages itself; a receive that waits for one occupies the device.
     ahead = ahead if device.type == "cpu" else 0
     size = boundary_bytes(plan, pieces)
-    return Inbox(world, process, TAG_PIPELINE, size, ahead, device, arrivals, pieces)
+    return Inbox(world, process, TAG_PIPELINE, size, ahead, device, pieces)
 
 
-def _outbox(
-    world: World, plan: Plan, process: int, blocking: bool, arrivals: Arrivals | None
-) -> Outbox:
+def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
     """Return the outbox to one process."""
     pieces = _pieces(plan, world.rank, process)
     return Outbox(
@@ -175,7 +183,6 @@ def _outbox(
         process,
         TAG_PIPELINE,
         blocking=blocking,
-        arrivals=arrivals,
         size=boundary_bytes(plan, pieces) if pieces > 1 else None,
         pieces=pieces,
     )

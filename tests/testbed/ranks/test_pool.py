@@ -110,14 +110,6 @@ def test_answers_come_back_in_rank_order() -> None:
     assert [answer["rank"] for answer in pool.run(0, 5.0)] == [0, 1, 2]
 
 
-def test_arrivals_are_told_to_the_rank_that_waits_for_them() -> None:
-    """The session does not take them for answers."""
-    pool, testbed = started_pool(obedient)
-    testbed.ranks[1].say({"event": "arrived", "to": 0})
-    pool.prepare()
-    assert {"op": "arrived", "rank": 1} in testbed.ranks[0].heard
-
-
 def test_progress_counts_the_ranks_that_started() -> None:
     """One call per rank."""
     counts: list[int] = []
