@@ -151,6 +151,35 @@ def test_a_blocking_exchange_takes_its_transfer_and_its_delay() -> None:
     assert per_micro_batch_s(plan) == pytest.approx(F + B + 2 * (t + delay_s), rel=1e-3)
 
 
+def test_a_send_does_not_wait_for_a_slow_start() -> None:
+    """It lasts as long as on an idle path with open windows. Its receiver has the message three
+    round trips later, because the first window is an eighth of it: 1, 2, 4 and 1 eighths."""
+    delay_s, bandwidth_bps = 0.05, 1e12
+    plan = uniform_plan(
+        "megatron-p2", num_nodes=2, one_way_delay_s=delay_s, bandwidth_bps=bandwidth_bps, batch=1
+    )
+    mss = plan.network.mtu_bytes - NO_COSTS.header_bytes
+    first_window_segments = plan.activation_bytes / (8 * mss * NO_COSTS.sockets)
+    slow = NO_COSTS.model_copy(update={"first_window_segments": first_window_segments})
+    timeline = simulate(plan, slow).parts[0].timeline
+    ends_s = [
+        timeline.end_s[(timeline.kind == kind) & (timeline.rank == rank)].min()
+        for kind, rank in ((TaskKind.SEND, 0), (TaskKind.RECEIVE, 1))
+    ]
+    arrives_s = F + delay_s + message_s(plan, bandwidth_bps)
+    assert ends_s == pytest.approx([arrives_s, arrives_s + 3 * 2 * delay_s], rel=1e-3)
+
+
+def test_the_last_stages_sum_the_loss_of_every_micro_batch() -> None:
+    """Three replicas of one stage: up NCCL's tree of three members and down again, 2 hops each."""
+    delay_s = 0.02
+    for delays, plan in (
+        (0, uniform_plan("megatron-p1", num_nodes=1, one_way_delay_s=delay_s, layers=1)),
+        (4, uniform_plan("megatron-p1", num_nodes=3, one_way_delay_s=delay_s, layers=1, batch=6)),
+    ):
+        assert per_micro_batch_s(plan) == pytest.approx(F + B + delays * delay_s)
+
+
 def test_deepspeeds_transfers_follow_one_another() -> None:
     """Without buffers, a stage inside has four per micro-batch of four sequences, where Megatron's
     has two exchanges."""

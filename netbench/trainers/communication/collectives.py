@@ -210,7 +210,7 @@ class NumberSum:
         self._group = replace(group, ahead=None)
         (self._tree,) = specifications.number_all_reduce(group.size)
         self._left = 0
-        self._next: Callable[[], None] | None = None
+        self._posted: list[tuple[torch.Tensor, Callable[[], None]]] = []
 
     @property
     def peers(self) -> set[int]:
@@ -222,18 +222,19 @@ class NumberSum:
         self._left = count
         self._post()
 
-    def run(self) -> None:
-        """Block until all members have come and this one has the sum."""
-        run = self._next
-        assert run is not None, "more sums than expected"
+    def run(self, number: float = 0.0) -> float:
+        """Return the sum of all members' numbers, once all have come."""
+        tensor, finish = self._posted.pop()
         self._post()
-        run()
+        tensor.fill_(number)
+        finish()
+        return float(tensor)
 
     def _post(self) -> None:
-        self._next = None
         if self._left:
             self._left -= 1
-            self._next = _post_hops(self._group, self._tree, torch.zeros(1), 1)
+            tensor = torch.zeros(1)
+            self._posted.append((tensor, _post_hops(self._group, self._tree, tensor, 1)))
 
 
 def all_reduce_each(

@@ -56,7 +56,7 @@ class PipelineRank:
         processes: Sequence[int],
         chunks: Sequence[TrainedStage],
         programs: Sequence[Program],
-        sum_loss: Callable[[], None] | None = None,
+        sum_loss: Callable[[], object] | None = None,
     ) -> None:
         self._sum_loss = sum_loss
         self._processes = tuple(processes)

@@ -72,7 +72,7 @@ def test_a_faithful_time_counts_before_a_fast_one_and_a_newer_before_an_older(
 
 def test_a_time_that_is_not_merged_counts_before_one_that_is(tmp_path: Path) -> None:
     """Whichever was recorded first."""
-    choices = Choices(variants=["zero3"], layers=[24], batch=[4096], seeds=[2022])
+    choices = Choices(variants=["zero3"], layers=[32], batch=[4096], seeds=[2022])
     plans = build_plans(load_scenario("case3"), choices, Execution(iterations=1, scale=1000))
     merged = record(tmp_path, [*plans], 100.0)
     whole = record(tmp_path, [system_of(plan).unmerged(plan) for plan in plans], 101.0)

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from netbench.plan.collectives import COLLECTIVES
-from netbench.trainers.communication.collectives import run_stages, tree_all_reduce, tree_peers
+from netbench.trainers.communication.collectives import (
+    NumberSum,
+    run_stages,
+    tree_all_reduce,
+    tree_peers,
+)
 from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.slices import equal_chunks
 from netbench.trainers.communication.world import PendingTransfer, World
@@ -45,6 +50,25 @@ def test_collectives_give_what_torch_computes(size: int) -> None:
             for name, tensor in expected.items():
                 assert result[name] == tensor.tolist(), (name, length, index)
             assert chunks == equal_chunks(length, size)
+
+
+def _sum_numbers(world: World, members: list[int]) -> list[float]:
+    summed = NumberSum(Group.of(world, members))
+    world.warm(summed.peers)
+    found = []
+    for iteration in range(2):
+        summed.open(3)
+        found += [summed.run(100.0 * iteration + 10.0 * i + world.rank) for i in range(3)]
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_numbers_are_summed_time_and_again(size: int) -> None:
+    """In two iterations, each with the receives of one sum posted ahead, and none in the end."""
+    members = [(i + 1) % size for i in range(size)]
+    ranks = sum(range(size))
+    expected = [size * (100.0 * k + 10.0 * i) + ranks for k in range(2) for i in range(3)]
+    assert on_processes(size, _sum_numbers, members) == [expected] * size
 
 
 class CountingWorld(World):

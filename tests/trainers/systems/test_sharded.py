@@ -272,7 +272,7 @@ def test_the_next_collective_is_awaited_while_one_runs(plan_of: Callable[..., An
     posted, in the next micro-step too. A micro-step gathers a unit, then four matrices in either
     pass, and scatters one bucket."""
     plan = sharded_plan(plan_of, (0, 1), forward_s=0.0)
-    collectives = 3 * (1 + 2 * 4 + 1)
+    collectives = 3 * (1 + 2 * 6 + 1)
     posted = [2 * min(before + 2, collectives) for before in range(collectives)]
     found = on_processes(2, _posted_when_waiting, plan, world_type=PostingWorld)
     assert found == [[count for count in posted for _ in range(2)]] * 2
