@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from netbench.placement.plan_problem import Request
@@ -15,6 +17,8 @@ from netbench.placement.search.exhaustive import MAX_GRIDS, few_grids
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Link, Network, Node, Scenario, Setting
 from netbench.scenario.sharing import SHARING
+from netbench.simulator.iteration import forget
+from netbench.systems.megatron import Megatron
 
 DELAYS_S = (0.0, 0.00005, 0.001, 0.01, 0.05, 0.2)
 RATES_BPS = (1e8, 3e8, 1e9, 2e9, 1e10, math.inf)
@@ -23,6 +27,16 @@ WIDTHS = ((1,), (2,), (4,), (1, 2), (1, 2, 3, 4))
 
 NEAR = Link(one_way_delay_s=0.01, bandwidth_bps=2e9)
 FAR = Link(one_way_delay_s=0.1, bandwidth_bps=0.4e9)
+
+
+@contextmanager
+def pipelines_apart() -> Iterator[None]:
+    """Let Megatron's pipelines not wait for each other: their last stages sum no losses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Megatron, "sums_loss", False)
+        forget()
+        yield
+    forget()
 
 
 def small_scenario(

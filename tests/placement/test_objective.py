@@ -20,6 +20,7 @@ from netbench.plan.model import Execution, Plan
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Link, Network, Setting
 from netbench.simulator import simulate
+from tests.placement.small import pipelines_apart
 from tests.plans import NO_COSTS, uniform_plan
 
 VARIANTS = (
@@ -115,9 +116,27 @@ def random_grids(plan: Plan, count: int, seed: int) -> Grid:
 def test_an_iteration_put_together_from_parts_is_the_simulated_one(plan: Plan, seed: int) -> None:
     """Equal to the bit, whether or not a rank's last messages share links with its gradients."""
     grids = random_grids(plan, 3, seed)
-    objective = PlanObjective(plan)
-    assert objective.independent
-    assert objective.times_s(grids).tolist() == [simulated_s(plan, grid) for grid in grids]
+    with pipelines_apart():
+        objective = PlanObjective(plan)
+        assert objective.independent
+        assert objective.times_s(grids).tolist() == [simulated_s(plan, grid) for grid in grids]
+
+
+@pytest.mark.parametrize("sharing", ["pair", "class"])
+def test_pipelines_that_sum_their_losses_are_simulated_whole(sharing: str) -> None:
+    """A pipeline waits for the slowest one after every micro-batch; one replica sums nothing."""
+    plan = plan_of("megatron-p4", ((NEAR,),), (0,) * NUM_NODES, sharing, batch=MANY)
+    objective, grids = PlanObjective(plan), random_grids(plan, 2, 1)
+    assert not objective.independent
+    found_s = objective.times_s(grids).tolist()
+    assert found_s == [simulated_s(plan, grid) for grid in grids]
+    with pipelines_apart():
+        apart_s = PlanObjective(plan).times_s(grids).tolist()
+    assert all(whole > apart for whole, apart in zip(found_s, apart_s, strict=True))
+    alone = dataclasses.replace(
+        plan, layout=dataclasses.replace(plan.layout, dp=1), placement=(0, 1, 2, 3)
+    )
+    assert PlanObjective(alone).independent
 
 
 @pytest.mark.parametrize("sharing", ["nic", "trunk"])
@@ -240,8 +259,9 @@ def test_parts_of_equal_devices_compose_to_the_iteration(variant: str) -> None:
     """With equal pipelines, the members of a group are ready at the same time."""
     plan = plan_of(variant, ((NEAR,),), (0,) * NUM_NODES, "pair", batch=MANY)
     grids = random_grids(plan, 1, 0)
-    objective = PlanObjective(plan)
-    assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=1e-9)
+    with pipelines_apart():
+        objective = PlanObjective(plan)
+        assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=1e-9)
 
 
 @settings(max_examples=20, deadline=None)
@@ -249,8 +269,9 @@ def test_parts_of_equal_devices_compose_to_the_iteration(variant: str) -> None:
 def test_parts_alone_compose_to_nearly_the_iteration(plan: Plan, seed: int) -> None:
     """Members begin at different times, which changes windows and overlap slightly."""
     grids = random_grids(plan, 3, seed)
-    objective = PlanObjective(plan)
-    assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=0.25)
+    with pipelines_apart():
+        objective = PlanObjective(plan)
+        assert objective.composed_s(grids) == pytest.approx(objective.times_s(grids), rel=0.25)
 
 
 def test_plans_without_pipelines_of_single_devices_have_no_parts() -> None:
