@@ -22,7 +22,7 @@ from netbench.plan.model import Plan
 from netbench.scenario.sharing import SHARING, Queues, nic_caps_bps
 from netbench.simulator.graph import Ids
 from netbench.simulator.iteration import simulate, steady_labels
-from netbench.systems import rank_lanes, system_of
+from netbench.systems import rank_lanes, sums_losses
 from netbench.transport.profile import TransportProfile, load_transport
 
 MAX_RECORDS = 200_000
@@ -72,8 +72,7 @@ class PlanObjective:
         self._alone = bool(np.bincount(self._node).max() == 1)
         self.divisible = plan.has_pipelines and plan.layout.tp == 1
         by_sender = SHARING[network.sharing].is_by_sender and not network.host_bps
-        couples = system_of(plan).sums_loss and plan.layout.dp > 1
-        self.independent = self.divisible and self._alone and by_sender and not couples
+        self.independent = self.divisible and self._alone and by_sender and not sums_losses(plan)
         self._queues = Queues(network)
         self._delay_s = np.array([[link.one_way_delay_s for link in row] for row in network.links])
         self._by_rank = np.argsort(rank_lanes(plan).ravel())

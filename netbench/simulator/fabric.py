@@ -143,6 +143,16 @@ class Fabric:
         passage_s: NDArray[np.float64] = size / self.rate[paths] + self.delay_s[paths]
         return passage_s
 
+    def starts_fast(
+        self, source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return where the first window fills the path, so that nothing starts slowly."""
+        paths = self.paths(source, target)
+        with np.errstate(invalid="ignore"):  # an unlimited rate without a delay
+            full = np.nan_to_num(self.rate[paths] * self._rtt_s[paths], posinf=math.inf)
+        fast: NDArray[np.bool_] = self.network().first_window[paths] >= full
+        return fast
+
     def num_beside(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return, for each of `ranks`, (n,), how many of them are on its node, itself included."""
         nodes = self._node[ranks]

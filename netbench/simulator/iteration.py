@@ -27,7 +27,7 @@ from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, TaskKind, TaskTimeline
 from netbench.simulator.pipeline import Lanes, Noise, Wiring, add_pipelines, wire
 from netbench.simulator.segments import groups_of, time_segment
-from netbench.systems import rank_lanes, system_of
+from netbench.systems import rank_lanes, sums_losses, system_of
 from netbench.systems.iteration import Call
 from netbench.transport.profile import TransportProfile, load_transport
 from netbench.workload.costs import stage_tensors
@@ -48,7 +48,7 @@ SHARDED = {"sharded-ps": collectives.all_to_all, "zero1": collectives.ring_reduc
 """`Plan.data_parallel` -> collective that sums a shard of the gradients on each member, which then
 updates its shard of the parameters and sends it to the others."""
 
-DRAWS = 7
+DRAWS = 3
 """Iterations that are simulated where pipelines meet (`pipelines_meet`), each with other random
 times of passes. Odd, so that one of them is the median."""
 
@@ -359,7 +359,7 @@ def pipeline_lanes(plan: Plan, ranks: Ids, noise: Noise | None = None) -> Lanes:
         message_bytes=message_bytes(plan),
         blocking=system_of(plan).blocking,
         awaits_arrival=system_of(plan).awaits_arrival,
-        sums_loss=system_of(plan).sums_loss and plan.layout.dp > 1,
+        sums_loss=sums_losses(plan),
         tensor_parallel=plan.layout.tp,
         noise=noise,
     )

@@ -54,7 +54,7 @@ class Lanes:
     num_micro_batches: int
     message_bytes: float
     blocking: bool  # a rank waits for every exchange; otherwise compute overlaps
-    awaits_arrival: bool  # a send lasts as long as on an idle path, not only until buffers suffice
+    awaits_arrival: bool  # a send lasts until its message has arrived, slow starts aside
     sums_loss: bool = False  # the last stages do, after every forward pass
     tensor_parallel: int = 1  # neighbouring lanes that compute together
     noise: Noise | None = None  # None = every pass takes its mean time
@@ -297,3 +297,5 @@ def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> Non
     graph.edge(last, received, delay_s)
     if lanes.awaits_arrival:
         graph.edge(issue, sent, graph.fabric.passage_s(senders, receivers, size))
+        fast = graph.fabric.starts_fast(senders, receivers)
+        graph.edge(last[fast], sent[fast], delay_s[fast])

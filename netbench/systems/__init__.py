@@ -50,6 +50,17 @@ def system_of(plan: Plan) -> System:
     return SYSTEMS[plan.system]
 
 
+LEAST_SUM_DELAY_S = 1e-3
+"""Delay of a network from which sums of losses count, seconds. Shorter ones would change no more
+than how pipelines that share a NIC meet: published times do not show that they keep in step."""
+
+
+def sums_losses(plan: Plan) -> bool:
+    """Whether the last stages of a plan's replicas wait for the sum of their losses."""
+    far = max(link.one_way_delay_s for row in plan.network.links for link in row)
+    return system_of(plan).sums_loss and plan.layout.dp > 1 and far >= LEAST_SUM_DELAY_S
+
+
 def find_variant(name: str, *, script: bool = False) -> Variant:
     """The variant called `name`: of the systems that run a user's script, or of all others.
 

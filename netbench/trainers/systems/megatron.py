@@ -14,7 +14,7 @@ from typing import ClassVar
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.plan.tensor import tensor_groups
-from netbench.systems import pipeline_of, position_of, replicas_of, system_of
+from netbench.systems import pipeline_of, position_of, replicas_of, sums_losses
 from netbench.trainers.communication.collectives import NumberSum
 from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.rings import ring_all_reduce
@@ -56,8 +56,8 @@ class MegatronRank:
         self._chunks = [build_stage(plan, part) for part in parts]
         (programs,) = build_programs(plan.schedule, pp, plan.num_micro_batches, plan.num_chunks)
         self._program = programs[stage]
-        sums = system_of(plan).sums_loss and plan.compute == VIRTUAL and dp > 1
-        self._losses = NumberSum(self.replicas) if sums and stage == pp - 1 else None
+        sums = sums_losses(plan) and plan.compute == VIRTUAL and stage == pp - 1
+        self._losses = NumberSum(self.replicas) if sums else None
         self._num_losses = plan.num_micro_batches
         self._pipeline = PipelineRank(
             world,
