@@ -170,7 +170,9 @@ def render_page(found: Calibration) -> str:
         return [row for row in found.rows if row.case in cases]
 
     sizes = [f"| {size} {_cells(fit)} |" for size, fit in found.micro_batches.items()]
-    limits = [f"| {limit / 1e9:.1f}e9 {_cells(fit)} |" for limit, fit in found.live_parameters.items()]
+    limits = [
+        f"| {limit / 1e9:.1f}e9 {_cells(fit)} |" for limit, fit in found.live_parameters.items()
+    ]
     return PAGE_TEXT.format(
         ms={system: seconds * 1e3 for system, seconds in constants.layer_s.items()},
         update_ns=constants.optimizer_s * 1e9,
@@ -258,15 +260,18 @@ micro-step. The published runs document neither the limit nor the micro-batch. n
 {micro_batch}, which fit cases 1 and 2 best in these steps. Mean absolute errors, with one of the \
 two assumed differently:
 
-| live parameters | host time per collective, ms | cases 1 and 2, fitted | case 3 | case 4 | case 5 |
+| live parameters | host time per collective, ms | cases 1 and 2, fitted | case 3 | case 4 | \
+case 5 |
 |---|---|---|---|---|---|
 {limits}
 
-| sequences per micro-step | host time per collective, ms | cases 1 and 2, fitted | case 3 | case 4 | case 5 |
+| sequences per micro-step | host time per collective, ms | cases 1 and 2, fitted | case 3 | \
+case 4 | case 5 |
 |---|---|---|---|---|---|
 {micro_batches}
 
-The choice was not blind: residuals of cases 4 and 5 led to it. Until 2026-11-28 a layer had four matrices and the limit was
+The choice was not blind: residuals of cases 4 and 5 led to it. Until 2026-11-28 a layer had \
+four matrices and the limit was
 1e9, DeepSpeed's default. A layer beyond the limit then cost a quarter less than published in \
 cases 4 and 5, but only 5 to 10%
 less in cases 2 and 3. So delays were missing, not bytes: there are more collectives, of the same \
@@ -290,9 +295,11 @@ Summary of the rules for NCCL over TCP (`netbench/simulator/pipeline.py`, `kerne
 - Each end buffers {fifo_mib:g} MiB (NCCL's FIFO) + {window_mib:g} MiB (sockets) + \
 {window_factor:g} x rate x round trip. On a long path the buffers hold several messages, and no rank
   waits. On a short path they hold part of a message, and the sender waits for its receiver.
-- A blocking exchange (Megatron's) ends when its message has come, and its own would have arrived over an idle path. Where
+- A blocking exchange (Megatron's) ends when its message has come, and its own would have \
+arrived over an idle path. Where
   nothing starts slowly, it ends when its own has arrived.
-- Megatron's last stages sum the loss of every micro-batch over the replicas, up and down a tree, in networks with delays of
+- Megatron's last stages sum the loss of every micro-batch over the replicas, up and down a \
+tree, in networks with delays of
   1 ms or more.
 - A connection starts slowly, initially and after idleness.
 - Flows share NICs, links, classes and the sockets of their hosts by max-min fairness.
