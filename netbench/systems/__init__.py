@@ -56,7 +56,7 @@ than how pipelines that share a NIC meet: published times do not show that they 
 
 
 def sums_losses(plan: Plan) -> bool:
-    """Whether the last stages of a plan's replicas wait for the sum of their losses."""
+    """Return whether the last stages of a plan's replicas wait for the sum of their losses."""
     far = max(link.one_way_delay_s for row in plan.network.links for link in row)
     return system_of(plan).sums_loss and plan.layout.dp > 1 and far >= LEAST_SUM_DELAY_S
 

@@ -54,7 +54,8 @@ def test_an_exchange_lasts_at_least_as_long_as_its_copies(
 def test_a_send_lasts_as_long_as_its_message_on_the_network(
     start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
 ) -> None:
-    """As above: 4 messages of 40 kB at 40 Mbit/s and a delay of 30 ms, which loopback has not."""
+    """Two stages, with 4 messages of 40 kB at 40 Mbit/s and a delay of 30 ms, which loopback has
+    not."""
     ranks = start_ranks(2)
     ranks.connect()
     plan = plan_of(
