@@ -100,8 +100,7 @@ def test_other_schedules_last_at_least_what_is_left_of_the_bubble(
 def test_a_rank_computes_for_what_its_own_device_takes(
     start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
 ) -> None:
-    """Three replicas; rank 0 is on device 2, the slow one. The others wait for it after every
-    forward pass, to sum their losses, and at the end."""
+    """Three replicas; rank 0 is on device 2, the slow one. The others wait for it."""
     ranks = start_ranks(3)
     ranks.connect()
     plan = plan_of(system="megatron", pp=1, dp=3, placement=(2, 0, 1), num_micro_batches=2)
@@ -111,13 +110,32 @@ def test_a_rank_computes_for_what_its_own_device_takes(
     plan_hash = ranks.prepare(replace(plan, **types, type_names=("fast", "slow")))
 
     def fast_ranks_are_fast(answers: Answers) -> bool:
-        return all(answer["phases"]["backward_s"] < 0.4 for answer in answers[:2])
+        passes = [answer["phases"] for answer in answers[:2]]
+        return all(each["forward_s"] < 0.2 and each["backward_s"] < 0.4 for each in passes)
 
     ended = ranks.run_undisturbed(plan_hash, 0, fast_ranks_are_fast)
-    assert all(answer["phases"]["forward_s"] >= 2 * 0.1 for answer in ended)
+    assert ended[2]["phases"]["forward_s"] >= 2 * 0.1
     assert ended[2]["phases"]["backward_s"] >= 2 * 0.2
     for answer in ended:
         assert answer["end_s"] - answer["start_s"] >= 2 * (0.1 + 0.2)
+
+
+def test_replicas_wait_for_the_sum_of_their_losses(
+    start_ranks: Callable[[int], Any], plan_of: Callable[..., Any]
+) -> None:
+    """After every forward pass, in a network with a delay of 1 ms: as long as the slowest one."""
+    ranks = start_ranks(3)
+    ranks.connect()
+    link = Link(one_way_delay_s=1e-3, bandwidth_bps=1e9)
+    plan = plan_of(
+        system="megatron", pp=1, dp=3, placement=(2, 0, 1), num_micro_batches=2, link=link
+    )
+    (stage,) = plan.stages
+    types = {"device_types": (0, 0, 1), "type_stages": ((stage,), (replace(stage, forward_s=0.1),))}
+    plan_hash = ranks.prepare(replace(plan, **types, type_names=("fast", "slow")))
+    for iteration in range(2):
+        for answer in ranks.run(plan_hash, iteration):
+            assert answer["phases"]["forward_s"] >= 2 * 0.1
 
 
 def test_one_world_serves_plans_of_different_systems_and_placements(
