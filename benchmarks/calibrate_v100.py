@@ -362,9 +362,9 @@ limit (the release
 or receivers' credit
   that queues behind data of its class (either makes random placements of case 3 at least
   30% too slow); and a slow start that ends early (it would slow down the long links of case 4).
-- **zero3** of 32 layers takes up to 13% less time than simulated in case 1, and up to 13% more in \
-case 2 (24 layers: 5% less and
-  19% more). No rule that is linear in the layers reproduces that.
+- **zero3** is simulated up to 13% too slow in case 1 (32 layers), and up to 19% too fast in \
+case 2 (24 layers). No rule that is linear
+  in the layers reproduces both.
 
 ### What was tried
 

@@ -52,6 +52,7 @@ _AWAITED = np.array(
             TaskKind.RECEIVE: Cause.COPY,
             TaskKind.TRANSFER: Cause.TRANSFER,
             TaskKind.COLLECTIVE: Cause.COLLECTIVE,
+            TaskKind.PASSAGE: Cause.TRANSFER,
         }[kind]
         for kind in TaskKind
     ],

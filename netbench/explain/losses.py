@@ -11,7 +11,7 @@ from netbench.plan.collectives import double_tree
 from netbench.plan.model import Plan
 from netbench.scenario.sharing import nic_caps_bps
 from netbench.simulator.iteration import Simulation
-from netbench.systems import system_of
+from netbench.systems import sums_losses, system_of
 from netbench.units import counted, format_bandwidth, format_time
 
 Floats = NDArray[np.float64]
@@ -102,8 +102,9 @@ def _collective_text(simulation: Simulation, mean: Floats, places: Floats) -> st
     where, seconds, stage, most_s = _busiest_link(simulation, places[causes])
     if plan.layout.dp == 1:
         return f"the barrier between forward and backward passes, {seconds_words(seconds)} {where}"
+    sums = " and sums of losses" if sums_losses(plan) else ""
     return (
-        f"gradients of data parallelism, {seconds_words(seconds)} {where} "
+        f"gradients of data parallelism{sums}, {seconds_words(seconds)} {where} "
         f"({seconds_words(most_s)} for those of stage {stage})"
     )
 

@@ -85,7 +85,8 @@ class _Slices:
         self.begin_s = begins(timeline)
         operation = np.isin(timeline.kind, (TaskKind.SEND, TaskKind.RECEIVE))
         lasts = timeline.end_s > self.begin_s
-        self.tasks: Ids = np.flatnonzero(np.isfinite(timeline.end_s) & (lasts | operation))
+        drawn = (lasts | operation) & (timeline.kind != TaskKind.PASSAGE)  # beside the bytes
+        self.tasks: Ids = np.flatnonzero(np.isfinite(timeline.end_s) & drawn)
         self.thread = self._thread()
 
     def _thread(self) -> Ids:

@@ -135,13 +135,13 @@ class Fabric:
         inside = self._node[source] == self._node[target]
         return np.where(inside, 0.0, 8 * size / self.transport.host_bps)
 
-    def passage_s(
+    def serialisation_s(
         self, source: NDArray[np.int64], target: NDArray[np.int64], size: float
     ) -> NDArray[np.float64]:
-        """Return the seconds until `size` bytes have crossed an idle path with open windows."""
-        paths = self.paths(source, target)
-        passage_s: NDArray[np.float64] = size / self.rate[paths] + self.delay_s[paths]
-        return passage_s
+        """Return the seconds for which `size` bytes leave into an idle path with open windows."""
+        paths = self.paths(source, target)  # which may make them
+        seconds: NDArray[np.float64] = size / self.rate[paths]
+        return seconds
 
     def starts_fast(
         self, source: NDArray[np.int64], target: NDArray[np.int64]

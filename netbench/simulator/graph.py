@@ -26,6 +26,7 @@ class TaskKind(IntEnum):
     RECEIVE = 5  # the communicator takes a message
     TRANSFER = 6  # bytes on the network, point to point
     COLLECTIVE = 7  # bytes on the network, of a collective
+    PASSAGE = 8  # for as long as a message's bytes would need on an idle path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +34,8 @@ class TaskTimeline:
     """All tasks of a graph with their times.
 
     Arrays of (num_tasks,). kind: `TaskKind`. rank: the rank that works or sends. peer: the receiver
-    of a transfer, else -1. label: micro-batch, slice or step, -1 = none. start_s, end_s: seconds.
-    amount: seconds of work, or bytes. path: index in the fabric, -1 = none.
+    of a transfer or passage, else -1. label: micro-batch, slice or step, -1 = none. start_s, end_s:
+    seconds. amount: seconds of work, or bytes. path: index in the fabric, -1 = none.
     Edges, (num_edges,): `after` starts at least lag_s seconds after the end of `before`.
     """
 
@@ -85,10 +86,15 @@ class Graph:
         check_memory(needed_bytes, f"simulated tasks of {self.fabric.num_ranks} ranks")
 
     def work(
-        self, kind: ArrayLike, rank: ArrayLike, seconds: ArrayLike = 0.0, label: ArrayLike = -1
+        self,
+        kind: ArrayLike,
+        rank: ArrayLike,
+        seconds: ArrayLike = 0.0,
+        label: ArrayLike = -1,
+        peer: ArrayLike = -1,
     ) -> Ids:
         """Add tasks that keep `rank` busy for `seconds`. Arguments broadcast, to the ids' shape."""
-        return self._add(kind, rank, -1, label, seconds, kernel.NONE)
+        return self._add(kind, rank, peer, label, seconds, kernel.NONE)
 
     def flow(
         self,

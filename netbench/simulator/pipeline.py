@@ -238,17 +238,16 @@ def _sum_losses(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> None:
         passes.append(tasks[works].reshape(len(works), -1, lanes.tensor_parallel))
     forward, backward = passes  # (num_micro_batches, num_replicas, tensor_parallel)
     members = lanes.ranks[:, -1].reshape(forward.shape[1:])
-    parents = double_tree(len(members))[0]
-    up_s, down_s = np.zeros(members.shape), np.zeros(members.shape)
-    for member in range(len(members)):
-        below = member
-        while (above := parents[below]) >= 0:
-            up_s[member] += graph.delay_s(members[below], members[above])
-            down_s[member] += graph.delay_s(members[above], members[below])
-            below = above
-    summed = graph.work(TaskKind.MARK, np.broadcast_to(members[:1], forward[:, :1].shape))
-    graph.edge(forward, summed, up_s)
-    graph.edge(summed, backward, down_s)
+    parents = np.array(double_tree(len(members))[0])
+    below = np.flatnonzero(parents >= 0)
+    above, root = parents[below], np.flatnonzero(parents < 0)
+    ranks = np.broadcast_to(members, forward.shape)
+    summed, told = graph.work(TaskKind.MARK, ranks), graph.work(TaskKind.MARK, ranks)
+    graph.edge(forward, summed)
+    graph.edge(summed[:, below], summed[:, above], graph.delay_s(members[below], members[above]))
+    graph.edge(summed[:, root], told[:, root])
+    graph.edge(told[:, above], told[:, below], graph.delay_s(members[above], members[below]))
+    graph.edge(told, backward)
 
 
 def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> None:
@@ -296,6 +295,9 @@ def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> Non
     graph.edge(last[follows - 1], first[follows])
     graph.edge(last, received, delay_s)
     if lanes.awaits_arrival:
-        graph.edge(issue, sent, graph.fabric.passage_s(senders, receivers, size))
+        idle_s = graph.fabric.serialisation_s(senders, receivers, size)
+        passage = graph.work(TaskKind.PASSAGE, senders, idle_s, label, receivers)
+        graph.edge(issue, passage)
+        graph.edge(passage, sent, delay_s)
         fast = graph.fabric.starts_fast(senders, receivers)
         graph.edge(last[fast], sent[fast], delay_s[fast])

@@ -183,3 +183,17 @@ def test_ranks_of_ddp_are_alike() -> None:
     assert found.of("collective")[0] == pytest.approx(
         simulation.iteration_s - bound_s(simulation.plan)
     )
+
+
+def test_sums_of_losses_and_sends_on_idle_paths_are_not_taken_for_copies() -> None:
+    """Published placements between distant regions. The sums are delays of collectives, hop by hop:
+    the slowest hop of the last stages' tree joins Ireland and Seoul. What a send waits for is its
+    bytes and its delay."""
+    simulation = simulate_published("case5", "megatron-p8-random")
+    mean = breakdown(simulation).seconds.mean(axis=0) / simulation.iteration_s
+    assert mean[Cause.COPY] < 0.001
+    assert min(mean[Cause.TRANSFER], mean[Cause.DELAY], mean[Cause.COLLECTIVE_DELAY]) > 0.2
+    links = seconds_by_link(critical_path(simulation), simulation.plan)
+    assert [*links][:2] == ["Ireland -> Seoul", "Seoul -> Ireland"]
+    (collective,) = (loss for loss in losses(simulation) if loss.group == "collective")
+    assert ": gradients of data parallelism and sums of losses, " in collective.text
