@@ -42,7 +42,7 @@ PATHS = ((0.011, 1.12e9), (0.060, 0.8e9), (0.238, 0.342e9))
 
 SIZES = (4 * MIB, 8 * MIB)
 IDLE_S = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0)
-NUM_MESSAGES = 6
+NUM_MESSAGES = 20
 PORT = 5000
 TIMEOUT_S = 1800.0
 
@@ -100,6 +100,7 @@ def connect(
             receivers.append(open_until.enter_context(listener.accept()[0]))
     for end in (*senders, *receivers):
         end.setblocking(False)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as NCCL and gloo set it
     return senders, receivers
 
 

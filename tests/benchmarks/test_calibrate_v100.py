@@ -15,7 +15,6 @@ from benchmarks.calibrate_v100 import (
     render_profile,
     rewrite_a40,
     rewrite_derived,
-    slot_table,
     summary_table,
 )
 from benchmarks.fit_v100 import (
@@ -280,8 +279,6 @@ def test_what_a_micro_batch_adds_is_a_difference_of_batches() -> None:
     ]
     (slot,) = per_slot(rows)
     assert (slot.published_s, slot.simulated_s) == pytest.approx((8 / 1024, 8 / 512))
-    expected = "| case1 | dtfm-scheduled | 24 | 7.8 → 15.6 (+100.0%) | 10.00 → 5.00 |"
-    assert slot_table(rows).splitlines()[-1] == expected
 
 
 def test_the_summary_averages_errors_without_their_signs() -> None:
