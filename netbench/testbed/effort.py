@@ -54,8 +54,10 @@ time (L24) was 1.1% shorter than from 2 and 4."""
 STEPS_WITH_ENDS = (2, 3)
 """Micro-steps that run if the first and the last differ from others."""
 
-DEPTHS = (4, 8)
-"""Micro-batches of other pipelines that run, in multiples of the stages."""
+DEPTHS, FAR_DEPTHS = (4, 8), (8, 16)
+"""Micro-batches of other pipelines that run, in multiples of the stages: of a near network, and
+where TCP acts and a round trip is longer than its least retransmission timeout. There windows take
+dozens of micro-batches to settle (docs/local-testbed.md#in-parts---whole-runs-all-of-it)."""
 
 
 AnyPlan = TypeVar("AnyPlan", bound=Experiment)
@@ -147,7 +149,20 @@ def _in_two(plan: Plan) -> Plan:
 
 def _in_micro_batches(plan: Plan) -> tuple[int, ...]:
     """Return `Plan.parts` for the micro-batches of a pipeline without rounds."""
-    return STEPS if plan.depth == 1 else tuple(plan.depth * times for times in DEPTHS)
+    if plan.depth == 1:
+        return STEPS
+    return tuple(plan.depth * times for times in (FAR_DEPTHS if _is_far(plan) else DEPTHS))
+
+
+def _is_far(plan: Plan) -> bool:
+    """Return whether a round trip is longer than the least timeout of TCP, which acts."""
+    tcp, links = plan.network.tcp, plan.network.links
+    longest_s = max(
+        there.one_way_delay_s + back.one_way_delay_s
+        for row, column in zip(links, zip(*links, strict=True), strict=True)
+        for there, back in zip(row, column, strict=True)
+    )
+    return tcp.acts and longest_s > tcp.min_rto_s
 
 
 def _in_rounds(plan: Plan) -> tuple[int, ...]:
