@@ -17,6 +17,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TypeVar
 
+import numpy as np
+
 from netbench.plan.build import network_bytes
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import VIRTUAL, Plan
@@ -54,10 +56,8 @@ time (L24) was 1.1% shorter than from 2 and 4."""
 STEPS_WITH_ENDS = (2, 3)
 """Micro-steps that run if the first and the last differ from others."""
 
-DEPTHS, FAR_DEPTHS = (4, 8), (8, 16)
-"""Micro-batches of other pipelines that run, in multiples of the stages: of a near network, and
-where TCP acts and a round trip is longer than its least retransmission timeout. There windows take
-dozens of micro-batches to settle (docs/local-testbed.md#in-parts---whole-runs-all-of-it)."""
+DEPTHS = (4, 8)
+"""Micro-batches of other pipelines that run, in multiples of the stages."""
 
 
 AnyPlan = TypeVar("AnyPlan", bound=Experiment)
@@ -108,6 +108,22 @@ def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     )
 
 
+def first_part(plan: Plan) -> Plan | None:
+    """Return the part that a session runs once, unrecorded, so that TCP's windows settle: None
+    where TCP does not act, or the plan runs whole.
+
+    The shorter one; the longer one where a round trip is longer than the least retransmission
+    timeout. There windows take dozens of micro-batches to settle, and the longer part must not meet
+    smaller ones than the shorter, which follows it.
+    """
+    tcp, parts = plan.network.tcp, plan.shortened()
+    if not tcp.acts or len(parts) == 1:
+        return None
+    delays_s = np.array([[link.one_way_delay_s for link in row] for row in plan.network.links])
+    is_far = (delays_s + delays_s.T).max() > tcp.min_rto_s
+    return parts[-1] if is_far else parts[0]
+
+
 def families(plans: Iterable[AnyPlan]) -> list[list[AnyPlan]]:
     """Return the plans, those that run as one together: their parts are equal."""
     found: dict[Experiment, list[AnyPlan]] = {}
@@ -149,20 +165,7 @@ def _in_two(plan: Plan) -> Plan:
 
 def _in_micro_batches(plan: Plan) -> tuple[int, ...]:
     """Return `Plan.parts` for the micro-batches of a pipeline without rounds."""
-    if plan.depth == 1:
-        return STEPS
-    return tuple(plan.depth * times for times in (FAR_DEPTHS if _is_far(plan) else DEPTHS))
-
-
-def _is_far(plan: Plan) -> bool:
-    """Return whether a round trip is longer than the least timeout of TCP, which acts."""
-    tcp, links = plan.network.tcp, plan.network.links
-    longest_s = max(
-        there.one_way_delay_s + back.one_way_delay_s
-        for row, column in zip(links, zip(*links, strict=True), strict=True)
-        for there, back in zip(row, column, strict=True)
-    )
-    return tcp.acts and longest_s > tcp.min_rto_s
+    return STEPS if plan.depth == 1 else tuple(plan.depth * times for times in DEPTHS)
 
 
 def _in_rounds(plan: Plan) -> tuple[int, ...]:
