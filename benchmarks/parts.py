@@ -19,14 +19,16 @@ import numpy as np
 from benchmarks.fit_v100 import Floats, Residual
 
 LAYERS, STEP, BATCH = 32, 8, 1024
-"""Where l is 0, layers for which it grows by 1, and the unit of batches."""
+"""Layers at which l is 0, layers for which it grows by 1, and the unit of batches."""
 
 NAMES = ("beside", "per layer", "per 1024 sequences", "per both")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Of one case and variant: `values` and standard `errors`, (4,), in seconds, as in `NAMES`.
+    """The parts of one case and variant, as in `NAMES`.
+
+    values, errors: with their standard errors, (4,), seconds.
 
     scatter: root mean square of the relative differences that no values explain.
     """
@@ -73,7 +75,7 @@ def parts_table(rows: Iterable[Residual]) -> str:
     lines = [f"| case | variant | {' | '.join(NAMES)} | scatter |", "|---|---|---|---|---|---|---|"]
     for (case, variant), (published, simulated) in sorted(parts_of(rows).items()):
         cells = [
-            f"{value:.2f} ±{error:.2f} → {other:.2f}"
+            f"{value:z.2f} ±{error:.2f} → {other:z.2f}"
             for value, error, other in zip(
                 published.values, published.errors, simulated.values, strict=True
             )

@@ -42,7 +42,7 @@ def test_exact_times_give_their_parts_without_scatter() -> None:
 
 
 def test_one_time_that_is_off_shows_in_the_scatter_and_in_the_standard_errors() -> None:
-    """Of 10% in one of nine settings, 5 of 9 degrees of freedom leave a part."""
+    """10% in one of nine settings: the 5 degrees of freedom that are left take a part of it."""
     ((published, simulated),) = parts_of(rows(published_factors={(32, 2048): 1.1})).values()
     assert 0.01 < published.scatter < 0.1 / 5**0.5
     assert abs(published.values[0] - 5) < 3 * published.errors[0]
