@@ -51,7 +51,7 @@ SERIES = ((1, 32.0), (1, 1.0), (NUM_SOCKETS, 1.0))
 
 PORT = 5000
 WAIT_S = 0.002
-"""How long a rank waits before it tries a full socket again."""
+"""Seconds after which a rank tries a full socket again."""
 
 TIMEOUT_S = 3000.0
 

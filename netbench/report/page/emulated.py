@@ -30,10 +30,9 @@ kernel's TCP. Layers sleep as long as the published GPUs computed
 ([local testbed](../docs/local-testbed.md)). The page of each case has the runs themselves."""
 
 MORE = """\
-Of Megatron, only cases 4 and 5 with 24 layers follow today's rules. Until 2026-11-28 its ranks
-waited until what they sent had arrived: with 32 and 40 layers, two of three seeds of
-megatron-p8-random in case 5 take 1.9 to 2.8 times as long as published
-([why](../docs/simulator.md#simulated-against-emulated)).
+Megatron of cases 1 to 3 was recorded before 2026-11-28, when a rank waited until what it sent had
+arrived. megatron-p8-random of case 5 is slow because idle connections start slowly again
+([more](../docs/simulator.md#simulated-against-emulated)).
 
 zero3 is emulated with `--unmerged`: it gathers matrix by matrix. Without that option it gathers all
 layers beyond its live limit as one unit, for fewer messages ([why](../docs/zero3.md)). The table
