@@ -30,7 +30,7 @@ kernel's TCP. Layers sleep as long as the published GPUs computed
 ([local testbed](../docs/local-testbed.md)). The page of each case has the runs themselves."""
 
 MORE = """\
-Megatron of cases 1 to 3 was recorded before 2026-11-28, when a rank waited until what it sent had
+Megatron of cases 1 and 2 was recorded before 2026-11-28, when a rank waited until what it sent had
 arrived. megatron-p8-random of case 5 is slow because idle connections start slowly again
 ([more](../docs/simulator.md#simulated-against-emulated)).
 
