@@ -2,9 +2,9 @@
 
 An iteration of L layers and a batch of B is close to
 
-    beside + per_layer x l + (per_batch + per_both x l) x B / 1024,    l = (L - 32) / 8
+    beside + per_layer x l + (per_batch + per_layer_and_batch x l) x B / 1024,    l = (L - 32) / 8
 
-so l counts layers of each of 8 stages. `per_both` is what compute costs, unless transfers hide it;
+so l counts layers of each of 8 stages. The last is what compute costs, unless transfers hide it;
 `per_batch` has the transfers, and `per_layer` the gradients.
 """
 
@@ -21,16 +21,15 @@ from benchmarks.fit_v100 import Floats, Residual
 LAYERS, STEP, BATCH = 32, 8, 1024
 """Layers at which l is 0, layers for which it grows by 1, and the unit of batches."""
 
-NAMES = ("beside", "per layer", "per 1024 sequences", "per both")
+NAMES = ("beside", "per layer", "per 1024 sequences", "per layer and 1024 sequences")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """The parts of one case and variant, as in `NAMES`.
+    """The parts of one case and variant, in the order of `NAMES`.
 
-    values, errors: with their standard errors, (4,), seconds.
-
-    scatter: root mean square of the relative differences that no values explain.
+    values, errors: the parts and their standard errors, (4,), seconds. scatter: standard deviation
+    of the times from the sum of the parts, relative.
     """
 
     values: Floats

@@ -25,10 +25,9 @@ from pathlib import Path
 
 from benchmarks.dynamics import LINUX, MIB
 from benchmarks.guest import run_in_guest
-from benchmarks.sockets import NUM_SOCKETS, PART_BYTES
-from netbench.network.shaping import netlink
+from benchmarks.sockets import NUM_SOCKETS, PART_BYTES, connect
 from netbench.network.shaping.segments import divided, goodput_ratio, windows
-from netbench.plan.schedules import FORWARD, Exchange, Work, build_programs, user
+from netbench.plan.schedules import BACKWARD, FORWARD, Exchange, Work, build_programs, user
 from netbench.scenario.load import load_scenario
 from netbench.scenario.model import Network
 from netbench.testbed import namespaces, shaping
@@ -42,14 +41,13 @@ REGIONS = ("London", "London", "Tokyo", "Seoul", "Frankfurt", "Seoul", "Frankfur
 SIZE = 8 * MIB
 """Activations of a micro-batch of GPT-XL, bytes."""
 
-PASSES_S = {FORWARD: 0.015, "backward": 0.045}
+PASSES_S = {FORWARD: 0.015, BACKWARD: 0.045}
 """Seconds of three layers on a V100 (docs/calibration.md)."""
 
 MICRO_BATCHES = (64, 128, 128, 128)
 SERIES = ((1, 32.0), (1, 1.0), (NUM_SOCKETS, 1.0))
 """Connections per direction, and divisor of bytes and segments."""
 
-PORT = 5000
 WAIT_S = 0.002
 """Seconds after which a rank tries a full socket again."""
 
@@ -124,7 +122,7 @@ def run_rank(
                 else:
                     exchange(step, peers, selector, buffer, (size, part))
             found.append(time.monotonic() - start_s)
-            start_s += 60 + 4 * count  # longer than any iteration takes
+            start_s += 60 + 4 * count  # long after the end: a micro-batch takes 1 to 2.5 s
     return found
 
 
@@ -173,33 +171,16 @@ def measure(real: int, scale: float) -> list[float]:
     with ExitStack() as open_until:
         peers: list[dict[int, Peer]] = [{} for _ in nodes]
         for left in range(len(nodes) - 1):
-            ends = connect(left, nodes[left + 1].address, 2 * real, open_until)
+            address = nodes[left + 1].address
+            here, there = connect(address, 2 * real, open_until, sender=left)
             link = full.link(left, left + 1)
             payload_bps = link.bandwidth_bps * goodput_ratio(full.mtu_bytes)
             lasting_s = link.one_way_delay_s + 8 * SIZE / payload_bps
-            (here, there) = ends
             peers[left][left + 1] = Peer(here[:real], here[real:], lasting_s)
             peers[left + 1][left] = Peer(there[real:], there[:real], lasting_s)
         times_s = fork_ranks(peers, round(SIZE / scale))
     namespaces.remove(nodes)
     return [max(of_ranks) for of_ranks in zip(*times_s, strict=True)]
-
-
-def connect(
-    left: int, address: str, count: int, open_until: ExitStack
-) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the ends of `count` connections at node `left`, and at the next, at `address`."""
-    here, there = [], []
-    with netlink.inside(namespaces.namespace_path(left + 1)):
-        listener = open_until.enter_context(socket.create_server((address, PORT), backlog=count))
-    with netlink.inside(namespaces.namespace_path(left)):
-        for _ in range(count):
-            here.append(open_until.enter_context(socket.create_connection((address, PORT))))
-            there.append(open_until.enter_context(listener.accept()[0]))
-    for end in (*here, *there):
-        end.setblocking(False)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return here, there
 
 
 def fork_ranks(peers: Sequence[Mapping[int, Peer]], size: int) -> list[list[float]]:

@@ -88,13 +88,13 @@ def measure() -> Iterator[Series]:
 
 
 def connect(
-    address: str, count: int, open_until: ExitStack
+    address: str, count: int, open_until: ExitStack, *, sender: int = 0
 ) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the ends of `count` connections at node 0 and at node 1, which has `address`."""
+    """Return the ends of `count` connections at node `sender`, and at the next, at `address`."""
     senders, receivers = [], []
-    with netlink.inside(namespaces.namespace_path(1)):
+    with netlink.inside(namespaces.namespace_path(sender + 1)):
         listener = open_until.enter_context(socket.create_server((address, PORT), backlog=count))
-    with netlink.inside(namespaces.namespace_path(0)):
+    with netlink.inside(namespaces.namespace_path(sender)):
         for _ in range(count):
             senders.append(open_until.enter_context(socket.create_connection((address, PORT))))
             receivers.append(open_until.enter_context(listener.accept()[0]))

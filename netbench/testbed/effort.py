@@ -108,13 +108,12 @@ def in_parts(plans: Iterable[Plan]) -> tuple[Plan, ...]:
     )
 
 
-def first_part(plan: Plan) -> Plan | None:
-    """Return the part that a session runs once, unrecorded, so that TCP's windows settle: None
-    where TCP does not act, or the plan runs whole.
+def warm_part(plan: Plan) -> Plan | None:
+    """Return the part that a session first runs unrecorded, for TCP's windows to settle.
 
-    The shorter one; the longer one where a round trip is longer than the least retransmission
-    timeout. There windows take dozens of micro-batches to settle, and the longer part must not meet
-    smaller ones than the shorter, which follows it.
+    None if TCP does not act, or the plan runs whole. It is the longer part if a round trip exceeds
+    the least retransmission timeout: windows then take dozens of micro-batches to settle, and would
+    be smaller in the longer part than in the shorter one, which follows it.
     """
     tcp, parts = plan.network.tcp, plan.shortened()
     if not tcp.acts or len(parts) == 1:

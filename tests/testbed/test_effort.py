@@ -14,7 +14,7 @@ from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
 from netbench.scenario.model import NO_TCP, Tcp
-from netbench.testbed.effort import MESSAGE_S, emulation_s, extend, first_part, in_parts
+from netbench.testbed.effort import MESSAGE_S, emulation_s, extend, in_parts, warm_part
 
 BATCHES = (1024, 2048, 4096)
 
@@ -62,8 +62,8 @@ def test_the_longer_part_runs_first_where_windows_of_tcp_settle_slowly(
     choices = Choices(variants=["megatron-p8"], layers=[24], batch=BATCHES, seeds=[2022])
     (plan, *_) = build_plans(load_scenario(case), choices, Execution(scale=32.0))
     plan = dataclasses.replace(plan, network=dataclasses.replace(plan.network, tcp=tcp))
-    assert first_part(plan) is None
-    first = first_part(dataclasses.replace(plan, parts=(32, 64)))
+    assert warm_part(plan) is None
+    first = warm_part(dataclasses.replace(plan, parts=(32, 64)))
     assert (first and first.num_micro_batches) == micro_batches
 
 

@@ -38,7 +38,7 @@ from netbench.plan.experiment import Experiment, experiment_hash, is_elastic, me
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_to_json
 from netbench.scenario.sharing import num_routers
-from netbench.testbed.effort import first_part
+from netbench.testbed.effort import warm_part
 from netbench.testbed.interface import STORE_PORT, Testbed
 from netbench.testbed.network import limited_network, network_of
 from netbench.testbed.ranks.elastic import PeerPool
@@ -136,10 +136,10 @@ class _Session:
                 pool.prepare()
 
     def _run_plan(self, pool: PeerPool) -> None:
-        first = first_part(self._plan) if isinstance(self._plan, Plan) else None
-        if first is not None:
+        warm = warm_part(self._plan) if isinstance(self._plan, Plan) else None
+        if warm is not None:
             with phase(self._emit, "warm", 1):
-                self._run(pool, first, 0, trace=False)
+                self._run(pool, warm, 0, trace=False)
         for index in range(self._last + 1):
             long, *short = self._run_parts(pool, index)
             late_s = max(part["late_start_s"] for part in (long, *short))
