@@ -18,8 +18,17 @@ from netbench.plan.checks import (
     check_tensor,
     fits_guest,
 )
+from netbench.plan.collectives import CHAINS
 from netbench.plan.maps import MAPS, SEEDED
-from netbench.plan.model import ONCE, VIRTUAL, Execution, Layout, Plan, emulated_transport
+from netbench.plan.model import (
+    ONCE,
+    VIRTUAL,
+    Execution,
+    Layout,
+    Plan,
+    emulated_transport,
+    with_fine_chains,
+)
 from netbench.plan.replicas import check_model, peer_sets, replicated
 from netbench.plan.tensor import all_reduce_bytes, num_all_reduce_messages, num_all_reduces
 from netbench.scenario.model import DeviceProfile, Network, Scenario, Setting, Sweep, Tcp, Workload
@@ -319,6 +328,8 @@ def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) ->
     if system_of(plan).one_connection:
         network = with_one_connection(plan.network, scenario.tcp)
     acting = dataclasses.replace(plan, network=network)
+    if plan.data_parallel in CHAINS:
+        acting = dataclasses.replace(acting, transport=with_fine_chains(plan.transport))
     chosen = choose_scale(acting) if scale is None else scale
     if not fits_guest(plan, chosen):
         return plan

@@ -343,6 +343,9 @@ DATA_PARALLEL = {
 }
 """`Plan.data_parallel` -> collective, for the kinds that are one collective."""
 
+CHAINS = ("central-ps", "reduce-broadcast")
+"""Values of `Plan.data_parallel` that reduce to one rank in a chain, and broadcast from it."""
+
 
 class RingCut(NamedTuple):
     """Messages into which each member's part of a tensor is cut in a ring.
@@ -356,6 +359,17 @@ class RingCut(NamedTuple):
     @property
     def num_messages(self) -> int:
         return self.slices * self.passes
+
+
+class ChainCut(NamedTuple):
+    """Messages into which a tensor is cut in a chain.
+
+    They grow in size over the first `ramp`, and shrink over the last `ramp`: a member passes a
+    message on when it has all of it, so short ones at both ends fill and empty a chain quickly.
+    """
+
+    slices: int = 1
+    ramp: int = 1
 
 
 SHORT_TENSOR_BYTES = 64 << 10

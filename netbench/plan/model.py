@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cache
 
-from netbench.plan.collectives import RingCut
+from netbench.plan.collectives import ChainCut, RingCut
 from netbench.plan.schedules import SCHEDULES
 from netbench.scenario.churn import ChurnEvent
 from netbench.scenario.model import JITTER, LATER, Network, Workload
@@ -41,10 +41,11 @@ class Transport:
     Either end of a point-to-point connection buffers `fifo_bytes` + `window_bytes` +
     `window_factor` x rate x round-trip time; a transfer runs as far ahead of the receiver that
     posts it. chunk_bytes, tree_chunk_bytes: slices of chains and trees; at most `max_slices` of
-    each. ring_chunk_bytes, ring_slices: what a rank passes on in a step of a ring, and the messages
-    it does so in. inside_node_bps: between two GPUs of a node, bit/s of payload. host_bps: between
-    a GPU and the sockets of its process, bit/s of payload; a collective has `channels` of these
-    side by side. overhead_bytes: what gloo adds to a message on the wire.
+    each. ramp_slices: see `ChainCut.ramp`. ring_chunk_bytes, ring_slices: what a rank passes on in
+    a step of a ring, and the messages it does so in. inside_node_bps: between two GPUs of a node,
+    bit/s of payload. host_bps: between a GPU and the sockets of its process, bit/s of payload; a
+    collective has `channels` of these side by side. overhead_bytes: what gloo adds to a message on
+    the wire.
 
     Defaults are the values of plans that were recorded without the field.
     """
@@ -61,10 +62,15 @@ class Transport:
     overhead_bytes: int = field(default=162, metadata=LATER)
     ring_chunk_bytes: int = field(default=1 << 22, metadata=LATER)
     ring_slices: int = field(default=2, metadata=LATER)
+    ramp_slices: int = field(default=1, metadata=LATER)
 
     def num_slices(self, full_bytes: float) -> int:
         """Return the number of slices of a chain or ring over this many bytes at full size."""
         return self._num_slices(full_bytes, self.chunk_bytes)
+
+    def chain_cut(self, full_bytes: float) -> ChainCut:
+        """Return how this many bytes at full size are cut in a chain."""
+        return ChainCut(slices=self.num_slices(full_bytes), ramp=self.ramp_slices)
 
     def num_tree_slices(self, full_bytes: float) -> int:
         """Return the number of slices in each of two trees over this many bytes at full size."""
@@ -101,6 +107,21 @@ def emulated_transport() -> Transport:
         ring_slices=nccl.ring_slices,
         # Beside its own bytes, the frame that announces a message.
         overhead_bytes=gloo.overhead_bytes + gloo.header_bytes + gloo.ethernet_bytes,
+    )
+
+
+def with_fine_chains(transport: Transport) -> Transport:
+    """Return `transport` with chains cut finely enough for TCP to act as on whole machines.
+
+    Slices are NCCL's, unless those are too many: then they are longer in the middle of a chain.
+    """
+    from netbench.transport.profile import load_transport
+
+    nccl = load_transport("nccl")
+    assert nccl.emulation is not None
+    most = nccl.emulation.faithful_slices
+    return dataclasses.replace(
+        transport, chunk_bytes=nccl.slice_bytes, max_slices=most, ramp_slices=most // 8
     )
 
 

@@ -20,12 +20,14 @@ PROFILES = Path(__file__).parent / "profiles"
 class EmulationValues(Section):
     """Values that the trainers use where they differ from the simulator's.
 
-    window_bytes, slice_bytes, max_slices: as in `TransportProfile`.
+    window_bytes, slice_bytes, max_slices: as in `TransportProfile`. faithful_slices: at most of a
+    chain where TCP acts; they have the simulator's `slice_bytes` as long as they are fewer.
     """
 
     window_bytes: Bytes = Field(alias="window", examples=["0B"])
     slice_bytes: Bytes = Field(alias="slice", examples=["4MiB"])
     max_slices: Positive = Field(examples=["32"])
+    faithful_slices: Positive = Field(examples=["128"])
 
 
 class TransportProfile(Section):

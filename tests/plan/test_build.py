@@ -19,6 +19,7 @@ from netbench.plan.build import (
     pipeline_depth,
     unmerge,
 )
+from netbench.plan.collectives import ChainCut
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import Execution, Layout, Plan
@@ -504,6 +505,16 @@ def test_plans_that_keep_tcp_have_the_largest_scale_with_segments_of_256_bytes()
     assert not is_quick(plan)
     assert plan_from_json(plan_to_json(plan)) == plan
     assert plan_hash(plan) != plan_hash(case3("dtfm-scheduled"))
+
+
+def test_chains_are_cut_finely_where_tcp_acts() -> None:
+    """In at most 128 slices, of 1 MiB as NCCL's if they are fewer. Megatron has no chains."""
+    kept = keep_dynamics(case3("dtfm-scheduled"), CASE3).transport
+    assert kept.chain_cut(100 * 2**20) == ChainCut(slices=100, ramp=16)
+    assert kept.chain_cut(430e6) == ChainCut(slices=128, ramp=16)
+    fast = case3("dtfm-scheduled").transport
+    assert fast.chain_cut(430e6) == ChainCut(slices=32)
+    assert keep_dynamics(case3("megatron-p8"), CASE3).transport == fast
 
 
 def test_small_plans_keep_tcp_at_full_size_and_are_quick() -> None:

@@ -9,6 +9,7 @@ one before. The arithmetic is real. All members of a group call the same functio
 tensors of the same length and the same slices and passes.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +20,7 @@ import torch
 from netbench.plan import collectives as specifications
 from netbench.plan.collectives import (
     AllPairs,
+    ChainCut,
     CollectiveStage,
     HopList,
     Relay,
@@ -28,9 +30,17 @@ from netbench.plan.collectives import (
 )
 from netbench.trainers.communication.group import Group, Post, run_ahead, wait_all
 from netbench.trainers.communication.rings import all_reduce_posts, ring_posts
-from netbench.trainers.communication.slices import Bounds, cut_at, equal_chunks, sliced, slices_of
+from netbench.trainers.communication.slices import (
+    Bounds,
+    chain_slices,
+    cut_at,
+    equal_chunks,
+    sliced,
+)
 from netbench.trainers.communication.world import Lane, PendingTransfer
 from netbench.trainers.events import RECORDER, recorded
+
+WHOLE = ChainCut()
 
 
 def run_stages(
@@ -61,13 +71,12 @@ def stage_posts(
     what that still reads, so only virtual tensors go through several stages in one `run_ahead`.
     num_slices: of a sliced stage.
     """
-    group = replace(group, ahead=None)
+    group = replace(group, ahead_bytes=math.inf)
     match stage:
         case Ring():
             return ring_posts(group, stage, tensor, cut)
         case HopList():
-            slices = num_slices if stage.sliced else 1
-            return [partial(_post_hops, group, stage, tensor, slices)]
+            return [partial(_post_hops, group, stage, tensor, ChainCut(num_slices))]
         case AllPairs():
             chunks = equal_chunks(tensor.numel(), group.size)
             if not stage.adds:
@@ -76,20 +85,20 @@ def stage_posts(
             return [partial(_post_all_to_all_sum, group, mine, tensor, chunks)]
 
 
-def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int) -> None:
+def run_hops(group: Group, stage: HopList, tensor: torch.Tensor, cut: ChainCut) -> None:
     """Execute this member's hops, slice by slice; every channel has its own thread.
 
-    A partial sum is passed on and not kept. num_slices: of each part, if the stage is sliced.
+    A partial sum is passed on and not kept. cut: of each part, if the stage is sliced.
     """
-    _post_hops(group, stage, tensor, num_slices)()
+    _post_hops(group, stage, tensor, cut)()
 
 
 def _post_hops(
-    group: Group, stage: HopList, tensor: torch.Tensor, num_slices: int
+    group: Group, stage: HopList, tensor: torch.Tensor, cut: ChainCut = WHOLE
 ) -> Callable[[], None]:
     """Post the receives of `run_hops`; return the function that does the rest."""
     slices = [
-        cut_at(tensor, slices_of(part, num_slices if stage.sliced else 1))
+        cut_at(tensor, chain_slices(part, cut if stage.sliced else WHOLE))
         for part in equal_chunks(tensor.numel(), stage.num_parts)
     ]
     by_channel: dict[int, list[Relay]] = {}
@@ -185,21 +194,21 @@ def tree_peers(group: Group) -> set[int]:
 
 
 @recorded("collective")
-def chain_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
+def chain_reduce(group: Group, tensor: torch.Tensor, cut: ChainCut) -> None:
     """Sum into member 0's tensor. Other tensors stay as they are."""
-    run_hops(group, *specifications.chain_reduce(group.size), tensor, num_slices)
+    run_hops(group, *specifications.chain_reduce(group.size), tensor, cut)
 
 
 @recorded("collective")
-def chain_broadcast(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
+def chain_broadcast(group: Group, tensor: torch.Tensor, cut: ChainCut) -> None:
     """Copy member 0's tensor to all."""
-    run_hops(group, *specifications.chain_broadcast(group.size), tensor, num_slices)
+    run_hops(group, *specifications.chain_broadcast(group.size), tensor, cut)
 
 
 @recorded("collective")
 def tree_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
     """Sum over the members, in place, as NCCL does on many nodes. num_slices: of each half."""
-    run_hops(group, *specifications.tree_all_reduce(group.size), tensor, num_slices)
+    run_hops(group, *specifications.tree_all_reduce(group.size), tensor, ChainCut(num_slices))
 
 
 class NumberSum:
@@ -207,7 +216,7 @@ class NumberSum:
     sum are posted before one begins, as NCCL's buffers are ready."""
 
     def __init__(self, group: Group) -> None:
-        self._group = replace(group, ahead=None)
+        self._group = replace(group, ahead_bytes=math.inf)
         (self._tree,) = specifications.number_all_reduce(group.size)
         self._left = 0
         self._posted: list[tuple[torch.Tensor, Callable[[], None]]] = []
@@ -234,7 +243,7 @@ class NumberSum:
         if self._left:
             self._left -= 1
             tensor = torch.zeros(1)
-            self._posted.append((tensor, _post_hops(self._group, self._tree, tensor, 1)))
+            self._posted.append((tensor, _post_hops(self._group, self._tree, tensor)))
 
 
 def all_reduce_each(
@@ -245,12 +254,12 @@ def all_reduce_each(
 
     cuts: of each tensor in its ring; None = two trees.
     """
-    group = replace(group, ahead=None)  # else not all receives of a tensor would be posted
+    group = replace(group, ahead_bytes=math.inf)  # else not all receives would be posted
     (trees,) = specifications.tree_all_reduce(group.size)
     posts: list[Post] = []
     for tensor, cut in zip(tensors, cuts, strict=True):
         if cut is None:
-            posts.append(partial(_post_hops, group, trees, tensor, 1))
+            posts.append(partial(_post_hops, group, trees, tensor))
         else:
             posts += all_reduce_posts(group, tensor, cut)
     with RECORDER.span("collective", name="all_reduce"):

@@ -28,32 +28,27 @@ Post = Callable[[], Callable[[], None]]
 class Group:
     """Processes that take part, in ring order; this process is `members[index]`.
 
-    ahead: slices posted for one sender beside the one that is waited for; None = all. pace_s: least
+    ahead_bytes: least to post for one sender beside the slice that is waited for. pace_s: least
     seconds per byte from one slice to the next of the sender before this member.
     """
 
     world: World
     members: tuple[int, ...]
     index: int
-    ahead: int | None = None
+    ahead_bytes: float = math.inf
     pace_s: float = 0.0
 
     @classmethod
-    def of(cls, world: World, members: Sequence[int], ahead: int | None = None) -> "Group":
+    def of(cls, world: World, members: Sequence[int], ahead_bytes: float = math.inf) -> "Group":
         """Return the group of these processes, of which this process is one."""
-        return cls(world, tuple(members), tuple(members).index(world.rank), ahead)
+        return cls(world, tuple(members), tuple(members).index(world.rank), ahead_bytes)
 
     @classmethod
-    def buffered(
-        cls, world: World, members: Sequence[int], plan: Plan, slice_bytes: float
-    ) -> "Group":
-        """Return a group whose slices run ahead as far as the buffers reach.
-
-        slice_bytes: size of a slice, unscaled.
-        """
+    def buffered(cls, world: World, members: Sequence[int], plan: Plan) -> "Group":
+        """Return a group whose slices run ahead as far as the buffers reach."""
         group = cls.of(world, members)
         buffer_bytes = ahead_bytes(plan, group.members[group.index - 1], world.rank)
-        return replace(group, ahead=max(1, math.ceil(buffer_bytes / slice_bytes)))
+        return replace(group, ahead_bytes=buffer_bytes / plan.scale)
 
     @classmethod
     def paced(cls, world: World, members: Sequence[int], plan: Plan) -> "Group":
@@ -90,15 +85,19 @@ class Group:
         source = self.members[(self.index + step) % self.size]
         waiting, posted = iter(slices), deque[tuple[torch.Tensor, PendingTransfer]]()
 
-        def post(count: int | None) -> None:
-            for tensor in islice(waiting, count):
+        def post() -> None:
+            ahead_bytes = sum(tensor.nbytes for tensor, _ in islice(posted, 1, None))
+            while not posted or ahead_bytes < self.ahead_bytes:
+                if (tensor := next(waiting, None)) is None:
+                    return
+                ahead_bytes += tensor.nbytes if posted else 0
                 posted.append((tensor, self.world.receive(tensor, source, _tag(channel))))
 
-        post(None if self.ahead is None else self.ahead + 1)
+        post()
         return self._yield_arrived(posted, post)
 
     def _yield_arrived(
-        self, posted: deque[tuple[torch.Tensor, PendingTransfer]], post: Callable[[int], None]
+        self, posted: deque[tuple[torch.Tensor, PendingTransfer]], post: Callable[[], None]
     ) -> Iterator[torch.Tensor]:
         ready_s = 0.0
         while posted:
@@ -108,7 +107,7 @@ class Group:
                 now_s = time.monotonic()
                 ready_s = max(ready_s + self.pace_s * tensor.nbytes, now_s)
                 time.sleep(ready_s - now_s)
-            post(1)
+            post()
             yield tensor
 
 

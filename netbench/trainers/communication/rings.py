@@ -4,6 +4,7 @@ The passes of a ring are `Post`s: the receives of one are posted while the one b
 NCCL's buffers are ready.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -111,7 +112,7 @@ def _in_passes(group: Group, chunks: Bounds, num_passes: int) -> tuple[Group, li
         [(start + a, start + b) for (start, _), (a, b) in zip(chunks, part, strict=True)]
         for part in zip(*cut, strict=True)
     ]
-    return replace(group, ahead=None), parts
+    return replace(group, ahead_bytes=math.inf), parts
 
 
 def _post_pass(

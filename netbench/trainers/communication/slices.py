@@ -1,10 +1,10 @@
 """Chunks and slices in which collectives move tensors."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 
-from netbench.plan.collectives import RingCut
+from netbench.plan.collectives import ChainCut, RingCut
 
 Bounds = list[tuple[int, int]]
 """[start, stop) of parts of a flat tensor, elements."""
@@ -32,5 +32,13 @@ def cut_at(tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:
 
 def slices_of(chunk: tuple[int, int], count: int) -> Bounds:
     """Return [start, stop) of `count` nearly equal slices of a chunk, fewer if it is shorter."""
+    return chain_slices(chunk, ChainCut(slices=count))
+
+
+def chain_slices(chunk: tuple[int, int], cut: ChainCut) -> Bounds:
+    """Return [start, stop) of the slices of a chunk in a chain, fewer if it is shorter."""
     start, stop = chunk
-    return [(start + a, start + b) for a, b in split(stop - start, count)]
+    sizes = (min(i + 1, cut.slices - i, cut.ramp) for i in range(cut.slices))
+    ends = list(accumulate(sizes, initial=0))
+    bounds = pairwise(start + (stop - start) * end // ends[-1] for end in ends)
+    return [(a, b) for a, b in bounds if b > a]

@@ -128,9 +128,7 @@ class SharedCompute:
         self._cut = sliced(plan.transport.num_slices(plan.activation_bytes), group.size)
         # A ring cuts the tensor into a chunk per rank, and those into slices.
         messages = num_all_reduce_messages(plan)
-        self._group = Group.buffered(
-            group.world, group.members, plan, plan.activation_bytes / messages
-        )
+        self._group = Group.buffered(group.world, group.members, plan)
         num_bytes = payload_bytes(plan, plan.activation_bytes, messages)
         self._tensor = torch.zeros(num_bytes, dtype=torch.uint8)
         self._chunks = split(num_bytes, group.size)

@@ -46,13 +46,7 @@ from netbench.trainers.layers.stage import (
     run_micro_batches,
 )
 from netbench.trainers.layers.virtual import VirtualStage, compute, sleep_until
-from netbench.trainers.systems.dtfm import DATA_PARALLEL
-
-SERVERS = {
-    "central-ps": DATA_PARALLEL["reduce-broadcast"],
-    "sharded-ps": DATA_PARALLEL["sharded-ps"],
-}
-"""`Plan.data_parallel` -> function that updates the parameters after the backward pass."""
+from netbench.trainers.systems.dtfm import update_on_first, update_shards
 
 
 class DdpRank:
@@ -65,13 +59,8 @@ class DdpRank:
         replica = plan.placement.index(world.rank)
         self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
-        self._slices = plan.transport.num_slices(cost.gradient_bytes)
-        self._group = Group.buffered(
-            world,
-            plan.placement,
-            plan,
-            cost.gradient_bytes / num_messages(plan, cost.gradient_bytes),
-        )
+        self._chain = plan.transport.chain_cut(cost.gradient_bytes)
+        self._group = Group.buffered(world, plan.placement, plan)
 
     def peers(self) -> set[int]:
         if self._plan.data_parallel == "sharded-ps":
@@ -108,12 +97,13 @@ class DdpRank:
 
     def _synchronise(self) -> float:
         """Synchronise and update; return the seconds that this rank spent updating."""
-        if self._plan.data_parallel in SERVERS:
+        if self._plan.data_parallel == "central-ps":
             compute(self._plan.collective_s)
-            server = SERVERS[self._plan.data_parallel]
-            is_central = self._plan.data_parallel == "central-ps"
-            cut = sliced(self._slices, 1 if is_central else self._group.size)
-            return server(self._group, self._stage, cut)
+            return update_on_first(self._group, self._stage, self._chain)
+        if self._plan.data_parallel == "sharded-ps":
+            compute(self._plan.collective_s)
+            cut = sliced(self._chain.slices, self._group.size)
+            return update_shards(self._group, self._stage, cut)
         self._reducer.finish()
         reduced_s = time.monotonic()
         self._stage.update()
@@ -164,8 +154,7 @@ def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
     def ring(tensor: torch.Tensor) -> None:
         full_bytes = tensor.nbytes * plan.scale
         slices = plan.transport.num_slices(full_bytes)
-        message_bytes = full_bytes / num_messages(plan, full_bytes)
-        group = Group.buffered(world, plan.placement, plan, message_bytes)
+        group = Group.buffered(world, plan.placement, plan)
         ring_all_reduce(group, tensor, sliced(slices, group.size))
 
     def tree(tensor: torch.Tensor) -> None:

@@ -66,7 +66,6 @@ class DilocoRank:
         self._slices = plan.transport.num_slices(cost.gradient_bytes)
         # A ring cuts the differences into a part per replica, and those into slices.
         messages = max(self._slices, plan.layout.dp)
-        self._slice_bytes = cost.gradient_bytes / messages
         self._replicas = self._ring(world, plan.placement)
         dtype = gradient_dtype(plan)
         part = StageRole(
@@ -144,7 +143,7 @@ class DilocoRank:
         self._stage.load(self._start)
 
     def _ring(self, world: World, members: Sequence[int]) -> Group:
-        return Group.buffered(world, members, self._plan, self._slice_bytes)
+        return Group.buffered(world, members, self._plan)
 
     def _connect(self, members: Mapping[int, str], epoch: int) -> None:
         """Make a ring of these ranks, in the order of the placement. Raises PeerLost."""

@@ -11,10 +11,9 @@ over the ranks of a stage.
 """
 
 import time
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 
-from netbench.plan.collectives import SHORT_TENSOR_BYTES, RingCut
+from netbench.plan.collectives import SHORT_TENSOR_BYTES, ChainCut, RingCut
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.schedules import BACKWARD, FORWARD, build_programs
 from netbench.systems import pipeline_of, position_of, replicas_of
@@ -57,12 +56,13 @@ class DtfmRank:
             None if size <= SHORT_TENSOR_BYTES else plan.transport.ring_cut(size, dp)
             for size in tensor_bytes
         ]
-        slices = plan.transport.num_slices(cost.gradient_bytes)
+        self._chain = plan.transport.chain_cut(cost.gradient_bytes)
+        slices = self._chain.slices
         if self._by_tensor:
             self._cut = RingCut()
             messages = sum(dp * cut.num_messages if cut else NUM_TREES for cut in self._cuts)
         elif self._is_central:
-            self._cut, messages = RingCut(slices=slices), slices
+            self._cut, messages = RingCut(), slices
         elif plan.data_parallel == "sharded-ps":  # a part per replica
             self._cut, messages = sliced(slices, dp), max(slices, dp)
         else:
@@ -71,8 +71,7 @@ class DtfmRank:
         replicas = replicas_of(plan, rank)
         self._replicas = Group.of(world, replicas)
         if self._is_central or plan.data_parallel == "sharded-ps":  # chains, and a ring in one pass
-            slice_bytes = cost.gradient_bytes / messages
-            self._replicas = Group.buffered(world, replicas, plan, slice_bytes)
+            self._replicas = Group.buffered(world, replicas, plan)
         updating = (
             pipeline_of(plan, placement.index(replicas[0])) if self._is_central else placement
         )
@@ -135,9 +134,13 @@ class DtfmRank:
 
     def _synchronise(self) -> float:
         """Synchronise and update; return the seconds that this rank spent updating."""
+        if self._is_central:
+            return update_on_first(self._replicas, self._stage, self._chain)
+        if self._plan.data_parallel == "sharded-ps":
+            return update_shards(self._replicas, self._stage, self._cut)
         if not self._by_tensor:
-            kind = "ring" if self._plan.data_parallel == "by-tensor" else self._plan.data_parallel
-            return DATA_PARALLEL[kind](self._replicas, self._stage, self._cut)
+            ring_all_reduce(self._replicas, self._stage.gradients, self._cut)
+            return _update(self._stage)
         gradients = self._stage.gradients
         ends = [0, *accumulate(self._tensors)]
         scaled = [gradients.numel() * end // ends[-1] for end in ends]
@@ -162,24 +165,19 @@ class DtfmRank:
         return spent_s
 
 
-def _central(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
-    chain_reduce(replicas, stage.gradients, cut.slices)
+def update_on_first(replicas: Group, stage: TrainedStage, cut: ChainCut) -> float:
+    """Reduce to the first replica, update there, broadcast; return the seconds of this update."""
+    chain_reduce(replicas, stage.gradients, cut)
     if replicas.index == 0:
         optimizer_s = _update(stage)
     else:
         optimizer_s = 0.0
         stage.zero_gradients()
-    chain_broadcast(replicas, stage.parameters, cut.slices)
+    chain_broadcast(replicas, stage.parameters, cut)
     return optimizer_s
 
 
-def _all_reduced(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
-    """All-reduce the gradients; every rank updates all parameters."""
-    ring_all_reduce(replicas, stage.gradients, cut)
-    return _update(stage)
-
-
-def _sharded(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
+def update_shards(replicas: Group, stage: TrainedStage, cut: RingCut) -> float:
     """Every rank sums and updates its shard, then all gather the parameters."""
     shards = equal_chunks(stage.gradients.numel(), replicas.size)
     mine = stage.gradients[slice(*shards[replicas.index])]
@@ -193,13 +191,3 @@ def _update(stage: TrainedStage) -> float:
     started_s = time.monotonic()
     stage.update()
     return time.monotonic() - started_s
-
-
-DATA_PARALLEL: dict[str, Callable[[Group, TrainedStage, RingCut], float]] = {
-    "reduce-broadcast": _central,
-    "ring": _all_reduced,
-    "sharded-ps": _sharded,
-}
-"""`Plan.data_parallel` -> function that updates the parameters of all replicas, given the cut of
-their gradients (of a chain, only the slices). It returns the seconds that this rank spent updating.
-"""

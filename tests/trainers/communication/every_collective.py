@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from netbench.plan.collectives import RingCut
+from netbench.plan.collectives import ChainCut, RingCut
 from netbench.trainers.communication.collectives import (
     all_reduce_each,
     all_to_all_sum,
@@ -42,10 +42,10 @@ def inputs(size: int, length: int, device: str = "cpu") -> list[torch.Tensor]:
 
 
 def run_all(
-    world: World, members: tuple[int, ...], ahead: int, device: str = "cpu"
+    world: World, members: tuple[int, ...], ahead_bytes: float, device: str = "cpu"
 ) -> list[dict[str, Any]]:
     """Every collective on every length and number of slices: this member's results."""
-    group = Group.of(world, members, ahead)
+    group = Group.of(world, members, ahead_bytes)
     others = set(members) - {world.rank}
     world.warm(set(members), both_ways(world.rank, others) | tree_lanes(group))
     results = []
@@ -55,7 +55,7 @@ def run_all(
             result: dict[str, Any] = {"index": group.index}
             for name, collective in (("reduce", chain_reduce), ("broadcast", chain_broadcast)):
                 tensor = mine.clone()
-                collective(group, tensor, num_slices)
+                collective(group, tensor, ChainCut(num_slices, ramp=1 + num_slices // 4))
                 result[name] = tensor
             chunks = [
                 (length * i // group.size, length * (i + 1) // group.size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -24,7 +26,7 @@ from tests.trainers.processes import on_processes
 def test_collectives_give_what_torch_computes(size: int) -> None:
     """Sums, copies and parts of all members' tensors, in an order that is not by process."""
     members = tuple((3 * i + 1) % size for i in range(size)) if size % 3 else (*range(size),)[::-1]
-    by_process = on_processes(size, run_all, members, size % 3)
+    by_process = on_processes(size, run_all, members, (math.inf, 0.0, 100.0)[size % 3])
     cases = [(length, num_slices) for length in LENGTHS for num_slices in NUM_SLICES]
     for process, results in enumerate(by_process):
         for (length, _), result in zip(cases, results, strict=True):

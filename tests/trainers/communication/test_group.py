@@ -1,7 +1,8 @@
-"""Groups of loopback processes: their barrier, and the pace of their slices."""
+"""Groups of processes: their barrier, the pace of their slices, and how many are posted."""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -35,6 +36,41 @@ def test_nobody_leaves_a_barrier_before_all_have_come(size: int) -> None:
     by_process = on_processes(size, pass_barriers)
     for passed in zip(*by_process, strict=True):
         assert min(left for _, left in passed) >= max(came for came, _ in passed)
+
+
+class _Posts:
+    """Counts the receives posted so far; all of them are done."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def recv(self, tensors: list[torch.Tensor], process: int, tag: int) -> _Posts:
+        self.count += 1
+        return self
+
+    def wait(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ahead_bytes", "expected"),
+    [(0, [1, 2, 3, 4, 5]), (1, [2, 3, 4, 5, 5]), (30, [3, 3, 4, 5, 5]), (math.inf, [5] * 5)],
+)
+def test_slices_are_posted_as_far_ahead_as_buffers_reach(
+    ahead_bytes: float, expected: list[int]
+) -> None:
+    """Slices of 10, 20, 30, 40 and 50 bytes: how many are posted before and after each came.
+    At least these bytes beside the slice that is waited for, as soon as one has arrived."""
+    posts = _Posts()
+    group = Group.of(World(posts, 0, 2), (0, 1), ahead_bytes)
+    slices = [torch.zeros(size, dtype=torch.uint8) for size in (10, 20, 30, 40, 50)]
+    arriving = group.receive(slices)
+    found = [posts.count]
+    for _ in range(4):
+        next(arriving)
+        found.append(posts.count)
+    assert found == expected
+    assert [len(tensor) for tensor in arriving] == [50]
 
 
 PACE_S, LENGTH = 1e-7, 400_000

@@ -136,7 +136,7 @@ def ring(me: Peers, vector: torch.Tensor) -> torch.Tensor:
     """The sum over three peers, by an all-reduce in a ring."""
     transfers = PeerTransfers(me.connections)
     try:
-        group = Group.of(World(transfers, me.rank, 3), range(3), ahead=1)
+        group = Group.of(World(transfers, me.rank, 3), range(3), ahead_bytes=1)
         ring_all_reduce(group, vector, sliced(6, group.size))
     except PeerLost:
         me.close()  # so that the others notice

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from netbench.plan.collectives import RingCut
+from netbench.plan.collectives import ChainCut, RingCut
 from netbench.plan.model import Plan
-from netbench.trainers.communication.slices import split
+from netbench.trainers.communication.slices import chain_slices, split
 
 
 def test_slices_fill_a_tensor_once_and_in_order() -> None:
@@ -16,6 +18,24 @@ def test_slices_fill_a_tensor_once_and_in_order() -> None:
     assert split(10, 3) == [(0, 3), (3, 6), (6, 10)]
     assert split(2, 5) == [(0, 1), (1, 2)]
     assert split(0, 4) == []
+
+
+def test_slices_of_a_chain_grow_and_shrink_at_its_ends() -> None:
+    """In proportion to 1, 2, 3, 3, .. 3, 2, 1; fewer than a ramp never reach full size."""
+    bounds = chain_slices((100, 1900), ChainCut(slices=8, ramp=3))
+    assert [b - a for a, b in bounds] == [100, 200, 300, 300, 300, 300, 200, 100]
+    assert chain_slices((0, 400), ChainCut(slices=3, ramp=16)) == [(0, 100), (100, 300), (300, 400)]
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 200), st.integers(1, 20))
+def test_slices_of_a_chain_fill_it_once_and_in_order(
+    start: int, length: int, slices: int, ramp: int
+) -> None:
+    bounds = chain_slices((start, start + length), ChainCut(slices=slices, ramp=ramp))
+    inside = [i for a, b in bounds for i in range(a, b)]
+    assert inside == list(range(start, start + length))
+    assert len(bounds) <= slices
+    assert all(b > a for a, b in bounds)
 
 
 def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[..., Plan]) -> None:
