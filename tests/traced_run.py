@@ -8,8 +8,8 @@ from pathlib import Path
 
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_hash, plan_to_json
-from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, RunStore
+from netbench.timelines import Slice, Timeline, trace_path, write_timeline
 
 
 def run_of(

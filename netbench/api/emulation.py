@@ -20,12 +20,12 @@ from netbench.api.simulation import Progress, predictions, simulate_into
 from netbench.distributed.opening import open_pool
 from netbench.errors import UsageError
 from netbench.network.shaping.limits import network_warnings
-from netbench.plan.build import at_common_scale
 from netbench.plan.checks import dynamics_doubt
 from netbench.plan.describe import count_periods, describe_plan
 from netbench.plan.experiment import Experiment, runs_script
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.scale import at_common_scale
 from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.pool import Pool
 from netbench.records import Environment, Record, RunStore, read_run
@@ -153,7 +153,7 @@ def emulate(
     scenario: that of the plans. iterations, warmup: per plan. target: where to run, None = the best
     testbed of this machine. results: folder for the records. display: None = the log.
     Bytes and bandwidths are divided by the scale that the largest plan needs, or by a smaller one
-    (`plan.build.at_common_scale`). Raises TestbedError where this machine or its hosts cannot run
+    (`plan.scale.at_common_scale`). Raises TestbedError where this machine or its hosts cannot run
     the plans.
     """
     wanted = as_plans(plans)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from netbench.api.results import grid_html
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_hash
-from netbench.plan.timeline import name_of_rank
 from netbench.report.pictures.picture import Picture
 from netbench.report.tables.grid import Grid
+from netbench.timelines import name_of_rank
 from netbench.workload.costs import pflop_per_iteration
 
 if TYPE_CHECKING:

@@ -15,7 +15,11 @@ from netbench.errors import UsageError
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_from_json
-from netbench.plan.timeline import (
+from netbench.records import Run, find_run, read_run
+from netbench.report.numbers import percent_text
+from netbench.report.pictures.style import save_picture
+from netbench.systems import position_of
+from netbench.timelines import (
     Timeline,
     name_of_rank,
     read_timeline,
@@ -23,10 +27,6 @@ from netbench.plan.timeline import (
     trace_path,
     write_events,
 )
-from netbench.records import Run, find_run, read_run
-from netbench.report.numbers import percent_text
-from netbench.report.pictures.style import save_picture
-from netbench.systems import position_of
 from netbench.units import counted, format_time
 
 SAME = ("variant", "layout", "workload", "placement", "num_micro_batches")

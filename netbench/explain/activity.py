@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from netbench.explain.breakdown import nodes_of_ranks, timelines
 from netbench.explain.causes import WORK, Cause
 from netbench.plan.model import Plan
-from netbench.plan.timeline import name_of_all, name_of_rank
 from netbench.simulator.graph import TaskKind
 from netbench.simulator.iteration import Simulation
 from netbench.systems import rank_lanes
+from netbench.timelines import name_of_all, name_of_rank
 
 Floats = NDArray[np.float64]
 

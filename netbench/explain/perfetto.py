@@ -16,7 +16,9 @@ from netbench.explain.activity import rank_name
 from netbench.explain.breakdown import timelines
 from netbench.explain.causes import NONE, WORK
 from netbench.plan.serial import plan_hash
-from netbench.plan.timeline import (
+from netbench.simulator.graph import Ids, TaskKind, TaskTimeline
+from netbench.simulator.iteration import Part, Simulation
+from netbench.timelines import (
     COMMUNICATOR,
     COMPUTE,
     NETWORK,
@@ -28,8 +30,6 @@ from netbench.plan.timeline import (
     trace_text,
     write_events,
 )
-from netbench.simulator.graph import Ids, TaskKind, TaskTimeline
-from netbench.simulator.iteration import Part, Simulation
 
 Floats = NDArray[np.float64]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from netbench import timelines
 from netbench.explain.causes import NONE, WORK
 from netbench.explain.perfetto import begins
-from netbench.plan import timeline as plan_timeline
 from netbench.plan.serial import plan_hash
-from netbench.plan.timeline import Slice
 from netbench.simulator.graph import Ids, TaskKind, TaskTimeline
 from netbench.simulator.iteration import Part, Simulation
+from netbench.timelines import Slice
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class _Table:
     end_s: Floats
 
 
-def unfold(simulation: Simulation) -> plan_timeline.Timeline:
+def unfold(simulation: Simulation) -> timelines.Timeline:
     """Return the whole iteration; where one rank represents all, only rank 0.
 
     simulation: of all micro-batches (`simulate(plan, whole=True)`). Copies of a steady state would
@@ -49,7 +49,7 @@ def unfold(simulation: Simulation) -> plan_timeline.Timeline:
             tables[key] = _table(part.timeline, not simulation.plan.has_pipelines)
         to_s = part.from_s + length_s
         slices += _cut(tables[key], part, to_s, offset_s - part.from_s, is_last)
-    return plan_timeline.Timeline(
+    return timelines.Timeline(
         plan=plan_hash(simulation.plan),
         source="simulated",
         iteration_s=simulation.iteration_s,

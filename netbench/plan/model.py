@@ -110,21 +110,6 @@ def emulated_transport() -> Transport:
     )
 
 
-def with_fine_chains(transport: Transport) -> Transport:
-    """Return `transport` with chains cut finely enough for TCP to act as on whole machines.
-
-    Slices are NCCL's, unless those are too many: then they are longer in the middle of a chain.
-    """
-    from netbench.transport.profile import load_transport
-
-    nccl = load_transport("nccl")
-    assert nccl.emulation is not None
-    most = nccl.emulation.faithful_slices
-    return dataclasses.replace(
-        transport, chunk_bytes=nccl.slice_bytes, max_slices=most, ramp_slices=most // 8
-    )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """The experiment. `placement[rank]` is the device index, `device_nodes[device]` the node index.
@@ -362,7 +347,7 @@ class Plan:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
     """Execution of a plan. iterations, warmup_iterations, compute, token_file: as in `Plan`.
-    scale: None = the scale that an emulation of the plan needs (`build.choose_scale`)."""
+    scale: None = the scale that an emulation of the plan needs (`scale.choose_scale`)."""
 
     iterations: int = 1
     warmup_iterations: int = 0

@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from netbench.plan.build import network_bytes
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import VIRTUAL, Plan
+from netbench.plan.scale import network_bytes
 from netbench.systems import system_of
 from netbench.systems.base import num_crossings
 from netbench.systems.sharded import Sharded, has_equal_steps

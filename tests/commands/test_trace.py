@@ -14,10 +14,10 @@ from netbench.cli import run
 from netbench.explain.timeline import unfold
 from netbench.plan.build import build_plan
 from netbench.plan.model import Execution
-from netbench.plan.timeline import Slice
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import simulate
+from netbench.timelines import Slice
 from tests.traced_run import run_of
 
 STRETCH = 1.1

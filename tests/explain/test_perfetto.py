@@ -15,11 +15,11 @@ from netbench.errors import UsageError
 from netbench.explain.perfetto import trace_events, write_trace
 from netbench.plan.build import build_plan
 from netbench.plan.model import Execution
-from netbench.plan.timeline import COMPUTE
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import Simulation, simulate
 from netbench.simulator.graph import TaskKind
+from netbench.timelines import COMPUTE
 
 PLANS = [
     ("gpt3-small", "dtfm-scheduled", 12, 64),

@@ -11,10 +11,10 @@ from netbench.explain.timeline import unfold
 from netbench.plan.build import build_plan
 from netbench.plan.model import Execution
 from netbench.plan.serial import plan_hash
-from netbench.plan.timeline import Timeline
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.simulator import Simulation, simulate
+from netbench.timelines import Timeline
 
 PLANS = [
     ("gpt3-small", "dtfm-scheduled", 12, 64),

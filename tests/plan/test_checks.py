@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan.build import build_plan, keep_dynamics
+from netbench.plan.build import build_plan
 from netbench.plan.checks import dynamics_doubt
 from netbench.plan.model import Execution
+from netbench.plan.scale import keep_dynamics
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from netbench.errors import PlanError
-from netbench.plan.build import build_plan, network_bytes
+from netbench.plan.build import build_plan
 from netbench.plan.model import Execution, Plan
+from netbench.plan.scale import network_bytes
 from netbench.plan.tensor import (
     inside_all_reduce_s,
     message_bytes,

@@ -9,10 +9,11 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.placement.plan_problem import Request
-from netbench.plan.build import at_scale, build_plan
+from netbench.plan.build import build_plan
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import ONCE, Execution, Plan
+from netbench.plan.scale import at_scale
 from netbench.plan.serial import plan_hash
 from netbench.scenario import Scenario, load_scenario
 from netbench.scenario.model import Setting

@@ -11,10 +11,10 @@ import pytest
 
 from netbench.errors import PlanError
 from netbench.explain.usage import links
-from netbench.plan.build import network_bytes
 from netbench.plan.describe import describe_plan
 from netbench.plan.memory import plan_memory
 from netbench.plan.model import Plan
+from netbench.plan.scale import network_bytes
 from netbench.plan.serial import plan_from_json, plan_to_json
 from netbench.simulator import simulate
 from netbench.systems import SYSTEMS, examples, find_variant, grammar

@@ -21,8 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from netbench.plan.timeline import Timeline, messages, read_timeline, trace_path
 from netbench.records import Run, read_run
+from netbench.timelines import Timeline, messages, read_timeline, trace_path
 from tests.testbed.safety_controllers import Controller, host_s
 from tests.testbed.safety_machines import Machines
 

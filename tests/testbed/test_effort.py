@@ -8,9 +8,10 @@ import pytest
 
 from netbench.api.simulation import predictions
 from netbench.errors import PlanError
-from netbench.plan.build import Choices, build_plans, unmerge
+from netbench.plan.build import Choices, build_plans
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import Execution, Plan
+from netbench.plan.scale import unmerge
 from netbench.plan.serial import plan_from_json, plan_hash, plan_to_json
 from netbench.scenario import load_scenario
 from netbench.scenario.model import NO_TCP, Tcp

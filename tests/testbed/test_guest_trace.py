@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from netbench.plan.timeline import read_timeline, trace_path
 from netbench.records import Run, find_run, read_run
 from netbench.testbed.guest.boot import HANG_S
+from netbench.timelines import read_timeline, trace_path
 
 pytestmark = pytest.mark.guest
 

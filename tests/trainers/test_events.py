@@ -13,8 +13,8 @@ import pytest
 
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_hash
-from netbench.plan.timeline import read_timeline, trace_path
 from netbench.testbed.runs.controller import keep_trace
+from netbench.timelines import read_timeline, trace_path
 from netbench.trainers.events import RECORDER, Recorder, recorded
 from tests.trainers.rank_processes import ATTEMPTS
 

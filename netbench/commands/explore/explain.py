@@ -45,13 +45,13 @@ from netbench.plan.describe import describe_plan
 from netbench.plan.memory import memory_warnings
 from netbench.plan.model import Plan
 from netbench.plan.serial import plan_from_json
-from netbench.plan.timeline import name_of_rank
 from netbench.records import FILE_NAME, HASH_DIGITS, read_run
 from netbench.report.numbers import flops_text
 from netbench.report.tables.cost import egress_share, money
 from netbench.scenario import Scenario, list_scenarios, load_scenario
 from netbench.scenario.model import Prices
 from netbench.scenario.prices import read_prices
+from netbench.timelines import name_of_rank
 from netbench.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:

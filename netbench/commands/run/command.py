@@ -33,10 +33,10 @@ from netbench.commands.run.target import inventory_options
 from netbench.commands.schedule.request import limit_options
 from netbench.errors import UsageError
 from netbench.limits import MAX_ITERATIONS
-from netbench.plan.build import at_scale, is_quick, keep_dynamics, unmerge
 from netbench.plan.checks import check_churn, check_data, micro_batch_warnings
 from netbench.plan.describe import describe_plan
 from netbench.plan.model import COMPUTE, VIRTUAL, Plan
+from netbench.plan.scale import at_scale, is_quick, keep_dynamics, unmerge
 from netbench.plan.serial import plan_from_json
 from netbench.records import find_run, read_run
 from netbench.report.tables.comparison import find_others

@@ -12,8 +12,8 @@ from netbench.commands.options import split_names
 from netbench.commands.output import print_line
 from netbench.commands.schedule.search import watching
 from netbench.errors import UsageError, nearest
-from netbench.plan.build import at_common_scale
 from netbench.plan.model import Plan
+from netbench.plan.scale import at_common_scale
 from netbench.report.numbers import seconds_text
 from netbench.scenario import Scenario
 from netbench.scenario.model import Setting

@@ -13,10 +13,10 @@ from netbench.explain.breakdown import GROUPS
 from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.experiment import experiment_from_json
 from netbench.plan.model import Plan
-from netbench.plan.timeline import Timeline, read_timeline, trace_path
 from netbench.records import Run
 from netbench.report.tables.comparison import Comparison, compare
 from netbench.systems import placed_name
+from netbench.timelines import Timeline, read_timeline, trace_path
 
 if TYPE_CHECKING:
     from netbench.explain.activity import Floats

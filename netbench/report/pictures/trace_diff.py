@@ -9,9 +9,9 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from netbench.plan.timeline import Timeline
 from netbench.report.numbers import percent_text
 from netbench.report.pictures.style import INK, MUTED, add_color_legend, new_figure, without_frame
+from netbench.timelines import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

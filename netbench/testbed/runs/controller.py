@@ -31,7 +31,6 @@ from netbench.plan.experiment import (
 )
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.serial import plan_hash
-from netbench.plan.timeline import Slice, Timeline, trace_path, write_timeline
 from netbench.records import Environment, HostSample, Record, RunStore
 from netbench.scenario.model import Network
 from netbench.systems import system_of
@@ -40,6 +39,7 @@ from netbench.testbed.lifetime import uninterrupted
 from netbench.testbed.machine.capabilities import Capabilities
 from netbench.testbed.runs.grouping import dealt
 from netbench.testbed.runs.launch import start_session
+from netbench.timelines import Slice, Timeline, trace_path, write_timeline
 from netbench.units import counted, format_time
 
 STALL_S = 900.0

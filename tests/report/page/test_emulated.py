@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from netbench.plan.build import Choices, build_plans, keep_dynamics
+from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
+from netbench.plan.scale import keep_dynamics
 from netbench.records import Run
 from netbench.report.page.emulated import emulated_csv, emulated_page
 from netbench.scenario import load_scenario

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.errors import UsageError
-from netbench.plan.timeline import Slice, Timeline
 from netbench.report.pictures.style import save_picture
 from netbench.report.pictures.trace_diff import (
     KINDS,
@@ -21,6 +20,7 @@ from netbench.report.pictures.trace_diff import (
     seconds_by_kind,
     stretches,
 )
+from netbench.timelines import Slice, Timeline
 
 TICKS = 40
 spans = st.lists(

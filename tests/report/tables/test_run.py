@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 from netbench import __version__
-from netbench.plan.build import build_plan, keep_dynamics
+from netbench.plan.build import build_plan
 from netbench.plan.model import Execution
+from netbench.plan.scale import keep_dynamics
 from netbench.plan.serial import plan_hash, plan_to_json
 from netbench.records import Environment, Run, RunStore, read_run
 from netbench.report.tables.comparison import compare

@@ -18,7 +18,6 @@ from netbench.plan.benchmark import CollectivePlan
 from netbench.plan.build import Choices, build_plans
 from netbench.plan.model import Execution, Plan
 from netbench.plan.serial import plan_hash, plan_to_json
-from netbench.plan.timeline import read_timeline, trace_path
 from netbench.records import Environment, HostSample, Record, Run, RunStore, read_run
 from netbench.scenario import load_scenario
 from netbench.scenario.model import NO_TCP, Tcp
@@ -26,6 +25,7 @@ from netbench.systems.ddp import Ddp
 from netbench.testbed.runs import controller as local
 from netbench.testbed.runs.controller import SessionSetup, check_emulable, extended, run_plans
 from netbench.testing.nodes import LAPTOP
+from netbench.timelines import read_timeline, trace_path
 
 Event = dict[str, Any]
 HELLO: Event = {"event": "hello", "kernel": "6.12", "versions": {"torch": "2"}}

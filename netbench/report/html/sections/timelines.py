@@ -9,7 +9,6 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from netbench.plan.timeline import Timeline, name_of_rank
 from netbench.report.html.charts import BLUE, GREEN, ORANGE, SKY, Chart, compiled
 from netbench.report.html.section import Section
 from netbench.report.html.sections.downloads import safe_name
@@ -17,6 +16,7 @@ from netbench.report.html.study import MAX_ROWS, Explained, Study
 from netbench.report.numbers import seconds_text
 from netbench.report.pictures.timeline import Rows, overlaps
 from netbench.report.pictures.trace_diff import stretches
+from netbench.timelines import Timeline, name_of_rank
 from netbench.units import format_bytes
 
 COLOURS: Mapping[str, Any] = {

@@ -10,8 +10,9 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cache
 
-from netbench.plan.build import build_plan, keep_dynamics
+from netbench.plan.build import build_plan
 from netbench.plan.model import Plan
+from netbench.plan.scale import keep_dynamics
 from netbench.report.page.published import SEED, load
 from netbench.report.page.under_tc.machines import Link, machines, small_workload
 from netbench.scenario import Scenario

@@ -11,7 +11,10 @@ import pytest
 from netbench.errors import RecordError, UsageError
 from netbench.plan.build import build_plan
 from netbench.plan.model import Execution, Plan
-from netbench.plan.timeline import (
+from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
+from netbench.systems import position_of, rank_lanes
+from netbench.timelines import (
     COMMUNICATOR,
     COMPUTE,
     NETWORK,
@@ -23,9 +26,6 @@ from netbench.plan.timeline import (
     timeline_events,
     write_timeline,
 )
-from netbench.scenario import load_scenario
-from netbench.scenario.model import Setting
-from netbench.systems import position_of, rank_lanes
 
 
 def plan_of(variant: str) -> Plan:
