@@ -125,7 +125,7 @@ def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) ->
     if system_of(plan).one_connection:
         network = with_one_connection(plan.network, scenario.tcp)
     acting = dataclasses.replace(plan, network=network)
-    if plan.data_parallel in CHAINS:
+    if plan.data_parallel in CHAINS and plan.layout.dp > 1:
         acting = dataclasses.replace(acting, transport=_with_fine_chains(plan.transport))
     chosen = choose_scale(acting) if scale is None else scale
     if not fits_guest(plan, chosen):
