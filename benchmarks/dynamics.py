@@ -20,15 +20,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.guest import run_in_guest
+from benchmarks.guest import run_in_guest, shaped_nodes
 from netbench.network.probing.dynamics import send_messages
 from netbench.network.probing.measure import Endpoints
 from netbench.network.probing.samples import LinkSample
 from netbench.network.probing.slow_start import message_s, tcp_path
-from netbench.network.shaping.segments import divided, windows
+from netbench.network.shaping.segments import divided
 from netbench.plan.benchmark import uniform_network
 from netbench.scenario.model import Network, Tcp
-from netbench.testbed import namespaces, shaping
+from netbench.testbed import namespaces
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.machine.capabilities import probe_machine
 
@@ -76,20 +76,15 @@ def measure_cells(
     for delay_s, rate_bps in paths:
         for scale in scales:
             network = divided(full_network(delay_s, rate_bps, tcp), scale)
-            nodes = namespaces.node_addresses(("left", "right"))
-            namespaces.build(nodes, network.mtu_bytes, windows=windows(network))
-            reached = namespaces.namespace_nodes(nodes)
-            shaping.tune(reached, nodes, network, 1.0)
-            namespaces.remember_windows(nodes)
-            shaping.shape(reached, nodes, network, 1.0)
-            endpoints = Endpoints(addresses=[(n.address,) for n in nodes], nodes=reached)
-            times_s: list[float] = []
-            for messages in (((8 * MIB, 0.0),), MESSAGES):
-                sizes = [round(size / scale) for size, _ in messages]
-                idle_s = [wait_s for _, wait_s in messages]
-                times_s += send_messages([sample], sizes, idle_s, endpoints)[sample]
+            with shaped_nodes(("left", "right"), network) as nodes:
+                reached = namespaces.namespace_nodes(nodes)
+                endpoints = Endpoints(addresses=[(n.address,) for n in nodes], nodes=reached)
+                times_s: list[float] = []
+                for messages in (((8 * MIB, 0.0),), MESSAGES):
+                    sizes = [round(size / scale) for size, _ in messages]
+                    idle_s = [wait_s for _, wait_s in messages]
+                    times_s += send_messages([sample], sizes, idle_s, endpoints)[sample]
             yield Cell(delay_s=delay_s, rate_bps=rate_bps, scale=scale, times_s=tuple(times_s))
-            namespaces.remove(nodes)
 
 
 def measured(

@@ -1,10 +1,15 @@
-"""Commands in a guest kernel, for benchmarks and tests."""
+"""Commands in a guest kernel, for benchmarks and tests, and nodes for the commands in it."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from netbench.errors import TestbedError
+from netbench.network.shaping.segments import windows
+from netbench.scenario.model import Network
+from netbench.testbed import namespaces, shaping
 from netbench.testbed.guest.boot import EVENTS_DEVICE, HANG_S, boot_command, run_to_end, write_init
+from netbench.testbed.interface import NodeAddress
 from netbench.testbed.lifetime import Scratch
 from netbench.testbed.machine.capabilities import Capabilities
 
@@ -40,3 +45,18 @@ def run_in_guest(
     if not mark:
         raise TestbedError(f"the guest ended before its command did:\n{console[-2000:]}")
     return int(status.split()[0]), output
+
+
+@contextmanager
+def shaped_nodes(names: Sequence[str], network: Network) -> Iterator[tuple[NodeAddress, ...]]:
+    """Provide nodes on a network in which TCP acts. Needs root and a private /run: in a guest."""
+    nodes = namespaces.node_addresses(names)
+    namespaces.build(nodes, network.mtu_bytes, windows=windows(network))
+    try:
+        reached = namespaces.namespace_nodes(nodes)
+        shaping.tune(reached, nodes, network, 1.0)
+        namespaces.remember_windows(nodes)
+        shaping.shape(reached, nodes, network, 1.0)
+        yield nodes
+    finally:
+        namespaces.remove(nodes)

@@ -24,13 +24,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.dynamics import LINUX, MIB
-from benchmarks.guest import run_in_guest
+from benchmarks.guest import run_in_guest, shaped_nodes
 from benchmarks.sockets import NUM_SOCKETS, PART_BYTES, connect
-from netbench.network.shaping.segments import divided, goodput_ratio, windows
+from netbench.network.shaping.segments import divided, goodput_ratio
 from netbench.plan.schedules import BACKWARD, FORWARD, Exchange, Work, build_programs, user
 from netbench.scenario.load import load_scenario
 from netbench.scenario.model import Network
-from netbench.testbed import namespaces, shaping
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.machine.capabilities import probe_machine
 
@@ -162,13 +161,8 @@ def measure(real: int, scale: float) -> list[float]:
     """Return the seconds of the iterations. Needs root and a private /run: runs in a guest."""
     full = pipeline_network(NUM_SOCKETS // real)
     network = divided(full, scale)
-    nodes = namespaces.node_addresses(tuple(f"stage{stage}" for stage in range(len(REGIONS))))
-    namespaces.build(nodes, network.mtu_bytes, windows=windows(network))
-    reached = namespaces.namespace_nodes(nodes)
-    shaping.tune(reached, nodes, network, 1.0)
-    namespaces.remember_windows(nodes)
-    shaping.shape(reached, nodes, network, 1.0)
-    with ExitStack() as open_until:
+    names = [f"stage{stage}" for stage in range(len(REGIONS))]
+    with shaped_nodes(names, network) as nodes, ExitStack() as open_until:
         peers: list[dict[int, Peer]] = [{} for _ in nodes]
         for left in range(len(nodes) - 1):
             address = nodes[left + 1].address
@@ -179,7 +173,6 @@ def measure(real: int, scale: float) -> list[float]:
             peers[left][left + 1] = Peer(here[:real], here[real:], lasting_s)
             peers[left + 1][left] = Peer(there[real:], there[:real], lasting_s)
         times_s = fork_ranks(peers, round(SIZE / scale))
-    namespaces.remove(nodes)
     return [max(of_ranks) for of_ranks in zip(*times_s, strict=True)]
 
 

@@ -24,10 +24,9 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.dynamics import LINUX, MIB, full_network
-from benchmarks.guest import run_in_guest
+from benchmarks.guest import run_in_guest, shaped_nodes
 from netbench.network.shaping import netlink
-from netbench.network.shaping.segments import windows
-from netbench.testbed import namespaces, shaping
+from netbench.testbed import namespaces
 from netbench.testbed.guest.cache import ensure_kernel
 from netbench.testbed.machine.capabilities import probe_machine
 
@@ -67,24 +66,19 @@ def measure() -> Iterator[Series]:
         HYSTART.write_text(str(int(hystart)))
         tcp = replace(LINUX, sockets=NUM_SOCKETS // real)
         network = full_network(delay_s, rate_bps, tcp)
-        nodes = namespaces.node_addresses(("left", "right"))
-        namespaces.build(nodes, network.mtu_bytes, windows=windows(network))
-        reached = namespaces.namespace_nodes(nodes)
-        shaping.tune(reached, nodes, network, 1.0)
-        shaping.shape(reached, nodes, network, 1.0)
-        for size in SIZES:
-            with ExitStack() as open_until:
-                senders, receivers = connect(nodes[1].address, real, open_until)
-                times_s = [last_message_s(senders, receivers, size, idle_s) for idle_s in IDLE_S]
-            yield Series(
-                delay_s=delay_s,
-                rate_bps=rate_bps,
-                size=size,
-                real=real,
-                hystart=hystart,
-                times_s=tuple(times_s),
-            )
-        namespaces.remove(nodes)
+        with shaped_nodes(("left", "right"), network) as nodes:
+            for size in SIZES:
+                with ExitStack() as until:
+                    ends = connect(nodes[1].address, real, until)
+                    times_s = [last_message_s(*ends, size, idle_s) for idle_s in IDLE_S]
+                yield Series(
+                    delay_s=delay_s,
+                    rate_bps=rate_bps,
+                    size=size,
+                    real=real,
+                    hystart=hystart,
+                    times_s=tuple(times_s),
+                )
 
 
 def connect(

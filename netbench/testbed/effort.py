@@ -40,7 +40,7 @@ LONG_S = 10.0
 ROUNDS = (1, 2)
 """Rounds of GPipe that run. All ranks meet at a barrier in each."""
 
-ROUND_DEPTHS = (2, 4)
+ROUND_DEPTHS = (1, 3)
 """Micro-batches of a round that run, in multiples of the stages, where there are no more rounds."""
 
 STEPS = (1, 2)

@@ -140,11 +140,11 @@ def test_a_short_plan_does_not_make_a_long_one_run_whole(batches: tuple[int, int
 
 def test_two_rounds_that_no_other_batch_shares_run_with_fewer_micro_batches_each() -> None:
     (alone,) = in_parts(make_plans("dtfm-scheduled", 1024))
-    assert alone.parts == (16, 32)
-    assert "in parts (16 and 32 micro-batches)" in describe_plan(alone)
+    assert alone.parts == (8, 24)
+    assert "in parts (8 and 24 micro-batches)" in describe_plan(alone)
     ran = [(part.num_rounds, part.num_micro_batches) for part in alone.shortened()]
-    assert ran == [(2, 16), (2, 32)]
-    assert [part.workload.batch for part in alone.shortened()] == [256, 512]
+    assert ran == [(2, 8), (2, 24)]
+    assert [part.workload.batch for part in alone.shortened()] == [128, 384]
     assert plan_from_json(plan_to_json(alone)) == alone
 
 
