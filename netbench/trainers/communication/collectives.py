@@ -208,7 +208,13 @@ def chain_broadcast(group: Group, tensor: torch.Tensor, cut: ChainCut) -> None:
 @recorded("collective")
 def tree_all_reduce(group: Group, tensor: torch.Tensor, num_slices: int) -> None:
     """Sum over the members, in place, as NCCL does on many nodes. num_slices: of each half."""
-    run_hops(group, *specifications.tree_all_reduce(group.size), tensor, ChainCut(num_slices))
+    run_ahead(tree_posts(group, tensor, num_slices))
+
+
+def tree_posts(group: Group, tensor: torch.Tensor, num_slices: int) -> list[Post]:
+    """Return `tree_all_reduce` for `run_ahead`."""
+    (trees,) = specifications.tree_all_reduce(group.size)
+    return [partial(_post_hops, group, trees, tensor, ChainCut(num_slices))]
 
 
 class NumberSum:

@@ -17,9 +17,11 @@ averaged. Running statistics of normalisations stay each replica's own (`broadca
 
 import time
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,12 +29,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from netbench.plan.model import Plan
+from netbench.plan.model import VIRTUAL, Plan
 from netbench.systems.ddp import OVERLAPPED, gradient_buckets
-from netbench.trainers.communication.collectives import tree_all_reduce, tree_lanes, tree_peers
-from netbench.trainers.communication.group import Group
+from netbench.trainers.communication.collectives import tree_lanes, tree_peers, tree_posts
+from netbench.trainers.communication.group import Group, Post
 from netbench.trainers.communication.links import payload_bytes
-from netbench.trainers.communication.rings import ring_all_reduce
+from netbench.trainers.communication.rings import all_reduce_posts
 from netbench.trainers.communication.slices import sliced
 from netbench.trainers.communication.world import Lane, World
 from netbench.trainers.events import RECORDER
@@ -48,6 +50,9 @@ from netbench.trainers.layers.stage import (
 from netbench.trainers.layers.virtual import VirtualStage, compute, sleep_until
 from netbench.trainers.systems.dtfm import update_on_first, update_shards
 
+_Opened = tuple[Callable[[], object], Sequence[Post]]
+"""An all-reduce whose first pass has posted its receives: the rest of that pass, later passes."""
+
 
 class DdpRank:
     """One rank, whose logical rank is its replica and its place in the ring."""
@@ -55,7 +60,9 @@ class DdpRank:
     def __init__(self, world: World, plan: Plan) -> None:
         self._plan = plan
         self._world = world
-        self._reducer = Reducer(all_reduce(world, plan), plan.collective_s, world.fork)
+        self._reducer = Reducer(
+            bucket_posts(world, plan), plan.collective_s, world.fork, ahead=plan.compute == VIRTUAL
+        )
         replica = plan.placement.index(world.rank)
         self._stage, self._passes = build_replica(plan, replica, self._reducer)
         (cost,) = plan.stages
@@ -113,24 +120,32 @@ class DdpRank:
 class Reducer:
     """Runs all-reduces in its own thread, in the order in which they are started.
 
-    collective_s: seconds that each costs beside its bytes. fork: `World.fork`. started_s:
-    CLOCK_MONOTONIC when the last one was started; None if none was since `finish`.
+    posts: of an all-reduce, at least one. collective_s: seconds that each costs beside its bytes.
+    fork: `World.fork`. ahead: the next one that was started posts its receives while one runs, as
+    NCCL's buffers are ready; not for tensors that a GPU has yet to fill. started_s: CLOCK_MONOTONIC
+    when the last one was started; None if none was since `finish`.
     """
 
     def __init__(
         self,
-        reduce: Callable[[torch.Tensor], None],
+        posts: Callable[[torch.Tensor], Sequence[Post]],
         collective_s: float = 0.0,
         fork: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        ahead: bool = False,
     ) -> None:
-        self._reduce, self._collective_s, self._fork = reduce, collective_s, fork
+        self._posts, self._collective_s, self._fork = posts, collective_s, fork
+        self._ahead = ahead
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._running: list[Future[torch.Tensor]] = []
+        self._waiting: deque[torch.Tensor] = deque()
+        self._opened: _Opened | None = None  # of the first that waited
         self.started_s: float | None = None
 
     def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
         """Sum `tensor` over all ranks, in place, after those before it."""
         self.started_s = time.monotonic()
+        self._waiting.append(tensor)
         self._running.append(self._thread.submit(self._run, tensor, self._fork()))
         return self._running[-1]
 
@@ -144,26 +159,38 @@ class Reducer:
     def _run(self, tensor: torch.Tensor, forked: AbstractContextManager[None]) -> torch.Tensor:
         compute(self._collective_s)
         with forked:
-            self._reduce(tensor)
+            run, others = self._opened or self._open()
+            self._opened = None
+            with RECORDER.span("collective", name="all_reduce"):
+                for post in others:
+                    following = post()
+                    run()
+                    run = following
+                if self._ahead and self._waiting:
+                    self._opened = self._open()
+                run()
         return tensor
 
+    def _open(self) -> _Opened:
+        """Post the receives of the next one's first pass."""
+        first, *others = self._posts(self._waiting.popleft())
+        return first(), others
 
-def all_reduce(world: World, plan: Plan) -> Callable[[torch.Tensor], None]:
-    """Return a function that sums a tensor over all ranks, in place."""
 
-    def ring(tensor: torch.Tensor) -> None:
-        full_bytes = tensor.nbytes * plan.scale
-        slices = plan.transport.num_slices(full_bytes)
-        group = Group.buffered(world, plan.placement, plan)
-        ring_all_reduce(group, tensor, sliced(slices, group.size))
+def bucket_posts(world: World, plan: Plan) -> Callable[[torch.Tensor], Sequence[Post]]:
+    """Return a function that prepares the sum of a tensor over all ranks, in place."""
+    group = Group.of(world, plan.placement)
 
-    def tree(tensor: torch.Tensor) -> None:
-        group = Group.of(world, plan.placement)
-        tree_all_reduce(group, tensor, plan.transport.num_tree_slices(tensor.nbytes * plan.scale))
+    def ring(tensor: torch.Tensor) -> Sequence[Post]:
+        cut = plan.transport.ring_cut(tensor.nbytes * plan.scale, group.size)
+        return all_reduce_posts(group, tensor, cut)
 
-    def gloo(tensor: torch.Tensor) -> None:
-        with RECORDER.span("collective", name="all_reduce"):
-            dist.all_reduce(tensor)
+    def tree(tensor: torch.Tensor) -> Sequence[Post]:
+        slices = plan.transport.num_tree_slices(tensor.nbytes * plan.scale)
+        return tree_posts(group, tensor, slices)
+
+    def gloo(tensor: torch.Tensor) -> Sequence[Post]:
+        return [lambda: partial(dist.all_reduce, tensor)]
 
     if plan.data_parallel == "tree":
         return tree
@@ -175,6 +202,8 @@ def num_messages(plan: Plan, full_bytes: float) -> int:
     replica, two trees carry a half each."""
     if plan.data_parallel == "tree":
         return 2 * plan.transport.num_tree_slices(full_bytes)
+    if plan.data_parallel == "ring":
+        return plan.layout.dp * plan.transport.ring_cut(full_bytes, plan.layout.dp).num_messages
     slices = plan.transport.num_slices(full_bytes)
     return slices if plan.data_parallel == "central-ps" else max(slices, plan.layout.dp)
 

@@ -28,7 +28,6 @@ from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.peer_transfers import PeerTransfers
 from netbench.trainers.communication.peers import Decide, PeerLost, Peers, RoundOutcome, agree
 from netbench.trainers.communication.rings import ring_all_reduce
-from netbench.trainers.communication.slices import sliced
 from netbench.trainers.communication.world import World
 from netbench.trainers.layers.stage import StageRole, build_stage, gradient_dtype, run_micro_batches
 
@@ -63,9 +62,9 @@ class DilocoRank:
     def __init__(self, world: World, plan: Plan, outer: Outer = NESTEROV) -> None:
         self._plan, self._world = plan, world
         (cost,) = plan.stages
-        self._slices = plan.transport.num_slices(cost.gradient_bytes)
-        # A ring cuts the differences into a part per replica, and those into slices.
-        messages = max(self._slices, plan.layout.dp)
+        self._full_bytes, dp = cost.gradient_bytes, plan.layout.dp
+        # A ring cuts the differences into a part per replica.
+        messages = dp * plan.transport.ring_cut(self._full_bytes, dp).num_messages
         self._replicas = self._ring(world, plan.placement)
         dtype = gradient_dtype(plan)
         part = StageRole(
@@ -134,7 +133,7 @@ class DilocoRank:
             if anew is not None:
                 self._connect(anew.members, anew.epoch)
             difference = mine / self._replicas.size
-            cut = sliced(self._slices, self._replicas.size)
+            cut = self._plan.transport.ring_cut(self._full_bytes, self._replicas.size)
             ring_all_reduce(self._replicas, difference, cut)
 
         agree(attempt, self._close, self.decide)
@@ -143,7 +142,7 @@ class DilocoRank:
         self._stage.load(self._start)
 
     def _ring(self, world: World, members: Sequence[int]) -> Group:
-        return Group.buffered(world, members, self._plan)
+        return Group.of(world, members)
 
     def _connect(self, members: Mapping[int, str], epoch: int) -> None:
         """Make a ring of these ranks, in the order of the placement. Raises PeerLost."""

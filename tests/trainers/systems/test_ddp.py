@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 
 from netbench.plan.model import Plan
 from netbench.systems.ddp import gradient_buckets
+from netbench.trainers.communication.group import Post
 from netbench.trainers.communication.world import (
     TAG_BARRIER,
     TAG_COLLECTIVE,
@@ -21,7 +24,7 @@ from netbench.trainers.communication.world import (
     World,
 )
 from netbench.trainers.layers.virtual import sleep_until
-from netbench.trainers.systems.ddp import DdpRank, Reducer, all_reduce, build_replica
+from netbench.trainers.systems.ddp import DdpRank, Reducer, bucket_posts, build_replica
 from tests.trainers.parity import real_plan
 from tests.trainers.processes import on_processes
 from tests.trainers.rank_processes import ATTEMPTS
@@ -169,17 +172,17 @@ def test_gradients_are_sent_once_whatever_the_number_of_micro_batches(
 
 
 def test_scaled_down_a_message_is_shortened_by_what_gloo_adds(plan_of: Callable[..., Plan]) -> None:
-    """Two messages for a bucket and rank, one to reduce and one to gather, 162 bytes less each."""
+    """Four messages for a bucket and rank, two to reduce and two to gather, 162 bytes less each."""
     plan = ddp_plan(plan_of, scale=4.0, forward_s=0.0)
-    sent = 6 * (BUCKET_BYTES // 4 - 2 * 162)
+    sent = 6 * (BUCKET_BYTES // 4 - 4 * 162)
     assert on_processes(2, _sent, plan, world_type=CountingWorld) == [sent, sent]
 
 
 class WatchedReducer(Reducer):
     """Remembers what was started."""
 
-    def __init__(self, reduce: Callable[[torch.Tensor], None]) -> None:
-        super().__init__(reduce)
+    def __init__(self, posts: Callable[[torch.Tensor], Sequence[Post]]) -> None:
+        super().__init__(posts)
         self.started: list[Future[torch.Tensor]] = []
 
     def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
@@ -192,7 +195,7 @@ def _train_in_step_with_the_network(world: World, plan: Plan) -> list[int]:
 
     Its gradient, the last to come, waits until the first bucket has been reduced. A step before
     these is torch's own: it learns in which order gradients come, and has one bucket."""
-    reducer = WatchedReducer(all_reduce(world, plan))
+    reducer = WatchedReducer(bucket_posts(world, plan))
     stage, passes = build_replica(plan, world.rank, reducer)
     last = plan.num_micro_batches - 1
     counts: list[int] = []
@@ -224,7 +227,8 @@ def test_layers_that_compute_are_reduced_beside_the_backward_pass(backend: str) 
         assert min(counts) >= 3  # a block alone has 13 KB
 
 
-def test_a_reduction_that_fails_is_told_by_finish() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_reduction_that_fails_is_told_by_finish(ahead: bool) -> None:
     """In order: what was started after it waits for it."""
     done: list[float] = []
 
@@ -233,10 +237,37 @@ def test_a_reduction_that_fails_is_told_by_finish() -> None:
         if tensor.item() == 1:
             raise ConnectionError("the peer has gone")
 
-    reducer = Reducer(reduce)
+    reducer = Reducer(lambda tensor: [lambda: partial(reduce, tensor)], ahead=ahead)
     for value in range(3):
         reducer.start(torch.tensor(float(value)))
     with pytest.raises(ConnectionError, match="the peer has gone"):
         reducer.finish()
     reducer.start(torch.tensor(3.0)).result(timeout=DEADLINE_S)
     assert done == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_next_reduction_posts_its_receives_while_one_runs(ahead: bool) -> None:
+    """In two passes each: a pass posts before the one in front of it runs."""
+    done: list[str] = []
+    go_on = threading.Event()
+
+    def run(name: str) -> None:
+        done.append(f"run {name}")
+        go_on.wait(DEADLINE_S)
+
+    def post(name: str) -> Callable[[], None]:
+        done.append(f"post {name}")
+        return partial(run, name)
+
+    def posts(tensor: torch.Tensor) -> list[Post]:
+        return [partial(post, f"{tensor.item()}{half}") for half in "ab"]
+
+    reducer = Reducer(posts, ahead=ahead)
+    reducer.start(torch.tensor(1))
+    reducer.start(torch.tensor(2))
+    go_on.set()
+    reducer.finish()
+    one, two = ["post 1a", "post 1b", "run 1a"], ["post 2b", "run 2a", "run 2b"]
+    between = ["post 2a", "run 1b"] if ahead else ["run 1b", "post 2a"]
+    assert done == one + between + two
