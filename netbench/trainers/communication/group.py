@@ -45,8 +45,8 @@ class Group:
 
     @classmethod
     def buffered(cls, world: World, members: Sequence[int], plan: Plan) -> "Group":
-        """Return a group whose slices run ahead as far as the buffers reach."""
-        group = cls.of(world, members)
+        """Return a paced group whose slices run ahead as far as the buffers reach."""
+        group = cls.paced(world, members, plan)
         buffer_bytes = ahead_bytes(plan, group.members[group.index - 1], world.rank)
         return replace(group, ahead_bytes=buffer_bytes / plan.scale)
 

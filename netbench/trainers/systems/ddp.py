@@ -179,7 +179,7 @@ class Reducer:
 
 def bucket_posts(world: World, plan: Plan) -> Callable[[torch.Tensor], Sequence[Post]]:
     """Return a function that prepares the sum of a tensor over all ranks, in place."""
-    group = Group.of(world, plan.placement)
+    group = Group.paced(world, plan.placement, plan)
 
     def ring(tensor: torch.Tensor) -> Sequence[Post]:
         cut = plan.transport.ring_cut(tensor.nbytes * plan.scale, group.size)

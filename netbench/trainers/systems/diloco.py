@@ -142,7 +142,7 @@ class DilocoRank:
         self._stage.load(self._start)
 
     def _ring(self, world: World, members: Sequence[int]) -> Group:
-        return Group.of(world, members)
+        return Group.paced(world, members, self._plan)
 
     def _connect(self, members: Mapping[int, str], epoch: int) -> None:
         """Make a ring of these ranks, in the order of the placement. Raises PeerLost."""

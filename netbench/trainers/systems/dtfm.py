@@ -69,7 +69,7 @@ class DtfmRank:
             self._cut = plan.transport.ring_cut(cost.gradient_bytes, dp)
             messages = dp * self._cut.num_messages
         replicas = replicas_of(plan, rank)
-        self._replicas = Group.of(world, replicas)
+        self._replicas = Group.paced(world, replicas, plan)
         if self._is_central or plan.data_parallel == "sharded-ps":  # chains, and a ring in one pass
             self._replicas = Group.buffered(world, replicas, plan)
         updating = (
