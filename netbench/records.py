@@ -104,7 +104,8 @@ class Environment:
 
     kernel: release of the kernel that shaped the network, `none` in a simulation. mode: testbed,
     one of `TESTBEDS` (the field has its old name on disk). scale: divisor of bytes and bandwidths.
-    versions: those of `python`, `torch` and `iproute2`. machine: description of the host.
+    versions: those of `python`, `torch` and `iproute2`. machine: description of the host. rules:
+    `TRAINER_RULES` of the trainers, 0 of a simulation and of earlier ones.
     """
 
     kernel: str
@@ -112,6 +113,7 @@ class Environment:
     scale: float
     versions: dict[str, str]
     machine: str
+    rules: int = 0
 
     def __post_init__(self) -> None:
         if self.mode not in TESTBEDS:

@@ -16,6 +16,7 @@ from netbench.plan.serial import plan_from_json, plan_hash
 from netbench.records import Environment, Run, RunStore, find_run, read_run
 from netbench.systems import system_of
 from netbench.testbed.runs.controller import Observer, SessionSetup
+from netbench.version import TRAINER_RULES
 
 CaptureFixture = pytest.CaptureFixture[str]
 
@@ -24,6 +25,7 @@ class FakeTestbed:
     """Testbed whose iteration i takes 1 + i s. stops: end after one iteration."""
 
     stops = False
+    rules = TRAINER_RULES
     reasons: tuple[str, ...] = ()
 
     def run_plans(
@@ -38,7 +40,12 @@ class FakeTestbed:
         """Replace `netbench.testbed.runs.controller.run_plans`."""
         scale = plans[0].scale
         where = Environment(
-            kernel="6", mode=setup.testbed, scale=scale, versions={}, machine="a test"
+            kernel="6",
+            mode=setup.testbed,
+            scale=scale,
+            versions={},
+            machine="a test",
+            rules=self.rules,
         )
         todo = [
             (plan, index)
@@ -104,6 +111,17 @@ def test_recorded_iterations_are_not_run_again(
     assert emulate(tmp_path, "--resume") == 0
     assert "all iterations are finished" in capsys.readouterr().out
     assert len(recorded(tmp_path).sessions) == 2
+
+
+def test_a_run_by_other_rules_of_the_trainers_is_not_resumed(
+    testbed: FakeTestbed, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    testbed.stops, testbed.rules = True, TRAINER_RULES - 1
+    assert emulate(tmp_path, "--systems", "megatron,zero3") == 0
+    capsys.readouterr()
+    assert emulate(tmp_path, "--resume") == 2
+    assert "which trained megatron, zero3 otherwise" in capsys.readouterr().err
+    assert len(recorded(tmp_path).sessions) == 1
 
 
 def test_a_run_matrix_by_matrix_is_resumed_as_it_was(testbed: FakeTestbed, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from netbench.systems import find_variant, system_of
 from netbench.testbed.effort import LONG_S, emulation_s, in_parts
 from netbench.testbed.machine.choose import REQUESTS, SIMULATOR, check_request
 from netbench.testbed.runs.controller import has_trainer
+from netbench.version import TRAINER_RULES
 
 NEWEST = "newest"
 IN_RUN = "in the run's folder"
@@ -455,16 +456,19 @@ def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
             f"{resumed} was {was}; continue it with --testbed {now}, or give another to --resume"
         )
     plans = tuple(plan_from_json(json.dumps(plan)) for plan in run.plans.values())
-    # Zero3 may have been asked for unmerged.
+    has_older_rules = not simulated and run.sessions[-1].environment.rules != TRAINER_RULES
     changed = [
         plan.variant
         for plan in plans
-        if plan not in (at_scale(plan, plan.scale), system_of(plan).unmerged(plan))
+        if (has_older_rules and not plan.script)
+        # Zero3 may have been asked for unmerged.
+        or plan not in (at_scale(plan, plan.scale), system_of(plan).unmerged(plan))
     ]
     if changed:
+        systems = ", ".join(dict.fromkeys(changed))
         raise UsageError(
-            f"{resumed} is of an earlier netbench, which trained {', '.join(changed)} otherwise; "
-            "leave out --resume to start a new run"
+            f"{resumed} is of an earlier netbench, which trained {systems} otherwise; leave out "
+            "--resume to start a new run"
         )
     return plans
 

@@ -41,6 +41,7 @@ from netbench.testbed.runs.grouping import dealt
 from netbench.testbed.runs.launch import start_session
 from netbench.timelines import Slice, Timeline, trace_path, write_timeline
 from netbench.units import counted, format_time
+from netbench.version import TRAINER_RULES
 
 STALL_S = 900.0
 """Silence of a session before it counts as hung, wall seconds, or longer if its iterations are."""
@@ -460,6 +461,7 @@ class _Controller:
                 scale=next(iter(self._plans.values())).scale,
                 versions=event["versions"],
                 machine=self._setup.place,
+                rules=TRAINER_RULES,
             )
         )
 
