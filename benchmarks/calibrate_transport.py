@@ -254,6 +254,7 @@ emulation: # other values than the simulator's: recorded emulations, and plan ha
   window: 0B # only `fifo` and the round trip's bytes run ahead of a receiver
   slice: 4MiB # of chains; those of trees are as simulated, of `slice` each
   max_slices: 32 # enough to fill a chain of 8, few enough to emulate quickly
+  faithful_slices: 128 # of a chain where TCP acts; docs/simulator.md
 """,
 }
 """Sizes into which each library splits messages; only the overhead of chains is fitted."""

@@ -15,8 +15,8 @@ The pipeline, in order, is the layout of the package:
    measure can be trusted (`testbed.runs.controller`).
 9. `netbench.distributed` runs plans and searches on the workers of a Dask cluster.
 10. `netbench.trainers` runs on the nodes; it is the only package that imports torch.
-11. `netbench.records` keeps every finished iteration on disk, and resumes; `netbench.timelines` has
-    what ranks did during one, and when.
+11. `netbench.records` keeps every finished iteration on disk, and resumes; `netbench.timelines` is
+    what each rank did during one, and when.
 12. `netbench.report` turns records into tables, pictures and the pages of `results/`.
 
 `netbench.api` has the functions of a notebook, and `import netbench as nb` has them all:

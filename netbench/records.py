@@ -105,7 +105,7 @@ class Environment:
     kernel: release of the kernel that shaped the network, `none` in a simulation. mode: testbed,
     one of `TESTBEDS` (the field has its old name on disk). scale: divisor of bytes and bandwidths.
     versions: those of `python`, `torch` and `iproute2`. machine: description of the host. rules:
-    `TRAINER_RULES` of the trainers, 0 of a simulation and of earlier ones.
+    `TRAINER_RULES` of the trainers; 0 in simulations and in records without the field.
     """
 
     kernel: str

@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 TRAINER_RULES = 1
-"""Raised whenever trainers run the same plan in another way, so that no run mixes both ways."""
+"""Increased when trainers run the same plan differently, so that no run mixes two ways."""

@@ -1,8 +1,8 @@
 """The scale of an emulation, and whether TCP acts in it.
 
 A plan is built at full size. To emulate it, bytes and bandwidths are divided by one factor, so that
-fewer messages travel in the same time. Merged collectives, slices of chains and the sockets of a
-connection depend on it too.
+the same messages carry fewer bytes in the same time. Merged collectives, slices of chains and the
+sockets of a connection depend on it too.
 """
 
 import dataclasses
@@ -29,6 +29,9 @@ MOST_ADDED, MOST_ADDED_WAITED = 0.25, 0.05
 """Largest part of a message that gloo's own bytes may be, where the scale can be chosen: in gathers
 beside the computation, and in all-reduces that layers wait for. At 0.15 an iteration of
 megatron-t8 between nodes took 17% longer than at 0.03."""
+
+RAMP = 8
+"""An eighth of a chain's slices grow, and an eighth shrink: docs/simulator.md, slices of 430 MB."""
 
 SCALES = (10.0, 100.0, 1000.0)
 """Beyond 1000 an 8 MiB activation would no longer fill one jumbo frame."""
@@ -134,7 +137,7 @@ def keep_dynamics(plan: Plan, scenario: Scenario, scale: float | None = None) ->
 
 
 def _with_fine_chains(transport: Transport) -> Transport:
-    """Return `transport` with chains cut finely enough for TCP to act as on whole machines.
+    """Return `transport` with chains cut so finely that no connection falls idle between slices.
 
     Slices are NCCL's, unless those are too many: then they are longer in the middle of a chain.
     """
@@ -142,7 +145,7 @@ def _with_fine_chains(transport: Transport) -> Transport:
     assert nccl.emulation is not None
     most = nccl.emulation.faithful_slices
     return dataclasses.replace(
-        transport, chunk_bytes=nccl.slice_bytes, max_slices=most, ramp_slices=most // 8
+        transport, chunk_bytes=nccl.slice_bytes, max_slices=most, ramp_slices=max(1, most // RAMP)
     )
 
 

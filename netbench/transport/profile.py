@@ -20,8 +20,8 @@ PROFILES = Path(__file__).parent / "profiles"
 class EmulationValues(Section):
     """Values that the trainers use where they differ from the simulator's.
 
-    window_bytes, slice_bytes, max_slices: as in `TransportProfile`. faithful_slices: at most of a
-    chain where TCP acts; they have the simulator's `slice_bytes` as long as they are fewer.
+    window_bytes, slice_bytes, max_slices: as in `TransportProfile`. faithful_slices: most slices of
+    a chain where TCP acts; shorter chains have slices of the simulator's `slice_bytes`.
     """
 
     window_bytes: Bytes = Field(alias="window", examples=["0B"])

@@ -120,7 +120,7 @@ def test_a_run_by_other_rules_of_the_trainers_is_not_resumed(
     assert emulate(tmp_path, "--systems", "megatron,zero3") == 0
     capsys.readouterr()
     assert emulate(tmp_path, "--resume") == 2
-    assert "which trained megatron, zero3 otherwise" in capsys.readouterr().err
+    assert "whose trainers run megatron, zero3 differently" in capsys.readouterr().err
     assert len(recorded(tmp_path).sessions) == 1
 
 

@@ -456,19 +456,19 @@ def _recorded_plans(resumed: Path, simulated: bool) -> tuple[Plan, ...]:
             f"{resumed} was {was}; continue it with --testbed {now}, or give another to --resume"
         )
     plans = tuple(plan_from_json(json.dumps(plan)) for plan in run.plans.values())
-    has_older_rules = not simulated and run.sessions[-1].environment.rules != TRAINER_RULES
+    has_other_rules = not simulated and run.sessions[-1].environment.rules != TRAINER_RULES
     changed = [
         plan.variant
         for plan in plans
-        if (has_older_rules and not plan.script)
+        if (has_other_rules and not plan.script)
         # Zero3 may have been asked for unmerged.
         or plan not in (at_scale(plan, plan.scale), system_of(plan).unmerged(plan))
     ]
     if changed:
         systems = ", ".join(dict.fromkeys(changed))
         raise UsageError(
-            f"{resumed} is of an earlier netbench, which trained {systems} otherwise; leave out "
-            "--resume to start a new run"
+            f"{resumed} was recorded by another version of netbench, whose trainers run {systems} "
+            "differently; leave out --resume to start a new run"
         )
     return plans
 

@@ -28,8 +28,8 @@ Post = Callable[[], Callable[[], None]]
 class Group:
     """Processes that take part, in ring order; this process is `members[index]`.
 
-    ahead_bytes: least to post for one sender beside the slice that is waited for. pace_s: least
-    seconds per byte from one slice to the next of the sender before this member.
+    ahead_bytes: receives beyond the awaited one are posted until they have this many. pace_s: least
+    seconds per byte from one slice to the next, over the path from the member before this one.
     """
 
     world: World
@@ -86,11 +86,13 @@ class Group:
         waiting, posted = iter(slices), deque[tuple[torch.Tensor, PendingTransfer]]()
 
         def post() -> None:
-            ahead_bytes = sum(tensor.nbytes for tensor, _ in islice(posted, 1, None))
-            while not posted or ahead_bytes < self.ahead_bytes:
+            if math.isinf(self.ahead_bytes) and posted:
+                return  # all of them are
+            beyond = sum(tensor.nbytes for tensor, _ in islice(posted, 1, None))
+            while not posted or beyond < self.ahead_bytes:
                 if (tensor := next(waiting, None)) is None:
                     return
-                ahead_bytes += tensor.nbytes if posted else 0
+                beyond += tensor.nbytes if posted else 0
                 posted.append((tensor, self.world.receive(tensor, source, _tag(channel))))
 
         post()

@@ -121,9 +121,9 @@ class Reducer:
     """Runs all-reduces in its own thread, in the order in which they are started.
 
     posts: of an all-reduce, at least one. collective_s: seconds that each costs beside its bytes.
-    fork: `World.fork`. ahead: the next one that was started posts its receives while one runs, as
-    NCCL's buffers are ready; not for tensors that a GPU has yet to fill. started_s: CLOCK_MONOTONIC
-    when the last one was started; None if none was since `finish`.
+    fork: `World.fork`. ahead: post the receives of the next one while one runs, if it was started,
+    as NCCL's buffers are ready; not for tensors that a GPU has yet to fill. started_s:
+    CLOCK_MONOTONIC when the last one was started; None if none was since `finish`.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Reducer:
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._running: list[Future[torch.Tensor]] = []
         self._waiting: deque[torch.Tensor] = deque()
-        self._opened: _Opened | None = None  # of the first that waited
+        self._opened: _Opened | None = None  # of the first that waits
         self.started_s: float | None = None
 
     def start(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
@@ -157,9 +157,10 @@ class Reducer:
         self.started_s = None
 
     def _run(self, tensor: torch.Tensor, forked: AbstractContextManager[None]) -> torch.Tensor:
+        self._waiting.popleft()  # this tensor
         compute(self._collective_s)
         with forked:
-            run, others = self._opened or self._open()
+            run, others = self._opened or self._open(tensor)
             self._opened = None
             with RECORDER.span("collective", name="all_reduce"):
                 for post in others:
@@ -167,13 +168,13 @@ class Reducer:
                     run()
                     run = following
                 if self._ahead and self._waiting:
-                    self._opened = self._open()
+                    self._opened = self._open(self._waiting[0])
                 run()
         return tensor
 
-    def _open(self) -> _Opened:
-        """Post the receives of the next one's first pass."""
-        first, *others = self._posts(self._waiting.popleft())
+    def _open(self, tensor: torch.Tensor) -> _Opened:
+        """Post the receives of the first pass."""
+        first, *others = self._posts(tensor)
         return first(), others
 
 
@@ -211,7 +212,7 @@ def num_messages(plan: Plan, full_bytes: float) -> int:
 def build_replica(plan: Plan, index: int, reducer: Reducer) -> tuple[TrainedStage, Passes]:
     """Return replica `index` on the plan's device, and its passes. The last backward pass of an
     iteration starts the all-reduces of its buckets in `reducer`, if they overlap."""
-    if plan.data_parallel in OVERLAPPED and plan.compute == "virtual":
+    if plan.data_parallel in OVERLAPPED and plan.compute == VIRTUAL:
         replica = VirtualReplica(plan, reducer)
         return replica, replica
     (cost,) = plan.stages

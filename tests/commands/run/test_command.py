@@ -148,7 +148,7 @@ def test_a_run_of_an_earlier_trainer_is_not_resumed(tmp_path: Path, capsys: Capt
     path.write_text(text.replace('"revision":1', '"revision":0'))
     capsys.readouterr()
     assert run([*command, "--resume"]) == 2
-    assert "an earlier netbench, which trained zero3 otherwise" in capsys.readouterr().err
+    assert "whose trainers run zero3 differently" in capsys.readouterr().err
 
 
 def test_a_whole_sweep_leaves_out_systems_without_a_trainer(

@@ -39,7 +39,7 @@ def test_slices_of_a_chain_fill_it_once_and_in_order(
 
 
 def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[..., Plan]) -> None:
-    """4 MiB chunks: 296 MB would be 71 slices; emulating more than 32 gains nothing."""
+    """4 MiB chunks: 296 MB would be 71 slices; 32 at most are emulated with --fast."""
     plan = plan_of()
     assert plan.transport.num_slices(1000) == 1
     assert plan.transport.num_slices(40 << 20) == 10

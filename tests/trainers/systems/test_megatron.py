@@ -124,8 +124,11 @@ def test_replicas_wait_for_the_sum_of_their_losses(
     types = {"device_types": (0, 0, 1), "type_stages": ((stage,), (replace(stage, forward_s=0.1),))}
     plan_hash = ranks.prepare(replace(plan, **types, type_names=("fast", "slow")))
     for iteration in range(2):
-        for answer in ranks.run(plan_hash, iteration):
-            assert answer["phases"]["forward_s"] >= 2 * 0.1
+        ended = ranks.run(plan_hash, iteration)
+        for answer in ended:
+            # Gradients are reduced after the passes. A rank may start late.
+            passes_s = answer["phases"]["forward_s"] + answer["phases"]["backward_s"]
+            assert answer["start_s"] + passes_s >= ended[2]["start_s"] + 2 * 0.1
 
 
 def test_one_world_serves_plans_of_different_systems_and_placements(
