@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 
 
 class Place(Enum):
-    """Location of a queue. Only the simulator has queues at receivers; `tc` shapes egress."""
+    """Location of a queue. Those at receivers exist in the simulator and in emulated runs on this
+    machine (`testbed.ingress`); on other nodes `tc` shapes egress only."""
 
     SENDER = "sender"
     ROUTER = "router of the sender's region"
@@ -235,16 +236,23 @@ def round_trip_s(network: Network, src: int, dst: int) -> float:
 
 
 def joint_bps(network: Network, flows: Sequence[tuple[int, int]]) -> float:
-    """Return the rate that flows, (source, destination), get together, bit/s, unscaled.
+    """Return the rate that flows, (source, destination), get together, bit/s, unscaled."""
+    return sum(fair_bps(network, flows))
 
-    Each gets its max-min fair share (Bertsekas and Gallager, Data Networks, section 6.5.2).
-    Queues at receivers are ignored: `tc` shapes none.
+
+def fair_bps(
+    network: Network, flows: Sequence[tuple[int, int]], *, ingress: bool = False
+) -> list[float]:
+    """Return the max-min fair share of each flow, (source, destination), bit/s, unscaled.
+
+    Source: Bertsekas and Gallager, Data Networks, section 6.5.2. ingress: NICs also limit what they
+    receive; `tc` on the nodes does not see to that.
     """
     src, dst = np.array(flows).T
     members: dict[Hashable, list[int]] = {}
     capacity: dict[Hashable, float] = {}
     for queues in Queues(network).between(src, dst):
-        passes = queues.passes & (queues.kind.place is not Place.RECEIVER)
+        passes = queues.passes & (ingress or queues.kind.place is not Place.RECEIVER)
         passing = np.flatnonzero(passes & np.isfinite(queues.bps))
         for flow, queue in zip(passing.tolist(), queues.ids(passing), strict=True):
             members.setdefault(queue, []).append(flow)
@@ -262,4 +270,4 @@ def joint_bps(network: Network, flows: Sequence[tuple[int, int]]) -> float:
             members[crossed] = rest
             if not rest:
                 del members[crossed]
-    return sum(rates)
+    return rates

@@ -21,13 +21,12 @@ from netbench.limits import check_memory
 from netbench.plan.model import Plan
 from netbench.plan.schedules import build_programs
 from netbench.plan.tensor import LAYER_ALL_REDUCES, message_bytes
-from netbench.scenario.sharing import SHARING
 from netbench.simulator import collectives
 from netbench.simulator.fabric import Fabric
 from netbench.simulator.graph import Graph, Ids, TaskKind, TaskTimeline
 from netbench.simulator.pipeline import Lanes, Noise, Wiring, add_pipelines, wire
 from netbench.simulator.segments import groups_of, time_segment
-from netbench.systems import rank_lanes, sums_losses, system_of
+from netbench.systems import has_random_passes, rank_lanes, sums_losses, system_of
 from netbench.systems.iteration import Call
 from netbench.transport.profile import TransportProfile, load_transport
 from netbench.workload.costs import stage_tensors
@@ -49,8 +48,8 @@ SHARDED = {"sharded-ps": collectives.all_to_all, "zero1": collectives.ring_reduc
 updates its shard of the parameters and sends it to the others."""
 
 DRAWS = 3
-"""Iterations that are simulated where pipelines meet (`pipelines_meet`), each with other random
-times of passes. Odd, so that one of them is the median."""
+"""Iterations that are simulated where pipelines meet (`systems.pipelines_meet`), each with other
+random times of passes. Odd, so that one of them is the median."""
 
 MAX_KEPT_RANKS = 640
 """Largest plan, in ranks, whose parts are kept for the next batch; larger ones take gigabytes."""
@@ -149,7 +148,7 @@ def _kept(
     whole: bool = False,
 ) -> Result:
     """Return `part` of the plan's shape. It is kept for the next plan unless it is large."""
-    timelines = RANDOM_TIMELINES if plan.has_pipelines and _is_random(plan) else 1
+    timelines = RANDOM_TIMELINES if plan.has_pipelines and has_random_passes(plan) else 1
     make = part if timelines * plan.layout.num_ranks <= MAX_KEPT_RANKS else part.__wrapped__
     return make(shape(plan, whole), transport)
 
@@ -176,32 +175,16 @@ def fabric_of(plan: Plan, transport: TransportProfile) -> Fabric:
     return Fabric(plan.network, nodes, transport, burst_bytes=plan.activation_bytes)
 
 
-def pipelines_meet(plan: Plan) -> bool:
-    """Return whether pipelines share a node, or the network has queues that belong to no node.
-
-    If equal pipelines took equal times there, they would wait for each other in every exchange.
-    """
-    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)[rank_lanes(plan)]]
-    of_each = [set(nodes) for nodes in nodes.reshape(plan.layout.dp, -1).tolist()]
-    queues = SHARING[plan.network.sharing].queues
-    return sum(map(len, of_each)) > len(set.union(*of_each)) or (
-        len(of_each) > 1 and any(not {"src", "dst"} & set(queue.by) for queue in queues)
-    )
-
-
-def _is_random(plan: Plan) -> bool:
-    """Return whether passes take random times."""
-    return plan.jitter > 0 and pipelines_meet(plan)
-
-
 def _noises(plan: Plan) -> list[Noise | None]:
     """Return the noise of every iteration to simulate."""
-    return [Noise(plan.jitter, draw) for draw in range(DRAWS)] if _is_random(plan) else [None]
+    if not has_random_passes(plan):
+        return [None]
+    return [Noise(plan.jitter, draw) for draw in range(DRAWS)]
 
 
 def _steady(plan: Plan) -> tuple[int, int, int]:
     """Return the units of a pipeline, as in `STEADY`."""
-    return RANDOM_STEADY if _is_random(plan) else STEADY
+    return RANDOM_STEADY if has_random_passes(plan) else STEADY
 
 
 def _gpipe(plan: Plan, timed: _Timed) -> Simulation:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from netbench.errors import PlanError, nearest
 from netbench.plan.model import Plan
+from netbench.scenario.sharing import SHARING
 from netbench.systems.base import Position, System, Variant
 from netbench.systems.ddp import Ddp
 from netbench.systems.deepspeed import DeepspeedPipeline
@@ -59,6 +60,24 @@ def sums_losses(plan: Plan) -> bool:
     """Return whether the last stages of a plan's replicas wait for the sum of their losses."""
     far = max(link.one_way_delay_s for row in plan.network.links for link in row)
     return system_of(plan).sums_loss and plan.layout.dp > 1 and far >= LEAST_SUM_DELAY_S
+
+
+def pipelines_meet(plan: Plan) -> bool:
+    """Return whether pipelines share a node, or the network has queues that belong to no node.
+
+    If equal pipelines took equal times there, they would wait for each other in every exchange.
+    """
+    nodes = np.asarray(plan.device_nodes)[np.asarray(plan.placement)[rank_lanes(plan)]]
+    of_each = [set(nodes) for nodes in nodes.reshape(plan.layout.dp, -1).tolist()]
+    queues = SHARING[plan.network.sharing].queues
+    return sum(map(len, of_each)) > len(set.union(*of_each)) or (
+        len(of_each) > 1 and any(not {"src", "dst"} & set(queue.by) for queue in queues)
+    )
+
+
+def has_random_passes(plan: Plan) -> bool:
+    """Return whether passes take random times (`Plan.jitter`)."""
+    return plan.jitter > 0 and pipelines_meet(plan)
 
 
 def find_variant(name: str, *, script: bool = False) -> Variant:

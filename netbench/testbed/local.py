@@ -23,6 +23,7 @@ from netbench.network.shaping import netlink
 from netbench.network.shaping.segments import windows
 from netbench.scenario.model import Network
 from netbench.testbed import namespaces, shaping
+from netbench.testbed.ingress import dropped_at_ports, limit_ingress
 from netbench.testbed.interface import Clocks, NodeAddress
 from netbench.testbed.namespaces import SocketChannel, kill_all, namespace_path
 from netbench.testbed.ranks.hangs import Activity, read_activity
@@ -100,27 +101,36 @@ class LocalTestbed(ABC):
     def close(self) -> None:
         """See `Testbed`."""
 
+    @property
+    def _is_virtual(self) -> bool:
+        """True if time is: its timers are never late."""
+        return self.name == "guest-virtual"
+
     def tune(self, network: Network, scale: float) -> None:
         shaping.tune(self._reached, self._with_routers, network, scale)
         if network.tcp.acts:
             namespaces.remember_windows(self.nodes)
 
     def shape(self, network: Network, scale: float) -> None:
-        shaping.shape(self._reached, self._with_routers, network, scale)
+        shaping.shape(self._reached, self._with_routers, network, scale, fair=self._is_virtual)
+        if self._is_virtual:
+            limit_ingress(self._with_routers, network, scale)
         self._shaped = network, scale
 
     def verify(
         self, network: Network, scale: float, messages: Messages | None = None
     ) -> dict[str, Any]:
-        virtual = self.name == "guest-virtual"
+        nodes, virtual = self._with_routers, self._is_virtual
         return shaping.verify(
-            self._reached, self._with_routers, network, scale, self.tolerance, virtual, messages
+            self._reached, nodes, network, scale, self.tolerance, virtual, messages
         )
 
     def dropped_packets(self) -> int:
         if self._shaped is None:
             return 0
-        return shaping.dropped_packets(self._reached, self._with_routers, *self._shaped)
+        fair = self._is_virtual
+        sent = shaping.dropped_packets(self._reached, self._with_routers, *self._shaped, fair=fair)
+        return sent + dropped_at_ports()
 
     def sent_bytes(self) -> list[int]:
         return [sent_bytes(node) for node in self.nodes]

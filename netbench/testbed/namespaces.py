@@ -101,6 +101,11 @@ def namespace_path(node: int) -> Path:
     return NETNS_DIRECTORY / f"n{node}"
 
 
+def port_of(node: NodeAddress) -> str:
+    """Return the bridge's port to a node or router, an interface of the session."""
+    return f"v{node.index}"
+
+
 def build(
     nodes: Sequence[NodeAddress],
     mtu_bytes: int,
@@ -121,13 +126,13 @@ def build(
         without_ipv6(BRIDGE)
         root.link("set", index=LOOPBACK_INDEX, state="up")
         _ip_batch(
-            f"link add v{node.index} mtu {mtu_bytes} type veth peer name {node.interface} "
+            f"link add {port_of(node)} mtu {mtu_bytes} type veth peer name {node.interface} "
             f"mtu {mtu_bytes} address {_mac(node)} netns {name}"
             for node, name in names.items()
         )
         for node in nodes:
-            without_ipv6(f"v{node.index}")
-        _ip_batch(f"link set v{node.index} master {BRIDGE} up" for node in nodes)
+            without_ipv6(port_of(node))
+        _ip_batch(f"link set {port_of(node)} master {BRIDGE} up" for node in nodes)
         _fill_bridge(nodes)
         root.link("set", index=bridge, mtu=mtu_bytes, state="up")
         root.addr("add", index=bridge, address=CONTROLLER_ADDRESS, prefixlen=SUBNET.prefixlen)
@@ -139,7 +144,7 @@ def build(
 
 def remove(nodes: Sequence[NodeAddress]) -> None:
     """Remove what `build` has made."""
-    _ip_batch(f"link del v{node.index}" for node in nodes)
+    _ip_batch(f"link del {port_of(node)}" for node in nodes)
     _ip_batch(f"netns del {namespace_path(node.index).name}" for node in nodes)
     checked(["ip", "link", "del", BRIDGE])
 
@@ -169,8 +174,8 @@ def named_command(node: NodeAddress, argv: Sequence[str]) -> list[str]:
 def _fill_bridge(nodes: Sequence[NodeAddress]) -> None:
     """Enter every node in the bridge's table, and stop the bridge from learning. It learned from
     frames whose source address a link had corrupted: a node was unreachable for two minutes."""
-    lines = [f"link set dev v{node.index} learning off\n" for node in nodes]
-    lines += [f"fdb add {_mac(node)} dev v{node.index} master static\n" for node in nodes]
+    lines = [f"link set dev {port_of(node)} learning off\n" for node in nodes]
+    lines += [f"fdb add {_mac(node)} dev {port_of(node)} master static\n" for node in nodes]
     checked(["bridge", "-batch", "-"], "".join(lines))
 
 

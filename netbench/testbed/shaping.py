@@ -102,13 +102,18 @@ def _script(settings: Mapping[str, str]) -> str:
 
 
 def shape(
-    reached: Sequence[Node], nodes: Sequence[NodeAddress], network: Network, scale: float
+    reached: Sequence[Node],
+    nodes: Sequence[NodeAddress],
+    network: Network,
+    scale: float,
+    *,
+    fair: bool = False,
 ) -> None:
-    """Apply the network to all nodes and read it back.
+    """Apply the network to all nodes and read it back. fair: see `programs`.
 
     Raises NetworkError that lists every node that failed or has another configuration.
     """
-    wanted = programs(nodes, network, scale)
+    wanted = programs(nodes, network, scale, fair=fair)
     apply(wanted, reached, read=read)
     wrong = [found for found in read_back(wanted, reached, read=read) if found.problems]
     if wrong:
@@ -124,17 +129,27 @@ def read(program: Program) -> KernelState:
 
 
 def dropped_packets(
-    reached: Sequence[Node], nodes: Sequence[NodeAddress], network: Network, scale: float
+    reached: Sequence[Node],
+    nodes: Sequence[NodeAddress],
+    network: Network,
+    scale: float,
+    *,
+    fair: bool = False,
 ) -> int:
     """Count packets that shaped queues dropped since `shape`, without the configured loss."""
-    found = read_back(programs(nodes, network, scale), reached, read=read)
+    found = read_back(programs(nodes, network, scale, fair=fair), reached, read=read)
     return sum(node.dropped_packets for node in found)
 
 
-def programs(nodes: Sequence[NodeAddress], network: Network, scale: float) -> tuple[Program, ...]:
-    """Compile the tc configuration of every node and router."""
+def programs(
+    nodes: Sequence[NodeAddress], network: Network, scale: float, *, fair: bool = False
+) -> tuple[Program, ...]:
+    """Compile the tc configuration of every node and router.
+
+    fair: connections of a NIC are served in turn (`program.compile_program`).
+    """
     addresses = [(node.address,) for node in nodes]
-    return compile_programs(network, addresses, nodes[0].interface, scale)
+    return compile_programs(network, addresses, nodes[0].interface, scale, fair=fair)
 
 
 def verify(
@@ -146,10 +161,12 @@ def verify(
     virtual: bool,
     messages: Messages | None = None,
 ) -> dict[str, Any]:
-    """See `Testbed.verify`. virtual: time is, so links may be measured side by side."""
+    """See `Testbed.verify`. virtual: time is, so links may be measured side by side, and NICs limit
+    what nodes receive, too."""
     endpoints = Endpoints(addresses=[(node.address,) for node in nodes], nodes=reached)
     pace = Pace(concurrent=virtual)
-    measurements = measure(network, sample_links(network), endpoints, scale, pace=pace)
+    samples = sample_links(network, ingress=virtual)
+    measurements = measure(network, samples, endpoints, scale, pace=pace)
     verdict = evaluate(measurements, network, scale, tolerance)
     if messages is not None:
         verdict = with_checks(verdict, check_messages(messages, endpoints))

@@ -17,6 +17,7 @@ from netbench.errors import NetbenchError, TestbedError
 from netbench.plan.experiment import experiment_from_json, experiment_hash
 from netbench.plan.model import Plan
 from netbench.trainers.communication.peers import RoundOutcome
+from netbench.trainers.communication.sockets import limit_rates
 from netbench.trainers.communication.world import World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
@@ -26,6 +27,7 @@ from netbench.trainers.systems.registry import (
     CountingTrainer,
     ElasticTrainer,
     LaneTrainer,
+    PacedTrainer,
     Trainer,
     build_trainer,
 )
@@ -152,6 +154,8 @@ class Rank:
         trainer = build_trainer(self._world, plan)
         lanes = trainer.lanes if isinstance(trainer, LaneTrainer) else None
         self._world.warm(trainer.peers(), lanes)
+        if isinstance(trainer, PacedTrainer):
+            limit_rates(self._world, trainer.rates)
         self._trainers[experiment_hash(plan)] = trainer
         # Prepared trainers stay: the collector need not visit them between iterations.
         gc.collect()

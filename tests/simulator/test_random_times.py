@@ -13,9 +13,9 @@ from netbench.scenario import load_scenario
 from netbench.scenario.model import JITTER, Setting
 from netbench.simulator import simulate
 from netbench.simulator.graph import TaskKind
-from netbench.simulator.iteration import DRAWS, pipelines_meet
+from netbench.simulator.iteration import DRAWS
 from netbench.simulator.pipeline import Noise
-from netbench.systems import rank_lanes
+from netbench.systems import pipelines_meet, rank_lanes
 
 
 def published(case: str, variant: str, layers: int = 24, batch: int = 1024) -> Plan:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,14 @@ from netbench.network.probing.packet_trains import PacketTrain, plan_trains
 from netbench.network.shaping.segments import segment_bytes, window_segments
 from netbench.network.shaping.tc import frame_bytes
 from netbench.scenario.model import Link, Network
-from netbench.scenario.sharing import Place, Queues, flow_bps, is_window_limited, joint_bps
+from netbench.scenario.sharing import (
+    Place,
+    Queues,
+    fair_bps,
+    flow_bps,
+    is_window_limited,
+    nic_caps_bps,
+)
 
 WARMUP_BDPS = 6
 """Bandwidth-delay products sent before timing starts: slow start sends about 2."""
@@ -19,7 +26,8 @@ MEASURED_BDPS = 2
 MEASURED_S = 0.05
 MEASURED_FRAMES = 300
 MAX_SHARED_FLOWS = 8
-LEAST_SHARED_FLOWS = {Place.SENDER: 2, Place.ROUTER: 4}
+LEAST_SHARED_FLOWS = {Place.SENDER: 2, Place.ROUTER: 4, Place.RECEIVER: 2}
+_OWNERS = {Place.SENDER: "src", Place.RECEIVER: "dst"}  # column of the node that a queue is at
 
 TRAIN_TOLERANCE = 0.05
 """Relative random error of a figure of a packet train; it determines the number of packets."""
@@ -33,6 +41,7 @@ class LinkSample:
     what several flows share. srcs: the source of each of `dsts`, if it is not always `src`.
     streams: if above 1, a link is also measured with this many connections.
     thorough: measure jitter and loss even where none is expected.
+    ingress: NICs limit what nodes receive, too.
     """
 
     kind: str
@@ -41,6 +50,7 @@ class LinkSample:
     srcs: tuple[int, ...] = ()
     streams: int = 1
     thorough: bool = False
+    ingress: bool = False
 
     @property
     def flows(self) -> tuple[tuple[int, int], ...]:
@@ -63,14 +73,17 @@ class LinkSample:
         return tuple(dict.fromkeys(node for flow in self.flows for node in flow))
 
 
-def sample_links(network: Network, per_class: int = 1, streams: int = 1) -> tuple[LinkSample, ...]:
+def sample_links(
+    network: Network, per_class: int = 1, streams: int = 1, *, ingress: bool = False
+) -> tuple[LinkSample, ...]:
     """Sample `per_class` links of every pair of regions, and what links share.
 
     Pairs are directed and include the inside of each region. Of shared queues, all at routers and
-    one of those that differ only in the sender are sampled. The choice is deterministic and uses
-    nodes evenly, so that samples can run at once. streams: see `LinkSample`.
+    one of those that differ only in the node they are at are sampled. The choice is deterministic
+    and uses nodes evenly, so that samples can run at once. streams, ingress: see `LinkSample`.
     """
-    return (*_link_samples(network, per_class, streams), *_shared_samples(network))
+    samples = (*_link_samples(network, per_class, streams), *_shared_samples(network, ingress))
+    return tuple(replace(sample, ingress=ingress) for sample in samples)
 
 
 def all_pairs(network: Network, streams: int = 1) -> tuple[LinkSample, ...]:
@@ -159,7 +172,8 @@ def planned_trains(network: Network, sample: LinkSample, scale: float) -> tuple[
     if sample.kind != "link":
         return ()
     src, dst = sample.src, sample.dsts[0]
-    rate_bps = flow_bps(network, src, dst) / scale
+    cap_bps = nic_caps_bps(network)[dst] if sample.ingress else math.inf
+    rate_bps = min(flow_bps(network, src, dst), cap_bps) / scale
     return plan_trains(network.link(src, dst), rate_bps, TRAIN_TOLERANCE, sample.thorough)
 
 
@@ -168,7 +182,7 @@ def expected_rate_bps(network: Network, sample: LinkSample) -> float | None:
 
     None for unlimited links, and for links that lose or reorder packets, which slow TCP down.
     """
-    rate_bps = joint_bps(network, sample.flows)
+    rate_bps = sum(fair_bps(network, sample.flows, ingress=sample.ingress))
     is_disturbed = any(map(_disturbs_tcp, both_ways(network, sample)))
     return None if math.isinf(rate_bps) or is_disturbed else rate_bps
 
@@ -200,12 +214,13 @@ def _link_samples(network: Network, per_class: int, streams: int) -> Iterator[Li
                 yield LinkSample(kind="link", src=src, dsts=(dst,), streams=streams)
 
 
-def _shared_samples(network: Network) -> Iterator[LinkSample]:
+def _shared_samples(network: Network, ingress: bool) -> Iterator[LinkSample]:
     """Sample several flows at once of every queue that has a rate and more than one pair."""
     src, dst = np.nonzero(~np.eye(network.num_nodes, dtype=bool))
     for queues in Queues(network).between(src, dst):
         kind = queues.kind
-        if kind.place is Place.RECEIVER or {"src", "dst"} <= set(kind.by):
+        is_absent = kind.place is Place.RECEIVER and not ingress
+        if is_absent or {"src", "dst"} <= set(kind.by):
             continue
         passing = np.flatnonzero(queues.passes & np.isfinite(queues.bps))
         if network.tcp.limits_links:  # windows keep flows from filling what they share
@@ -218,18 +233,30 @@ def _shared_samples(network: Network) -> Iterator[LinkSample]:
         for queue, members in pairs.items():
             bps = float(queues.bps[members[0]])
             named = zip(kind.by, queue[1:], strict=True)
-            alike = (bps, *(value for column, value in named if column != "src"))
+            owner = _OWNERS.get(kind.place, "src")
+            alike = (kind.place, bps, *(value for column, value in named if column != owner))
             senders, takers = np.unique(src[members]).tolist(), np.unique(dst[members]).tolist()
             if alike in sampled or len(members) == 1:
                 continue
             sampled.add(alike)
+            if ingress:
+                senders, takers = (_fastest(network, nodes) for nodes in (senders, takers))
+            if ingress and len(senders) * len(takers) == 1:
+                continue
             flows = _filling(network, senders, takers, bps, LEAST_SHARED_FLOWS[kind.place])
             yield LinkSample(
                 kind=network.sharing,
                 src=flows[0][0],
-                srcs=tuple(src for src, _ in flows) if kind.place is Place.ROUTER else (),
+                srcs=() if kind.place is Place.SENDER else tuple(src for src, _ in flows),
                 dsts=tuple(dst for _, dst in flows),
             )
+
+
+def _fastest(network: Network, nodes: list[int]) -> list[int]:
+    """Return the nodes with the fastest NIC of them. Its rate fills queues, and flows at unequal
+    rates would not be under way together."""
+    caps_bps = [nic_caps_bps(network)[node] for node in nodes]
+    return [node for node, cap in zip(nodes, caps_bps, strict=True) if cap == max(caps_bps)]
 
 
 def _filling(

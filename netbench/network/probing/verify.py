@@ -18,9 +18,10 @@ from netbench.network.probing.packet_trains import (
     expectations,
 )
 from netbench.network.probing.samples import LinkSample, expected_rate_bps
+from netbench.network.shaping.program import has_fair_queue
 from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Network
-from netbench.scenario.sharing import flow_bps
+from netbench.scenario.sharing import flow_bps, nic_caps_bps
 from netbench.units import format_bandwidth, format_bytes, format_time
 
 VIRTUAL_TIME_TOLERANCE = 0.02
@@ -179,8 +180,8 @@ def _checks(
     for i, (src, dst) in enumerate(sample.flows):
         link = LinkSample(kind=sample.kind, src=src, dsts=(dst,))
         jitter_s = network.link(src, dst).jitter_s
-        way_s = _echo_s(network, src, dst, scale)
-        rtt_s = way_s + _echo_s(network, dst, src, scale)
+        way_s = _echo_s(sample, network, src, dst, scale)
+        rtt_s = way_s + _echo_s(sample, network, dst, src, scale)
         # Relative to the round trip even one way, which includes the wake-up of processes.
         allowed_s = tolerance * rtt_s + DELAY_RESOLUTION_S
         if shared_clock and train is not None:
@@ -210,7 +211,8 @@ def _train_checks(
     sample = measurement.sample
     src, dst = sample.src, sample.dsts[0]
     link = network.link(src, dst)
-    rtt_s = _echo_s(network, src, dst, scale) + _echo_s(network, dst, src, scale)
+    there_s, back_s = (_echo_s(sample, network, *ends, scale) for ends in ((src, dst), (dst, src)))
+    rtt_s = there_s + back_s
     # The jitter of a link without any is judged like its delay.
     resolution_s = JITTER_RESOLUTION_S + (0.0 if link.jitter_s else tolerance * rtt_s)
     for train, result in zip(measurement.trains, measurement.train_results, strict=True):
@@ -243,10 +245,17 @@ def _check(
     )
 
 
-def _echo_s(network: Network, src: int, dst: int, scale: float) -> float:
-    """Return the one-way time of an echo: the delay plus its frame at the rate, seconds."""
-    frame_s = FRAME_BYTES * 8 * scale / flow_bps(network, src, dst)
-    return network.link(src, dst).one_way_delay_s + frame_s
+def _echo_s(sample: LinkSample, network: Network, src: int, dst: int, scale: float) -> float:
+    """Return the one-way time of an echo, seconds: the delay plus its frame at the rate.
+
+    With `LinkSample.ingress`, a frame takes its time at the NIC that receives it, and on a link
+    that is slower than the NIC of its sender.
+    """
+    per_bit_s = 1 / flow_bps(network, src, dst)
+    if sample.ingress and math.isfinite(nic_caps_bps(network)[src]):
+        is_at_nic = has_fair_queue(network, src, dst)
+        per_bit_s = 1 / nic_caps_bps(network)[dst] + (0.0 if is_at_nic else per_bit_s)
+    return network.link(src, dst).one_way_delay_s + FRAME_BYTES * 8 * scale * per_bit_s
 
 
 def _where(sample: LinkSample | LinkCheck) -> str:

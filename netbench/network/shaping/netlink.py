@@ -44,6 +44,7 @@ _TIMEOUT_S = 10.0
 _TICK_S = 64e-9
 _ROOT = 0xFFFFFFFF  # the parent of the root
 _CERTAIN = float(0xFFFFFFFF)  # probability 1
+_FAIR_QUANTUM = 6
 _PROTOCOLS = {0x0800: "ip", 0x86DD: "ipv6", 0x0003: "all"}
 
 
@@ -60,7 +61,11 @@ def read(namespace: Path, interface: str) -> KernelState:
         rules: list[Rule] = []
         if root.get("handle") == HANDLE:
             dump = _dump(connection, _GET_CLASS, index)
-            classes = {_name(handle): _class(parent, a[2]) for handle, parent, _, a in dump}
+            classes = {
+                _name(handle): _class(parent, a[2])
+                for handle, parent, _, a in dump
+                if _is_of_root(handle)  # netem and fq_codel have classes, too
+            }
             filters = _dump(connection, _GET_FILTER, index)
             rules = [_rule(handle, info, a[1], a.get(2, b"")) for handle, _, info, a in filters]
     return found_from(qdiscs, rules, classes, max_segments)
@@ -77,7 +82,7 @@ def read_leaves(namespace: Path, interface: str) -> dict[str, dict[str, int]]:
         return {
             _name(parent): _counters(attributes)
             for _, parent, _, attributes in _dump(connection, _GET_QDISC, index)
-            if parent != _ROOT
+            if parent != _ROOT and _is_of_root(parent)
         }
 
 
@@ -170,6 +175,11 @@ def _number(data: bytes) -> int:
     return int.from_bytes(data[:8], "little")
 
 
+def _is_of_root(handle: int) -> bool:
+    """Return whether a handle is that of netbench's root, or of one of its classes."""
+    return f"{handle >> 16:x}:" == HANDLE
+
+
 @lru_cache(maxsize=1 << 12)
 def _name(handle: int) -> str:
     return f"{handle >> 16:x}:{handle & 0xFFFF:x}" if handle & 0xFFFF else f"{handle >> 16:x}:"
@@ -183,6 +193,8 @@ def _qdisc(handle: int, parent: int, _info: int, attributes: dict[int, bytes]) -
         options = attributes[2]
         seeded = options[-12:-8] == _SEED  # the last value, different for each
         found["options"] = _netem(options[:-12] if seeded else options)
+    if kind == "fq_codel":
+        found["options"] = {"quantum": _number(_attributes(attributes[2])[_FAIR_QUANTUM])}
     if kind == "htb":
         default = struct.unpack_from("=III", _attributes(attributes[2])[2])[2]
         found["options"] = {"default": f"{default:x}"}

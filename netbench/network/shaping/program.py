@@ -12,6 +12,8 @@ Design decisions:
   in turn. HTB sends before it charges, so a single flow would run ahead by a burst. Each leaf
   therefore has the cap as its own rate too. Measured at 25 Mbit/s: one message is exact to 2 us;
   eight at once are together early by the burst, 1 ms.
+- In virtual time, the burst of a NIC is one frame, and its connections are served in turn (`fair`).
+  Otherwise a message leaves as a whole while those of other connections wait.
 - Jitter must not reorder packets unless the link asks for it. netem with a rate never sends a
   packet before the previous one. A link without a rate therefore gets one that is never reached
   (`UNLIMITED_BPS`), and a link that may reorder has its rate in the HTB class instead.
@@ -37,6 +39,7 @@ from netbench.network.shaping.tc import (
     Leaf,
     class_line,
     exempt_line,
+    fair_line,
     frame_bytes,
     hash_lines,
     ip_version,
@@ -97,6 +100,9 @@ _PATIENCE = {"net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_rto_min_us": "6000
 while TCP retransmits after 0.2 s what is only queued: 165 needless frames per iteration in case 3,
 none with these settings. They are not set where frames are really lost."""
 
+FAIR_BUCKETS = 1 << 16
+"""Hash buckets of all fair queues of a node: hardly two connections share one of a queue's."""
+
 MAX_NODES = 0x6E61
 """Class ids are destination + 1. They name the leaves too, which must not be called 6e62:."""
 
@@ -141,6 +147,8 @@ class Program:
         lines = [f"qdisc add {dev} root handle {HANDLE} htb default 0"]
         lines += [class_line("add", dev, htb) for htb in self.classes]
         lines += [leaf_line("add", dev, leaf) for leaf in self.leaves]
+        fair = [leaf for leaf in self.leaves if leaf.fair_quantum_bytes]
+        lines += [fair_line(dev, leaf, FAIR_BUCKETS // len(fair)) for leaf in fair]
         by_version: dict[int, list[tuple[str, int]]] = {}
         for address, minor in self.matches:
             by_version.setdefault(ip_version(address), []).append((address, minor))
@@ -158,14 +166,21 @@ class Program:
 
 
 def compile_programs(
-    network: Network, addresses: Sequence[Sequence[str]], interface: str, scale: float = 1.0
+    network: Network,
+    addresses: Sequence[Sequence[str]],
+    interface: str,
+    scale: float = 1.0,
+    *,
+    fair: bool = False,
 ) -> tuple[Program, ...]:
     """Compile for every node, then for every router. addresses: per node, IPv4 and IPv6.
 
-    Raises NetworkError.
+    fair: connections of a NIC are served in turn. Raises NetworkError.
     """
     nodes = range(network.num_nodes + num_routers(network))
-    return tuple(compile_program(network, node, addresses, interface, scale) for node in nodes)
+    return tuple(
+        compile_program(network, node, addresses, interface, scale, fair=fair) for node in nodes
+    )
 
 
 def compile_program(
@@ -176,10 +191,12 @@ def compile_program(
     scale: float = 1.0,
     groups: Sequence[tuple[int, ...]] | None = None,
     exempt_ports: tuple[int, ...] = (),
+    fair: bool = False,
 ) -> Program:
     """Compile for one node or router. `scale` divides bandwidths, but not delays.
 
-    groups: destinations that share a queue, instead of `destination_groups`.
+    groups: destinations that share a queue, instead of `destination_groups`. fair: connections that
+    only a NIC limits are served in turn, a frame of each. It needs timers that are never late.
     Ranks on the same node communicate over loopback, which is never shaped.
     Raises NetworkError for more nodes than class ids, or a rate or delay that tc cannot express.
     """
@@ -199,7 +216,19 @@ def compile_program(
     ips = {parse_ip(x): group[0] + 1 for group in groups for dst in group for x in addresses[dst]}
     in_order = sorted(ips, key=lambda ip: (ip.version, ip.packed))
     tables = {leaf.minor: TABLES[leaf.distribution] for leaf in leaves if leaf.jitter_us}
+    if fair and cap_bps:
+        leaves = tuple(
+            replace(leaf, rate_bps=0, fair_quantum_bytes=frame_bytes(network))
+            if has_fair_queue(network, node, group[0]) else leaf
+            for leaf, group in zip(leaves, groups, strict=True)
+        )  # fmt: skip
     classes = _classes(network, leaves, cap_bps, reordered)
+    if any(leaf.fair_quantum_bytes for leaf in leaves):
+        frame = frame_bytes(network)
+        classes = tuple(
+            replace(x, burst_bytes=frame, ceil_burst_bytes=frame, quantum_bytes=frame)
+            for x in classes
+        )
     return Program(
         node=node,
         interface=interface,
@@ -208,9 +237,19 @@ def compile_program(
             replace(leaf, rate_bps=0) if leaf.minor in reordered else leaf for leaf in leaves
         ),
         matches=tuple((str(ip), ips[ip]) for ip in in_order),
-        max_segments=_max_segments(network, node, cap_bps),
+        max_segments=1 if fair and cap_bps else _max_segments(network, node, cap_bps),
         exempt_ports=exempt_ports,
     )
+
+
+def has_fair_queue(network: Network, node: int, dst: int) -> bool:
+    """Return whether connections from a node to another can be served in turn: HTB limits them to
+    the rate of the NIC, instead of netem, which sends one message after the other."""
+    cap_bps = egress_cap_bps(network, node)
+    is_forwarded = dst in forwarded_destinations(network, node)
+    if math.isinf(cap_bps) or (flow_bps(network, node, dst) < cap_bps and not is_forwarded):
+        return False
+    return is_forwarded or not link_from(network, node, dst).jitter_s
 
 
 def sysctls(network: Network, scale: float = 1.0) -> dict[str, str]:

@@ -102,6 +102,7 @@ class KernelState:
 
     leaves: by HTB class, e.g. `6e62:2`. filters: in the order the kernel tries them. tables: of
     hashed filters, e.g. `4`. led_to: tables that packets are sent to. max_segments: 0 = not read.
+    fair_quanta: bytes that a connection sends in its turn, by the handle of the netem above.
     """
 
     root: tuple[str, str]
@@ -112,6 +113,7 @@ class KernelState:
     tables: tuple[str, ...] = ()
     led_to: tuple[str, ...] = ()
     max_segments: int = 0
+    fair_quanta: tuple[tuple[str, int], ...] = ()
 
 
 def root_qdisc(text: str) -> tuple[str, str]:
@@ -150,11 +152,20 @@ def found_from(
         root=(str(root.get("kind", "none")), str(root.get("handle", "0:"))),
         default_class=str(root.get("options", {}).get("default", "0")).removeprefix("0x"),
         classes=classes,
-        leaves={str(q.get("parent")): q for q in qdiscs if not q.get("root")},
+        leaves={
+            str(q.get("parent")): q
+            for q in qdiscs
+            if not q.get("root") and str(q.get("parent")).startswith(HANDLE)
+        },
         filters=tuple(_placed(rule, hashed, linked) for rule in rules if rule.filter),
         tables=tuple(sorted(hashed)),
         led_to=tuple(sorted(hashed & {table for table, mask, _ in linked if mask == "ff"})),
         max_segments=max_segments,
+        fair_quanta=tuple(
+            (f"{str(q.get('parent')).partition(':')[0]}:", int(q["options"]["quantum"]))
+            for q in qdiscs
+            if q["kind"] == "fq_codel" and not q.get("root")
+        ),
     )
 
 
@@ -179,7 +190,7 @@ def differences(program: Program, found: KernelState) -> tuple[str, ...]:
         problems += class_differences(name, planned_classes[name], found.classes[name])
     for name in sorted(planned_leaves.keys() & found.leaves.keys()):
         problems += leaf_differences(name, planned_leaves[name], found.leaves[name])
-    return (*problems, *_filter_differences(program, found))
+    return (*problems, *_fair_differences(program, found), *_filter_differences(program, found))
 
 
 def unwanted_drops(program: Program, found: KernelState) -> int:
@@ -274,6 +285,19 @@ def _flat(options: dict[str, Any]) -> dict[str, Any]:
     if not flat.get("gap"):
         flat.pop("reorder.reorder", None)
     return flat
+
+
+def _fair_differences(program: Program, found: KernelState) -> Iterator[str]:
+    planned = {
+        f"{leaf.minor:x}:": leaf.fair_quantum_bytes
+        for leaf in program.leaves
+        if leaf.fair_quantum_bytes
+    }
+    existing = dict(found.fair_quanta)
+    for handle in sorted(planned.keys() | existing.keys()):
+        have, want = existing.get(handle, 0), planned.get(handle, 0)
+        if have != want:
+            yield f"connections below netem {handle} send {have} bytes in turn, planned {want}"
 
 
 def _filter_differences(program: Program, found: KernelState) -> Iterator[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from netbench.network.shaping.tc import ETHERNET_HEADER_BYTES, TCP_HEADER_BYTES
 from netbench.scenario.model import Link, Network, Tcp
-from netbench.scenario.sharing import is_window_limited, round_trip_s
+from netbench.scenario.sharing import SHARING, is_window_limited, round_trip_s
 
 MIN_SEGMENT_BYTES = 256
 """Smallest segment that a scale is chosen for. An acknowledgement takes 66 bytes of the link
@@ -38,17 +38,48 @@ def largest_scale(network: Network) -> float:
     return float(2 ** max(0, math.floor(math.log2(segment_bytes(network) / MIN_SEGMENT_BYTES))))
 
 
+FINE_SCALE = 64.0
+"""Scale from which segments are divided where nodes share a NIC, though TCP does not act. A message
+of one segment would pass as a whole, and keep others waiting that a NIC serves between its
+segments."""
+
+FREE_WINDOW_SEGMENTS = 1 << 14
+"""Window of a connection that nothing shall limit."""
+
+FINE_SEGMENT_BYTES = 512
+"""Smallest of these segments."""
+
+
 def on_testbed(network: Network, scale: float) -> tuple[Network, float]:
     """Return what a testbed builds: a network, and the scale that still divides its rates.
 
     If TCP acts, all is divided already and the scale is 1.
     """
-    return (divided(network, scale), 1.0) if network.tcp.acts else (network, scale)
+    if network.tcp.acts:
+        return divided(network, scale), 1.0
+    return (in_fine_segments(network, scale), scale)
+
+
+def in_fine_segments(network: Network, scale: float) -> Network:
+    """Return the network with segments as small as at `FINE_SCALE`, if its NICs are shared.
+
+    Rates grow with the weight of headers, so that payload rates are the same.
+    """
+    segment = segment_bytes(network)
+    fine = max(FINE_SEGMENT_BYTES, round(segment * FINE_SCALE / scale))
+    if not SHARING[network.sharing].has_nics or fine >= segment:
+        return network
+    return _in_segments(network, fine, 1.0)
 
 
 def divided(network: Network, scale: float) -> Network:
     """Return the network with rates, segments and TCP's sizes in bytes divided by `scale`."""
     segment = max(LEAST_SEGMENT_BYTES, round(segment_bytes(network) / scale))
+    return replace(_in_segments(network, segment, scale), tcp=_divided_tcp(network.tcp, scale))
+
+
+def _in_segments(network: Network, segment: int, scale: float) -> Network:
+    """Return the network with segments of this payload, and payload rates divided by `scale`."""
     mtu_bytes = segment + TCP_HEADER_BYTES
     factor = goodput_ratio(network.mtu_bytes) / goodput_ratio(mtu_bytes) / scale
     return replace(
@@ -56,7 +87,6 @@ def divided(network: Network, scale: float) -> Network:
         links=tuple(tuple(_slower(link, factor) for link in row) for row in network.links),
         nic_bps=tuple(bps * factor for bps in network.nic_bps),
         mtu_bytes=mtu_bytes,
-        tcp=_divided_tcp(network.tcp, scale),
     )
 
 
@@ -74,9 +104,17 @@ class Windows:
 
 
 def windows(network: Network) -> Windows | None:
-    """Return the windows of a network as it is built, None if TCP does not act."""
+    """Return the windows of a network as it is built, None where they are the kernel's own.
+
+    Where TCP does not act and nodes share a NIC, windows are free. A connection that has a rate
+    (`trainers.communication.sockets`) sends at no more than its window per round trip.
+    """
     if not network.tcp.acts:
-        return None
+        if not SHARING[network.sharing].has_nics:
+            return None
+        free = FREE_WINDOW_SEGMENTS
+        loopback = network.tcp.packet_bytes
+        return Windows(first_segments=free, most_segments=free, loopback_mtu_bytes=loopback)
     return Windows(
         first_segments=first_window_segments(network),
         most_segments=max_window_segments(network),

@@ -39,6 +39,10 @@ _IP = {4: ("ip", "ip", 16), 6: ("ipv6", "ip6", 36)}
 """IP version -> tc's names of protocol and match, offset of the destination's last four bytes."""
 
 
+FAIR_MEMORY_BYTES, NEVER_S = 1 << 30, 1000
+"""Largest size of a fair queue, and how long a packet may wait before CoDel acts."""
+
+
 def frame_bytes(network: Network) -> int:
     """Return the size of a full frame as a qdisc counts it, bytes."""
     return network.mtu_bytes + ETHERNET_HEADER_BYTES
@@ -67,6 +71,8 @@ class Leaf:
 
     jitter_us: netem's parameter; times `TABLE_DEVIATIONS` it is the standard deviation.
     Probabilities are 0..1. may_overflow: the scenario asked for the limit, so its drops are wanted.
+    fair_quantum_bytes: connections leave in turn, this much of each (fq_codel); 0 = packets leave
+    in order of arrival.
     """
 
     minor: int
@@ -82,6 +88,7 @@ class Leaf:
     corruption: float = 0.0
     reordering: float = 0.0
     may_overflow: bool = False
+    fair_quantum_bytes: int = 0
 
 
 def class_line(verb: str, dev: str, htb: HtbClass) -> str:
@@ -99,6 +106,18 @@ def leaf_line(verb: str, dev: str, leaf: Leaf) -> str:
     """Format a leaf for `tc -batch`; `change` applies to whichever leaf the class has."""
     handle = "" if verb == "change" else f" handle {leaf.minor:x}:"
     return f"qdisc {verb} {dev} parent {HANDLE}{leaf.minor:x}{handle} netem {netem_options(leaf)}"
+
+
+def fair_line(dev: str, leaf: Leaf, num_buckets: int) -> str:
+    """Format the fair queue below a netem, which packets enter when their delay is over.
+
+    It is fq_codel, whose times are so long that it never drops a packet. num_buckets: of its hash
+    of connections.
+    """
+    limits = f"limit {leaf.limit_packets} memory_limit {FAIR_MEMORY_BYTES} flows {num_buckets}"
+    never = f"target {NEVER_S}s interval {NEVER_S}s noecn"
+    quantum = f"quantum {leaf.fair_quantum_bytes}"
+    return f"qdisc add {dev} parent {leaf.minor:x}:1 fq_codel {limits} {never} {quantum}"
 
 
 def netem_options(leaf: Leaf, *, every: bool = False) -> str:

@@ -12,7 +12,8 @@ A destination of both configurations has a filter, a class and a netem after eve
   removed. Hashed filters stay hashed, even if few are left.
 
 A configuration that netbench never makes is replaced as a whole (`is_replaced`), with a gap:
-somebody else changed the qdisc, or an update was interrupted while a class moved.
+somebody else changed the qdisc, or an update was interrupted while a class moved. So is one with
+fair queues, which only runs in virtual time have, between their iterations.
 """
 
 from collections import Counter
@@ -28,6 +29,7 @@ from netbench.network.shaping.readback import (
     Filter,
     KernelState,
     class_differences,
+    differences,
     leaf_differences,
     leaf_handles,
 )
@@ -89,6 +91,8 @@ def summary(text: str) -> str:
 
 def is_replaced(program: Program, found: KernelState) -> bool:
     """Return whether the root must be removed and the whole configuration loaded again."""
+    if found.fair_quanta or any(leaf.fair_quantum_bytes for leaf in program.leaves):
+        return bool(differences(program, found))
     cap = _name(CAP_MINOR)
     parents = {name: existing["parent"] for name, existing in found.classes.items()}
     used = {existing.get("handle") for existing in found.leaves.values()}

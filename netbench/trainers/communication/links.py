@@ -7,6 +7,7 @@ import math
 
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.tensor import message_bytes
+from netbench.systems import pipelines_meet
 
 
 def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
@@ -59,6 +60,19 @@ def pace_s(plan: Plan, src: int, dst: int) -> float:
     if src_node == dst_node or plan.compute != VIRTUAL or _rate_bps(plan, src, dst) <= channels_bps:
         return 0.0
     return 8 * plan.scale / channels_bps
+
+
+def socket_bytes_per_s(plan: Plan, src: int, dst: int) -> float:
+    """Return the payload that one connection between stages carries, bytes/s of an emulation.
+
+    inf where the network is no faster, where pipelines do not meet, so that its copies take the
+    time already, or between devices that compute or share a node.
+    """
+    rate_bps = plan.transport.host_bps
+    src_node, dst_node = plan.device_nodes[src], plan.device_nodes[dst]
+    if src_node == dst_node or plan.compute != VIRTUAL or _rate_bps(plan, src, dst) <= rate_bps:
+        return math.inf
+    return rate_bps / 8 / plan.scale if pipelines_meet(plan) else math.inf
 
 
 def payload_bytes(plan: Plan, full_bytes: float, num_messages: int = 1) -> int:

@@ -19,7 +19,7 @@ TIMEOUT = timedelta(days=7)
 """Deadline of any transfer or store access. Virtual time runs ahead freely and says nothing about
 health; the controller watches wall time."""
 
-TAG_PIPELINE, TAG_COLLECTIVE, TAG_BARRIER, TAG_WARM = range(1, 5)
+TAG_PIPELINE, TAG_COLLECTIVE, TAG_BARRIER, TAG_WARM, TAG_SOCKETS = range(1, 6)
 
 TAGS_PER_CHANNEL = 16
 """Distance between the tags of two channels (`plan.collectives.Hop`): more than there are above."""

@@ -8,11 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.random import default_rng  # at once: numpy itself imports it late, in every rank
+from numpy.typing import NDArray
 
 from netbench.plan.model import Plan
 from netbench.plan.tensor import message_bytes, num_passes
-from netbench.systems import system_of
+from netbench.systems import has_random_passes, system_of
 from netbench.trainers.communication.group import Group
 from netbench.trainers.communication.links import payload_bytes
 from netbench.trainers.layers.gpt import DTYPES
@@ -126,6 +129,8 @@ def build_stage(plan: Plan, part: StageRole) -> TrainedStage:
             "occupy": SharedCompute(plan, part.tensor_group, num_layers),
             "backward_passes": num_passes(plan) - 1,
         }
+    if has_random_passes(plan):
+        sharing["factors"] = pass_factors(plan, part)
     return VirtualStage(
         forward_s=cost.forward_s / plan.num_chunks,
         backward_s=cost.backward_s / plan.num_chunks,
@@ -136,6 +141,19 @@ def build_stage(plan: Plan, part: StageRole) -> TrainedStage:
         chunk=part.index // plan.layout.pp,
         **sharing,
     )
+
+
+def pass_factors(plan: Plan, part: StageRole) -> NDArray[np.float64]:
+    """Return the times of passes over their means, (2, num_micro_batches): forward, backward.
+
+    They are the same in every iteration and run, and for ranks that share layers. Fewer
+    micro-batches have the first of them.
+    """
+    draws = [
+        default_rng([part.replica, part.index, direction]).standard_normal(plan.num_micro_batches)
+        for direction in range(2)
+    ]
+    return np.maximum(0.0, 1 + plan.jitter * np.stack(draws))
 
 
 def run_micro_batches(stage: Passes, count: int) -> tuple[float, float]:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.tensor import (
@@ -45,7 +47,8 @@ class VirtualStage:
     forward_s, backward_s: seconds per micro-batch. optimizer_s: seconds per update.
     boundary_bytes: size of the tensor passed on. gradients: tensor that data parallelism sums; it
     also stands for the parameters. occupy: occupies the device for (seconds, passes through the
-    layers). backward_passes: passes in a backward pass, which may recompute.
+    layers). backward_passes: passes in a backward pass, which may recompute. factors: (2,
+    num_micro_batches), of the times of forward and backward passes; None = all are 1.
     """
 
     forward_s: float
@@ -55,6 +58,7 @@ class VirtualStage:
     gradients: torch.Tensor
     occupy: Callable[[float, int], None] = lambda seconds, passes: compute(seconds)
     backward_passes: int = 1
+    factors: NDArray[np.float64] | None = None
     chunk: int = 0
 
     def __post_init__(self) -> None:
@@ -64,25 +68,29 @@ class VirtualStage:
     @recorded_pass("forward")
     def forward(self, micro_batch: int, activation: torch.Tensor | None) -> torch.Tensor:
         """Return activations for activations; the first stage gets None."""
-        self.occupy(self.forward_s, 1)
+        self.occupy(self.forward_s * self._factor(0, micro_batch), 1)
         return self._boundary
 
     @recorded_pass("backward")
     def backward(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Return the input's gradient for the output's; the last stage gets None."""
-        self.occupy(self.backward_s, self.backward_passes)
+        self.occupy(self.backward_s * self._factor(1, micro_batch), self.backward_passes)
         return self._boundary
 
     @recorded_pass("backward")
     def backward_input(self, micro_batch: int, gradient: torch.Tensor | None) -> torch.Tensor:
         """Run the backward pass without weights: recomputation, and gradients of inputs."""
-        self.occupy(self.backward_s - self.forward_s, self.backward_passes)
+        seconds = (self.backward_s - self.forward_s) * self._factor(1, micro_batch)
+        self.occupy(seconds, self.backward_passes)
         return self._boundary
 
     def backward_weight(self, micro_batch: int) -> None:
         """Compute gradients of weights, as much work as a forward pass."""
         with RECORDER.span("weight", micro_batch=micro_batch, chunk=self.chunk):
-            compute(self.forward_s)
+            compute(self.forward_s * self._factor(1, micro_batch))
+
+    def _factor(self, direction: int, micro_batch: int) -> float:
+        return 1.0 if self.factors is None else float(self.factors[direction, micro_batch])
 
     @recorded("optimizer")
     def update(self) -> None:

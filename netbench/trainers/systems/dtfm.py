@@ -112,6 +112,10 @@ class DtfmRank:
             replicas = replicas | tree_peers(self._replicas)
         return self._pipeline.peers | replicas
 
+    @property
+    def rates(self) -> dict[int, float]:
+        return self._pipeline.rates
+
     def arm(self) -> None:
         self._pipeline.open()
 

@@ -72,6 +72,10 @@ class MegatronRank:
         summing = self._losses.peers if self._losses else set()
         return self._pipeline.peers | self.replicas.neighbours | summing | self._tensor_peers
 
+    @property
+    def rates(self) -> dict[int, float]:
+        return self._pipeline.rates
+
     def arm(self) -> None:
         self._pipeline.open()
         if self._losses:

@@ -6,6 +6,7 @@ continues only when an exchange is done. Where the system awaits arrival, it tak
 as its messages need to cross an idle network.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from netbench.trainers.communication.communicator import (
     messages_ahead,
     pieces_of,
 )
-from netbench.trainers.communication.links import ahead_bytes, copy_s, passage_s
+from netbench.trainers.communication.links import ahead_bytes, copy_s, passage_s, socket_bytes_per_s
 from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.layers.real import device_of
 from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
@@ -80,10 +81,18 @@ class PipelineRank:
             process: copy_s(plan, process, world.rank) if is_virtual else 0.0
             for process in self.peers
         }
+        ends = {p: ((world.rank, p), (p, world.rank)) for p in self.peers}
+        rates = {p: [socket_bytes_per_s(plan, *way) for way in ways] for p, ways in ends.items()}
+        self._rates = {p: out for p, (out, back) in rates.items() if min(out, back) < math.inf}
         self._sends_s = {
             process: passage_s(plan, world.rank, process)
             for process in (targets if is_virtual and system.awaits_arrival else ())
         }
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """What the connection to a process carries, bytes/s, where either direction is limited."""
+        return self._rates
 
     @property
     def peers(self) -> set[int]:

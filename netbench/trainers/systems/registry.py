@@ -51,6 +51,17 @@ class LaneTrainer(Protocol):
 
 
 @runtime_checkable
+class PacedTrainer(Protocol):
+    """A trainer whose connections carry less than the network.
+
+    rates: bytes/s of payload to a process, which has one to this process too.
+    """
+
+    @property
+    def rates(self) -> dict[int, float]: ...
+
+
+@runtime_checkable
 class ElasticTrainer(Trainer, Protocol):
     """A trainer whose peers may leave and join (see `protocol`).
 

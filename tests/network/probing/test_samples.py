@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -81,6 +82,20 @@ def test_shared_rates_are_sampled_with_several_destinations() -> None:
     assert [s.kind for s in shared].count("class") == 2
     capped = sample_links(two_regions(num_nodes=64, sharing="nic", nic_bps=12e9))
     assert [(s.kind, len(s.dsts)) for s in capped if s.kind != "link"] == [("nic", 3)]
+
+
+def test_nics_that_limit_what_nodes_receive_are_sampled_there_too() -> None:
+    """Two senders at once; one of the receivers whose NICs have the same rate."""
+    network = dataclasses.replace(
+        two_regions(num_nodes=8, sharing="nic"), nic_bps=(7e9, 7e9, 3e9, 7e9, 7e9, 7e9, 7e9, 7e9)
+    )
+    samples = sample_links(network, ingress=True)
+    assert all(sample.ingress for sample in samples)
+    received = [sample for sample in samples if len(set(sample.dsts)) < len(sample.dsts)]
+    assert [sample.flows for sample in received] == [((0, 1), (3, 1)), ((0, 2), (1, 2))]
+    assert [expected_rate_bps(network, sample) for sample in received] == [7e9, 3e9]
+    (sent_only,) = {expected_rate_bps(network, dataclasses.replace(received[1], ingress=False))}
+    assert sent_only == 10e9
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,24 @@ def test_a_transfer_over_a_link_with_a_window_is_timed_over_whole_windows() -> N
     window_bytes = window_segments(network, 0, 2) * segment_bytes(network)
     assert measured % window_bytes == 0
     assert measured >= 2 * window_bytes
+
+
+@pytest.mark.parametrize(("scale", "mtu_bytes"), [(1.0, 9001), (64.0, 9001), (1000.0, 625)])
+def test_messages_behind_a_shared_nic_keep_several_segments(scale: float, mtu_bytes: int) -> None:
+    """At scale 1000 a segment is as small as at 64; payload rates stay, and delays."""
+    network = two_regions(num_nodes=4, sharing="nic", nic_bps=25e9, mtu_bytes=9001)
+    built, left = on_testbed(network, scale)
+    assert (built.mtu_bytes, left) == (mtu_bytes, scale)
+    payload_bps = [each.nic_bps[0] * goodput_ratio(each.mtu_bytes) for each in (network, built)]
+    assert payload_bps[0] == pytest.approx(payload_bps[1])
+    assert built.links[0][1].one_way_delay_s == network.links[0][1].one_way_delay_s
+    paired = dataclasses.replace(network, sharing="pair")
+    assert on_testbed(paired, scale) == (paired, scale)
+
+
+def test_windows_limit_nothing_behind_a_shared_nic_where_tcp_does_not_act() -> None:
+    """A window per round trip would be the rate of a paced connection."""
+    free = windows(two_regions(num_nodes=4, sharing="nic", nic_bps=25e9))
+    assert free is not None
+    assert free.first_segments == free.most_segments > 10_000
+    assert windows(two_regions(num_nodes=4, sharing="pair")) is None

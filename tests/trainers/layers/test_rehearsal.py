@@ -82,7 +82,7 @@ def test_only_ranks_on_gpus_rehearse(compute: str, count: int) -> None:
     with (
         mock.patch.object(rehearsal, "rehearse", done.append),
         mock.patch.object(ranks, "experiment_from_json", return_value=plan),
-        mock.patch.object(ranks, "build_trainer", return_value=mock.Mock(address=None)),
+        mock.patch.object(ranks, "build_trainer", return_value=mock.Mock(address=None, rates={})),
     ):
         rank._prepare({"plan": ""})
     assert done == [plan] * count

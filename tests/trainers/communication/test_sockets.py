@@ -1,0 +1,108 @@
+"""Rates of gloo's connections, on real sockets of processes on loopback."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import socket
+import time
+from unittest import mock
+
+import pytest
+import torch
+
+from netbench.errors import TestbedError
+from netbench.plan.build import build_plan
+from netbench.plan.model import Plan
+from netbench.scenario import load_scenario
+from netbench.scenario.model import Setting
+from netbench.trainers.communication import sockets
+from netbench.trainers.communication.links import socket_bytes_per_s
+from netbench.trainers.communication.sockets import limit_rates, open_connections
+from netbench.trainers.communication.world import TAG_PIPELINE, World
+from netbench.trainers.systems.registry import PacedTrainer, build_trainer
+from tests.trainers.processes import on_processes
+
+SIZE_BYTES = 400_000
+RATE = 1e6
+"""Bytes/s: the message takes 0.4 s, and without a limit a few milliseconds."""
+
+
+def send_round(world: World) -> float:
+    """Send to the next process, of which 0 and 1 are limited. Return the seconds until it came."""
+    size, rank = world.size, world.rank
+    world.warm({(rank + 1) % size, (rank - 1) % size})
+    limit_rates(world, {0: {1: RATE}, 1: {0: math.inf}}.get(rank, {}))
+    before, after = (rank - 1) % size, (rank + 1) % size
+    started_s = time.monotonic()
+    received = world.receive(torch.empty(SIZE_BYTES, dtype=torch.uint8), before, TAG_PIPELINE)
+    sent = world.send(torch.zeros(SIZE_BYTES, dtype=torch.uint8), after, TAG_PIPELINE)
+    received.wait()
+    took_s = time.monotonic() - started_s
+    sent.wait()
+    return took_s
+
+
+def test_only_the_named_connection_is_limited() -> None:
+    """Of three in a ring, the message from 0 to 1 takes its time at the rate."""
+    took_s = on_processes(3, send_round)
+    assert took_s[1] > 0.7 * SIZE_BYTES / RATE
+    assert max(took_s[0], took_s[2]) < 0.5 * took_s[1]
+
+
+def name_a_stranger(world: World) -> str:
+    """Limit a connection whose other end tells names that are none of this process's peers."""
+    world.warm({1 - world.rank})
+    strangers = mock.patch.object(sockets, "_names", return_value=["elsewhere/1"])
+    with strangers, pytest.raises(TestbedError) as caught:
+        limit_rates(world, {1 - world.rank: RATE})
+    return str(caught.value)
+
+
+def test_a_connection_that_is_not_found_is_an_error() -> None:
+    """It would run without its limit."""
+    for message in on_processes(2, name_a_stranger):
+        assert "no connection to process" in message
+
+
+def test_connections_are_those_that_have_another_end() -> None:
+    """Both ends of one are seen, each as the other's far end; a listening socket is not."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as there,
+        listener.accept()[0] as here,
+    ):
+        found = open_connections()
+        assert found[here.fileno()] == found[there.fileno()][::-1]
+        assert listener.fileno() not in found
+
+
+def test_connections_of_stages_carry_what_a_host_does() -> None:
+    """9.55 Gbit/s over the scale, where pipelines share NICs of 25; elsewhere, within a node, or
+    behind a slower NIC, they have no limit of their own."""
+    plan = planned("case1", "megatron-p8")
+    assert socket_bytes_per_s(plan, 0, 8) == pytest.approx(9.55e9 / 8 / plan.scale)
+    assert socket_bytes_per_s(plan, 0, 1) == math.inf
+    slow = dataclasses.replace(plan.network, nic_bps=(5e9,) * 8)
+    assert socket_bytes_per_s(dataclasses.replace(plan, network=slow), 0, 8) == math.inf
+    assert socket_bytes_per_s(planned("case3", "megatron-p8"), 0, 8) == math.inf
+    assert socket_bytes_per_s(planned("case1", "dtfm-scheduled"), 0, 8) == math.inf
+
+
+def test_both_ends_of_a_connection_name_each_other() -> None:
+    """They tell each other their addresses, even if only one direction is limited."""
+    plan = planned("case1", "megatron-p8")
+    uneven = dataclasses.replace(plan.network, nic_bps=(25e9, *(5e9,) * 7))
+    plan = dataclasses.replace(plan, network=uneven)
+    rates = {}
+    for rank in (0, 8, 16):
+        trainer = build_trainer(World(None, rank, 64), plan)
+        assert isinstance(trainer, PacedTrainer)
+        rates[rank] = trainer.rates
+    assert rates[0] == {8: pytest.approx(9.55e9 / 8 / plan.scale)}
+    assert rates[8] == {0: math.inf}
+    assert rates[16] == {}
+
+
+def planned(case: str, variant: str) -> Plan:
+    return build_plan(load_scenario(case), variant, Setting(layers=24, batch=1024, seed=2022))
