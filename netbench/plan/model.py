@@ -161,7 +161,7 @@ class Plan:
     micro-step of zero3, beside its first unit.
 
     jitter: standard deviation of the time of a pass over a stage, over its mean, of the device that
-    varies most. Only the simulator draws such times, where pipelines meet.
+    varies most. Such times are drawn where pipelines meet.
 
     churn: machines that go and come while the plan runs, in order of time. It begins with the first
     iteration, and stands still between iterations.

@@ -27,17 +27,17 @@ _RATE_CUT = 1e-3
 
 
 def limit_ingress(nodes: Sequence[NodeAddress], network: Network, scale: float) -> None:
-    """Limit what every node receives, or change the limits, and read them back.
+    """Limit what every node receives, change the limits, or remove them, and read them back.
 
-    Does nothing where NICs limit nothing. Raises NetworkError.
+    Raises NetworkError.
     """
     rates = ingress_bytes_per_s(nodes, network, scale)
-    if not rates:
-        return
-    lines = [
+    lines = [f"qdisc del dev {one['dev']} root" for one in _limits() if one["dev"] not in rates] + [
         f"qdisc replace dev {port} root handle {HANDLE} netem limit {QUEUE_PACKETS} rate {rate}bps"
         for port, rate in rates.items()
     ]
+    if not lines:
+        return
     batch = "".join(f"{line}\n" for line in lines)
     done = _tc(["-batch", "-"], batch)
     if done.returncode:

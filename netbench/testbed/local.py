@@ -26,6 +26,7 @@ from netbench.testbed import namespaces, shaping
 from netbench.testbed.ingress import dropped_at_ports, limit_ingress
 from netbench.testbed.interface import Clocks, NodeAddress
 from netbench.testbed.namespaces import SocketChannel, kill_all, namespace_path
+from netbench.testbed.network import VIRTUAL_TIME
 from netbench.testbed.ranks.hangs import Activity, read_activity
 from netbench.testbed.ranks.scripts import inherited_environment
 
@@ -79,7 +80,10 @@ class LocalTestbed(ABC):
         self._shaped: tuple[Network, float] | None = None
         SCRATCH.mkdir(mode=0o700)
         namespaces.build(
-            self._with_routers, network.mtu_bytes, namespaces.gateways(network), windows(network)
+            self._with_routers,
+            network.mtu_bytes,
+            namespaces.gateways(network),
+            windows(network) if network.tcp.acts or self._is_virtual else None,
         )
         namespaces.write_hosts(self._with_routers, network.num_nodes)
         self._start()
@@ -104,7 +108,7 @@ class LocalTestbed(ABC):
     @property
     def _is_virtual(self) -> bool:
         """True if time is: its timers are never late."""
-        return self.name == "guest-virtual"
+        return self.name == VIRTUAL_TIME
 
     def tune(self, network: Network, scale: float) -> None:
         shaping.tune(self._reached, self._with_routers, network, scale)

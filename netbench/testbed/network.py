@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
-from netbench.network.shaping.segments import goodput_ratio, on_testbed
+from netbench.network.shaping.segments import goodput_ratio, in_fine_segments, on_testbed
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import Plan
 from netbench.scenario.model import Network
+
+VIRTUAL_TIME = "guest-virtual"
+"""The testbed whose timers are never late. There, nodes share NICs as machines do."""
 
 DIRECTIONS = 2
 """In and out. A shaped NIC limits what a node sends. It gets half of what the host carries, because
@@ -23,6 +26,8 @@ def limited_network(plan: Experiment) -> Network:
     return replace(network, nic_bps=caps)
 
 
-def network_of(plan: Experiment) -> tuple[Network, float]:
-    """Return the network of a plan as it is built, and the scale that still divides its rates."""
-    return on_testbed(limited_network(plan), plan.scale)
+def network_of(plan: Experiment, testbed: str = "") -> tuple[Network, float]:
+    """Return the network of a plan as a testbed builds it, and the scale that still divides its
+    rates. testbed: its name (`records.TESTBEDS`)."""
+    network, scale = on_testbed(limited_network(plan), plan.scale)
+    return (in_fine_segments(network, scale) if testbed == VIRTUAL_TIME else network), scale

@@ -116,6 +116,9 @@ def main() -> None:
     found["in turn"] = ends_s()
     shape(REACHED, NODES, NETWORK, 1.0)
     found["in order of arrival"] = ends_s()
+    limit_ingress(NODES, replace(NETWORK, sharing="pair"), 1.0)
+    shown = subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True, check=True)
+    found["limits left"] = shown.stdout.count("netem")
     print(json.dumps(found))
 
 

@@ -34,6 +34,16 @@ def test_either_direction_gets_half_of_what_a_host_carries() -> None:
     assert network_of(make_plan("case1"))[0] == make_plan("case1").network
 
 
+def test_only_virtual_time_divides_segments_behind_a_shared_nic() -> None:
+    """A cluster's interfaces keep their MTU, and real time would have 14 times the packets."""
+    plan = make_plan("case1")
+    fine, scale = network_of(plan, "guest-virtual")
+    assert (fine.mtu_bytes, scale) == (573 + 52, 1000.0)
+    for testbed in ("native", "guest-real", "cluster"):
+        assert network_of(plan, testbed) == (plan.network, 1000.0)
+    assert network_of(make_plan("case3"), "guest-virtual")[0] == make_plan("case3").network
+
+
 def test_a_collective_keeps_its_network() -> None:
     """A broadcast goes one way."""
     plan = collective("broadcast", 4, (0.05, 10), "gloo", 64)

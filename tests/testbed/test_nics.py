@@ -67,7 +67,7 @@ def test_nics_limit_both_directions_and_serve_in_turn(
     found = json.loads(output.splitlines()[-1])
     assert {name: found[name] for name in OTHERS} == {name: [] for name in OTHERS}
     assert any("nic sample" in reason for reason in found["no limit on receiving"])
-    assert (found["drops"], found["drops at ports"]) == (0, 0)
+    assert (found["drops"], found["drops at ports"], found["limits left"]) == (0, 0, 0)
     frames_s = 8 * 654 / 25e6 * len(MESSAGE) / (640 - 52)
     for ends_s in (found["in turn"], found["in order of arrival"]):
         assert ends_s[-1] == pytest.approx(NUM_MESSAGES * frames_s, rel=0.08)

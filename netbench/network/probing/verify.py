@@ -18,7 +18,6 @@ from netbench.network.probing.packet_trains import (
     expectations,
 )
 from netbench.network.probing.samples import LinkSample, expected_rate_bps
-from netbench.network.shaping.program import has_fair_queue
 from netbench.network.shaping.segments import goodput_ratio
 from netbench.scenario.model import Network
 from netbench.scenario.sharing import flow_bps, nic_caps_bps
@@ -251,11 +250,12 @@ def _echo_s(sample: LinkSample, network: Network, src: int, dst: int, scale: flo
     With `LinkSample.ingress`, a frame takes its time at the NIC that receives it, and on a link
     that is slower than the NIC of its sender.
     """
+    link, caps_bps = network.link(src, dst), nic_caps_bps(network)
     per_bit_s = 1 / flow_bps(network, src, dst)
-    if sample.ingress and math.isfinite(nic_caps_bps(network)[src]):
-        is_at_nic = has_fair_queue(network, src, dst)
-        per_bit_s = 1 / nic_caps_bps(network)[dst] + (0.0 if is_at_nic else per_bit_s)
-    return network.link(src, dst).one_way_delay_s + FRAME_BYTES * 8 * scale * per_bit_s
+    if sample.ingress and math.isfinite(caps_bps[src]):
+        has_rate = flow_bps(network, src, dst) < caps_bps[src] or link.jitter_s
+        per_bit_s = (per_bit_s if has_rate else 0.0) + 1 / caps_bps[dst]
+    return link.one_way_delay_s + FRAME_BYTES * 8 * scale * per_bit_s
 
 
 def _where(sample: LinkSample | LinkCheck) -> str:

@@ -55,19 +55,18 @@ def on_testbed(network: Network, scale: float) -> tuple[Network, float]:
 
     If TCP acts, all is divided already and the scale is 1.
     """
-    if network.tcp.acts:
-        return divided(network, scale), 1.0
-    return (in_fine_segments(network, scale), scale)
+    return (divided(network, scale), 1.0) if network.tcp.acts else (network, scale)
 
 
 def in_fine_segments(network: Network, scale: float) -> Network:
-    """Return the network with segments as small as at `FINE_SCALE`, if its NICs are shared.
+    """Return the network with segments as small as at `FINE_SCALE`, if its NICs are shared and TCP
+    does not act.
 
     Rates grow with the weight of headers, so that payload rates are the same.
     """
     segment = segment_bytes(network)
     fine = max(FINE_SEGMENT_BYTES, round(segment * FINE_SCALE / scale))
-    if not SHARING[network.sharing].has_nics or fine >= segment:
+    if network.tcp.acts or not SHARING[network.sharing].has_nics or fine >= segment:
         return network
     return _in_segments(network, fine, 1.0)
 

@@ -300,8 +300,8 @@ def _dynamics(run: Run) -> list[str]:
         )
     if fast:
         lines.append(
-            "fast: rates and delays without congestion control, because bytes are divided and "
-            f"segments are not{_named(fast, plans)}."
+            "fast: rates and delays without congestion control, because bytes are divided by more "
+            f"than segments are{_named(fast, plans)}."
         )
     return lines
 

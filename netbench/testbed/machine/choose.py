@@ -95,7 +95,7 @@ def choose_persistent(request: str, machine: Capabilities) -> Choice:
 
 def network_doubts(testbed: str, plans: Sequence[Experiment]) -> tuple[str, ...]:
     """Reasons why `testbed` may not deliver the plans' networks, by measurement."""
-    found = dict.fromkeys(network_doubt(testbed, *network_of(plan)) for plan in plans)
+    found = dict.fromkeys(network_doubt(testbed, *network_of(plan, testbed)) for plan in plans)
     return tuple(reason for reason in found if reason)
 
 

@@ -52,7 +52,7 @@ def run(job: Mapping[str, Any], emit: Emit) -> None:
     with phase(emit, "nodes", num_nodes):
         testbed = make(
             plan.node_names,
-            network_of(plan)[0],
+            network_of(plan, job["testbed"])[0],
             name=job["testbed"],
             tolerance=job["tolerance"],
             ranks=RankSetup(

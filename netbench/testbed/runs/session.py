@@ -71,7 +71,7 @@ def run_session(
     """
     plan = tasks[0].plan
     with phase(emit, "tune", 1):
-        testbed.tune(*network_of(plan))
+        testbed.tune(*network_of(plan, testbed.name))
     session = _Session(testbed, tasks[0], emit, trace=trace, verify=verify)
     if isinstance(plan, Plan) and plan.script:
         session.run_script(plan)
@@ -193,7 +193,7 @@ class _Session:
             pool.start(lambda done: self._emit("phase", name="ranks", done=done, total=total))
 
     def _shape(self) -> None:
-        network, scale = network_of(self._plan)
+        network, scale = network_of(self._plan, self._testbed.name)
         with phase(self._emit, "shape", network.num_nodes + num_routers(network)):
             self._testbed.shape(network, scale)
         if self._verify:

@@ -16,6 +16,7 @@ from netbench.network.shaping.segments import (
     MIN_SEGMENT_BYTES,
     divided,
     goodput_ratio,
+    in_fine_segments,
     largest_scale,
     largest_window_segments,
     max_window_segments,
@@ -192,13 +193,13 @@ def test_a_transfer_over_a_link_with_a_window_is_timed_over_whole_windows() -> N
 def test_messages_behind_a_shared_nic_keep_several_segments(scale: float, mtu_bytes: int) -> None:
     """At scale 1000 a segment is as small as at 64; payload rates stay, and delays."""
     network = two_regions(num_nodes=4, sharing="nic", nic_bps=25e9, mtu_bytes=9001)
-    built, left = on_testbed(network, scale)
-    assert (built.mtu_bytes, left) == (mtu_bytes, scale)
+    built = in_fine_segments(network, scale)
+    assert built.mtu_bytes == mtu_bytes
     payload_bps = [each.nic_bps[0] * goodput_ratio(each.mtu_bytes) for each in (network, built)]
     assert payload_bps[0] == pytest.approx(payload_bps[1])
     assert built.links[0][1].one_way_delay_s == network.links[0][1].one_way_delay_s
     paired = dataclasses.replace(network, sharing="pair")
-    assert on_testbed(paired, scale) == (paired, scale)
+    assert in_fine_segments(paired, scale) == paired
 
 
 def test_windows_limit_nothing_behind_a_shared_nic_where_tcp_does_not_act() -> None:
