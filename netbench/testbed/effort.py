@@ -22,7 +22,7 @@ import numpy as np
 from netbench.plan.experiment import Experiment
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.scale import network_bytes
-from netbench.systems import system_of
+from netbench.systems import has_random_passes, system_of
 from netbench.systems.base import num_crossings
 from netbench.systems.sharded import Sharded, has_equal_steps
 
@@ -58,6 +58,10 @@ STEPS_WITH_ENDS = (2, 3)
 
 DEPTHS = (4, 8)
 """Micro-batches of other pipelines that run, in multiples of the stages."""
+
+RANDOM_DEPTHS, RANDOM_STAGES = (4, 16), 8
+"""The same where pipelines meet, in multiples of at least this many stages. Runs then differ, and
+an extension would multiply that."""
 
 
 AnyPlan = TypeVar("AnyPlan", bound=Experiment)
@@ -164,7 +168,11 @@ def _in_two(plan: Plan) -> Plan:
 
 def _in_micro_batches(plan: Plan) -> tuple[int, ...]:
     """Return `Plan.parts` for the micro-batches of a pipeline without rounds."""
-    return STEPS if plan.depth == 1 else tuple(plan.depth * times for times in DEPTHS)
+    if plan.depth == 1:
+        return STEPS
+    if has_random_passes(plan):
+        return tuple(max(plan.depth, RANDOM_STAGES) * times for times in RANDOM_DEPTHS)
+    return tuple(plan.depth * times for times in DEPTHS)
 
 
 def _in_rounds(plan: Plan) -> tuple[int, ...]:

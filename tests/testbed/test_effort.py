@@ -47,6 +47,15 @@ def test_long_iterations_run_in_two_lengths_that_all_batches_share(
     assert ran == [whole // plans[0].num_periods * number for number in parts]
 
 
+@pytest.mark.parametrize("variant", ["megatron-p8", "megatron-p4t2"])
+def test_pipelines_that_meet_run_more_micro_batches(variant: str) -> None:
+    """All 128 of the smallest batch, and 32 more."""
+    choices = Choices(variants=[variant], layers=[24], batch=BATCHES, seeds=[2022])
+    plans = build_plans(load_scenario("case1"), choices, Execution(scale=1000.0))
+    assert [plan.num_micro_batches for plan in plans] == [128, 256, 512]
+    assert {plan.parts for plan in in_parts(plans)} == {(32, 128)}
+
+
 @pytest.mark.parametrize(
     ("case", "tcp", "micro_batches"),
     [
