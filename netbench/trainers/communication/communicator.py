@@ -21,6 +21,7 @@ How, with real bytes
   queue behind a message of its own rank, which, scaled down, fills the link in one piece.
 """
 
+import math
 import queue
 import threading
 import time
@@ -32,6 +33,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from netbench.trainers.communication.sockets import wait_until_left
 from netbench.trainers.communication.world import PendingTransfer, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
@@ -162,9 +164,12 @@ class Outbox:
         blocking: bool = False,
         size: int | None = None,
         pieces: int = 1,
+        rate: float = math.inf,
+        most_left: float = 0.0,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
         self._size, self._pieces = size, pieces
+        self._rate, self._most_left = rate, most_left
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
@@ -203,6 +208,9 @@ class Outbox:
         while self._running:
             work, started_s, details = self._running.popleft()
             work.wait()
+            fd = self._world.sockets.get(self._process)
+            if fd is not None and self._rate < math.inf:
+                wait_until_left(fd, self._most_left, self._rate)
             RECORDER.add("send", started_s, **details)
 
 

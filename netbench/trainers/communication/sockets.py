@@ -4,11 +4,13 @@ gloo shows its sockets to nobody. Two processes find the one between them by the
 ends: each tells the other the addresses of all of its own.
 """
 
+import fcntl
 import math
 import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import torch
 from netbench.errors import TestbedError
 from netbench.trainers.communication.world import TAG_SOCKETS, World
 
+SIOCOUTQ = 0x5411  # linux/sockios.h
 SO_MAX_PACING_RATE = 47  # linux/socket.h; bytes/s of payload
 NAMES_BYTES = 1 << 13
 """Size of the message with which a process tells its addresses: some 300 connections."""
@@ -44,6 +47,17 @@ def limit_rates(world: World, bytes_per_s: Mapping[int, float]) -> None:
         if math.isfinite(bytes_per_s[process]):
             for fd in found:
                 _limit(fd, bytes_per_s[process])
+            world.sockets[process] = found[0]
+
+
+def wait_until_left(fd: int, most_bytes: float, bytes_per_s: float) -> None:
+    """Block until at most `most_bytes` of what was sent are not acknowledged, or one segment.
+
+    A receiver acknowledges the last segment late. bytes_per_s: of the connection, at most.
+    """
+    segment = _option(fd, socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    while (left := _unacknowledged(fd) - max(most_bytes, segment)) > 0:
+        time.sleep(max(left, segment) / bytes_per_s)
 
 
 def open_connections() -> dict[int, tuple[str, str]]:
@@ -80,6 +94,15 @@ def _message(connections: Mapping[int, tuple[str, str]]) -> torch.Tensor:
 
 def _names(message: torch.Tensor) -> list[str]:
     return bytes(message.tolist()).decode().split()
+
+
+def _unacknowledged(fd: int) -> int:
+    return int(struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, bytes(4)))[0])
+
+
+def _option(fd: int, level: int, name: int) -> int:
+    with socket.socket(fileno=os.dup(fd)) as one:
+        return one.getsockopt(level, name)
 
 
 def _limit(fd: int, bytes_per_s: float) -> None:

@@ -52,6 +52,7 @@ class World:
         self.size = size
         self.address = address
         self._warm: set[int] = set()
+        self.sockets: dict[int, int] = {}
 
     @classmethod
     def connect(

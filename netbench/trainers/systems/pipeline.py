@@ -192,6 +192,10 @@ def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
         process,
         TAG_PIPELINE,
         blocking=blocking,
+        rate=socket_bytes_per_s(plan, world.rank, process),
+        most_left=0.0
+        if system_of(plan).awaits_arrival
+        else ahead_bytes(plan, world.rank, process) / plan.scale,
         size=boundary_bytes(plan, pieces) if pieces > 1 else None,
         pieces=pieces,
     )
