@@ -153,6 +153,8 @@ class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
     size: bytes of a message that are sent; None = all. pieces: in which a message goes.
+    bytes_per_s: of the connection, if it has a rate of its own. Then an operation that blocks also
+    lasts until at most most_left_bytes are not acknowledged.
     """
 
     def __init__(
@@ -164,12 +166,12 @@ class Outbox:
         blocking: bool = False,
         size: int | None = None,
         pieces: int = 1,
-        rate: float = math.inf,
-        most_left: float = 0.0,
+        bytes_per_s: float = math.inf,
+        most_left_bytes: float = 0.0,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
         self._size, self._pieces = size, pieces
-        self._rate, self._most_left = rate, most_left
+        self._bytes_per_s, self._most_left_bytes = bytes_per_s, most_left_bytes
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
@@ -204,13 +206,13 @@ class Outbox:
         return Together([self._world.send(part, self._process, self._tag) for part in parts])
 
     def finish(self) -> None:
-        """If blocking, wait until the kernel has all messages."""
+        """If blocking, wait until all messages are sent."""
         while self._running:
             work, started_s, details = self._running.popleft()
             work.wait()
-            fd = self._world.sockets.get(self._process)
-            if fd is not None and self._rate < math.inf:
-                wait_until_left(fd, self._most_left, self._rate)
+            if math.isfinite(self._bytes_per_s):
+                fd = self._world.sockets[self._process]
+                wait_until_left(fd, self._most_left_bytes, self._bytes_per_s)
             RECORDER.add("send", started_s, **details)
 
 

@@ -26,9 +26,10 @@ NAMES_BYTES = 1 << 13
 
 
 def limit_rates(world: World, bytes_per_s: Mapping[int, float]) -> None:
-    """Limit what this process sends to others. Each of them must call this, and name this process.
+    """Limit what this process sends to others, and keep the sockets in `World.sockets`.
 
-    bytes_per_s: of payload, by process; inf = not limited. Raises TestbedError.
+    Each of the others must call this, and name this process. bytes_per_s: of payload, by process;
+    inf = not limited. Raises TestbedError.
     """
     if not bytes_per_s:
         return
@@ -51,9 +52,8 @@ def limit_rates(world: World, bytes_per_s: Mapping[int, float]) -> None:
 
 
 def wait_until_left(fd: int, most_bytes: float, bytes_per_s: float) -> None:
-    """Block until at most `most_bytes` of what was sent are not acknowledged, or one segment.
-
-    A receiver acknowledges the last segment late. bytes_per_s: of the connection, at most.
+    """Block until at most `most_bytes` of what was sent are not acknowledged, or one segment, as
+    the last one is acknowledged late. bytes_per_s: of the connection, at most.
     """
     segment = _option(fd, socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     while (left := _unacknowledged(fd) - max(most_bytes, segment)) > 0:

@@ -43,7 +43,8 @@ class World:
     """This process among all processes: point-to-point transfers by process index.
 
     address: address of this process's node. backend: None for a process that joined later; it has
-    no transfers.
+    no transfers. sockets: process -> socket of a connection that has a rate of its own
+    (`communication.sockets`).
     """
 
     def __init__(self, backend: Any, rank: int, size: int, address: str = LOOPBACK) -> None:

@@ -3,7 +3,7 @@
 Work waits for its own message only. An exchange waits for the one before it, and takes at least as
 long as the copy of its largest message between a GPU and the sockets. A rank of a blocking system
 continues only when an exchange is done. Where the system awaits arrival, it takes at least as long
-as its messages need to cross an idle network.
+as its messages need to cross an idle network, and behind a shared NIC until they have arrived.
 """
 
 import math
@@ -185,19 +185,19 @@ def _inbox(world: World, plan: Plan, process: int) -> Inbox:
 
 
 def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
-    """Return the outbox to one process."""
+    """Return the outbox to one process. Behind a shared NIC, a blocking send lasts until what is
+    left fits the buffers, or, where the system awaits arrival, nothing is."""
     pieces = _pieces(plan, world.rank, process)
+    buffer_bytes = ahead_bytes(plan, world.rank, process) / plan.scale
     return Outbox(
         world,
         process,
         TAG_PIPELINE,
         blocking=blocking,
-        rate=socket_bytes_per_s(plan, world.rank, process),
-        most_left=0.0
-        if system_of(plan).awaits_arrival
-        else ahead_bytes(plan, world.rank, process) / plan.scale,
         size=boundary_bytes(plan, pieces) if pieces > 1 else None,
         pieces=pieces,
+        bytes_per_s=socket_bytes_per_s(plan, world.rank, process),
+        most_left_bytes=0.0 if system_of(plan).awaits_arrival else buffer_bytes,
     )
 
 
