@@ -91,7 +91,7 @@ class PipelineRank:
 
     @property
     def rates(self) -> dict[int, float]:
-        """What the connection to a process carries, bytes/s, where either direction is limited."""
+        """Rate of the connection to a process, bytes/s of payload, where one direction has any."""
         return self._rates
 
     @property

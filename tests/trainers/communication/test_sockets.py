@@ -44,7 +44,7 @@ def send_round(world: World) -> float:
 
 
 def test_only_the_named_connection_is_limited() -> None:
-    """Of three in a ring, the message from 0 to 1 takes its time at the rate."""
+    """Three send in a ring; the message from 0 to 1 takes its time at the rate."""
     took_s = on_processes(3, send_round)
     assert took_s[1] > 0.7 * SIZE_BYTES / RATE
     assert max(took_s[0], took_s[2]) < 0.5 * took_s[1]
