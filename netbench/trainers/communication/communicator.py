@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from netbench.trainers.communication.sockets import wait_until_left
+from netbench.trainers.communication.sockets import wait_for_arrival
 from netbench.trainers.communication.world import PendingTransfer, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
@@ -153,8 +153,7 @@ class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
     size: bytes of a message that are sent; None = all. pieces: in which a message goes.
-    bytes_per_s: of the connection, if it has a rate of its own. Then an operation that blocks also
-    lasts until at most most_left_bytes are not acknowledged.
+    arrival_bytes_per_s: rate of the connection, if an operation lasts until messages have arrived.
     """
 
     def __init__(
@@ -166,12 +165,11 @@ class Outbox:
         blocking: bool = False,
         size: int | None = None,
         pieces: int = 1,
-        bytes_per_s: float = math.inf,
-        most_left_bytes: float = 0.0,
+        arrival_bytes_per_s: float = math.inf,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
         self._size, self._pieces = size, pieces
-        self._bytes_per_s, self._most_left_bytes = bytes_per_s, most_left_bytes
+        self._arrival_bytes_per_s = arrival_bytes_per_s
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
@@ -210,9 +208,8 @@ class Outbox:
         while self._running:
             work, started_s, details = self._running.popleft()
             work.wait()
-            if math.isfinite(self._bytes_per_s):
-                fd = self._world.sockets[self._process]
-                wait_until_left(fd, self._most_left_bytes, self._bytes_per_s)
+            if math.isfinite(self._arrival_bytes_per_s):
+                wait_for_arrival(self._world.sockets[self._process], self._arrival_bytes_per_s)
             RECORDER.add("send", started_s, **details)
 
 

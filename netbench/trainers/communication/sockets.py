@@ -51,13 +51,12 @@ def limit_rates(world: World, bytes_per_s: Mapping[int, float]) -> None:
             world.sockets[process] = found[0]
 
 
-def wait_until_left(fd: int, most_bytes: float, bytes_per_s: float) -> None:
-    """Block until at most `most_bytes` of what was sent are not acknowledged, or one segment, as
-    the last one is acknowledged late. bytes_per_s: of the connection, at most.
-    """
-    segment = _option(fd, socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-    while (left := _unacknowledged(fd) - max(most_bytes, segment)) > 0:
-        time.sleep(max(left, segment) / bytes_per_s)
+def wait_for_arrival(fd: int, bytes_per_s: float) -> None:
+    """Block until all that was sent is acknowledged, but for one segment, whose acknowledgement may
+    be delayed. bytes_per_s: of the connection, at most."""
+    segment = _segment_bytes(fd)
+    while (left := _unacknowledged(fd)) > segment:
+        time.sleep((left - segment if left > 2 * segment else segment) / bytes_per_s)
 
 
 def open_connections() -> dict[int, tuple[str, str]]:
@@ -100,9 +99,9 @@ def _unacknowledged(fd: int) -> int:
     return int(struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, bytes(4)))[0])
 
 
-def _option(fd: int, level: int, name: int) -> int:
+def _segment_bytes(fd: int) -> int:
     with socket.socket(fileno=os.dup(fd)) as one:
-        return one.getsockopt(level, name)
+        return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
 
 def _limit(fd: int, bytes_per_s: float) -> None:

@@ -185,10 +185,9 @@ def _inbox(world: World, plan: Plan, process: int) -> Inbox:
 
 
 def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
-    """Return the outbox to one process. Behind a shared NIC, a blocking send lasts until what is
-    left fits the buffers, or, where the system awaits arrival, nothing is."""
+    """Return the outbox to one process."""
     pieces = _pieces(plan, world.rank, process)
-    buffer_bytes = ahead_bytes(plan, world.rank, process) / plan.scale
+    awaits = system_of(plan).awaits_arrival
     return Outbox(
         world,
         process,
@@ -196,8 +195,7 @@ def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
         blocking=blocking,
         size=boundary_bytes(plan, pieces) if pieces > 1 else None,
         pieces=pieces,
-        bytes_per_s=socket_bytes_per_s(plan, world.rank, process),
-        most_left_bytes=0.0 if system_of(plan).awaits_arrival else buffer_bytes,
+        arrival_bytes_per_s=socket_bytes_per_s(plan, world.rank, process) if awaits else math.inf,
     )
 
 
