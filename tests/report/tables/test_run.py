@@ -272,7 +272,7 @@ def test_a_caption_says_in_which_plans_tcp_acts(tmp_path: Path) -> None:
     assert "by 32 (dtfm-scheduled)." in text
     assert "scale 32 and 1000 (bytes and bandwidths are divided by it)" in text
     assert "fast: rates and delays without congestion control" in text
-    assert "segments are not (dtfm-random)." in text
+    assert "bytes are divided by more than segments are (dtfm-random)." in text
     assert "rates and delays only: 8 delays" in text
     assert "use --faithful" in text
     assert "trustworthy:" not in text
