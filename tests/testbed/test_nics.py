@@ -30,7 +30,8 @@ def test_only_queues_of_a_nic_are_fair() -> None:
     """HTB limits them, a frame at a time. Links with rates of their own stay in order."""
     fair, plain = (programs(NODES, NETWORK, 1.0, fair=fair)[0] for fair in (True, False))
     assert {(leaf.rate_bps, leaf.fair_quantum_bytes) for leaf in fair.leaves} == {(0, 654)}
-    assert {htb.burst_bytes for htb in fair.classes} == {654}
+    assert {htb.ceil_burst_bytes for htb in fair.classes} == {657}  # 210 us
+    assert {htb.quantum_bytes for htb in fair.classes} == {654}
     assert fair.max_segments == 1
     assert fair.text.count(" fq_codel ") == 3
     assert {leaf.rate_bps for leaf in plain.leaves} == {25_000_000}
@@ -38,6 +39,19 @@ def test_only_queues_of_a_nic_are_fair() -> None:
     slow = OTHERS["slow links"]
     texts = [programs(NODES, slow, 1.0, fair=fair)[0].text for fair in (True, False)]
     assert " fq_codel " not in texts[0] + texts[1]
+
+
+@pytest.mark.parametrize("nic_bps", [10e6, 500e6, 1e9, 25e9])
+def test_bursts_are_whole_microseconds_of_at_least_a_frame(nic_bps: float) -> None:
+    """As tc keeps them; else the kernel would have less than was planned."""
+    network = replace(NETWORK, nic_bps=(nic_bps,) * 4, mtu_bytes=1500)
+    for htb in programs(NODES, network, 1.0, fair=True)[0].classes:
+        for rate_bps, burst in (
+            (htb.rate_bps, htb.burst_bytes),
+            (htb.ceil_bps, htb.ceil_burst_bytes),
+        ):
+            kept_bytes = int(8e6 * burst / rate_bps) * rate_bps / 8e6
+            assert 1514 <= kept_bytes <= burst <= kept_bytes + 16
 
 
 def test_a_queue_that_is_not_fair_is_a_difference() -> None:

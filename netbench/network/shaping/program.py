@@ -226,8 +226,13 @@ def compile_program(
     if any(leaf.fair_quantum_bytes for leaf in leaves):
         frame = frame_bytes(network)
         classes = tuple(
-            replace(x, burst_bytes=frame, ceil_burst_bytes=frame, quantum_bytes=frame)
-            for x in classes
+            replace(
+                htb,
+                burst_bytes=_least_burst_bytes(htb.rate_bps, frame),
+                ceil_burst_bytes=_least_burst_bytes(htb.ceil_bps, frame),
+                quantum_bytes=frame,
+            )
+            for htb in classes
         )
     return Program(
         node=node,
@@ -354,6 +359,13 @@ def _classes(
 def _burst_bytes(rate_bps: int, frame: int) -> int:
     """Return the bytes of 1 ms at the rate, at least one frame."""
     return max(math.ceil(rate_bps / 8 * _BURST_S), frame)
+
+
+def _least_burst_bytes(rate_bps: int, frame: int) -> int:
+    """Return the smallest burst of at least one frame. tc keeps it as whole microseconds at the
+    rate, rounded down: 1514 bytes at 1 Gbit/s would become 1500."""
+    time_us = math.ceil(8e6 * frame / rate_bps)
+    return math.floor(time_us * rate_bps / 8e6) + 1
 
 
 def _max_segments(network: Network, node: int, cap_bps: int) -> int:
