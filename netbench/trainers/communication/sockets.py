@@ -55,7 +55,7 @@ def wait_for_arrival(fd: int, bytes_per_s: float) -> None:
     """Block until all that was sent is acknowledged, but for one segment, whose acknowledgement may
     be delayed. bytes_per_s: of the connection, at most."""
     segment = _segment_bytes(fd)
-    while (left := _unacknowledged(fd)) > segment:
+    while (left := unacknowledged_bytes(fd)) > segment:
         time.sleep((left - segment if left > 2 * segment else segment) / bytes_per_s)
 
 
@@ -95,7 +95,8 @@ def _names(message: torch.Tensor) -> list[str]:
     return bytes(message.tolist()).decode().split()
 
 
-def _unacknowledged(fd: int) -> int:
+def unacknowledged_bytes(fd: int) -> int:
+    """Return the bytes that were sent on a connection and are not acknowledged."""
     return int(struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, bytes(4)))[0])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import socket
 import time
 from unittest import mock
@@ -18,59 +19,83 @@ from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.trainers.communication import sockets
 from netbench.trainers.communication.links import socket_bytes_per_s
-from netbench.trainers.communication.sockets import limit_rates, open_connections, wait_for_arrival
+from netbench.trainers.communication.sockets import (
+    SO_MAX_PACING_RATE,
+    limit_rates,
+    open_connections,
+    unacknowledged_bytes,
+    wait_for_arrival,
+)
 from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.systems.registry import PacedTrainer, build_trainer
 from tests.trainers.processes import on_processes
 
-SIZE_BYTES = 400_000
-RATE = 1e6
-"""Bytes/s: the message takes 0.4 s, and without a limit a few milliseconds."""
+SIZE_BYTES = 2_000_000
+RATE = 4_000_000
+"""Bytes/s: the message takes half a second, and without a limit a few milliseconds."""
+
+LOOPBACK_SEGMENT_BYTES = 65536
+
+PACED = 0.5
+"""Least part of a message that is paced: TCP does not pace the first ten segments."""
 
 
-def send_round(world: World) -> float:
-    """Send to the next process, of which 0 and 1 are limited. Return the seconds until it came."""
+def send_round(world: World) -> tuple[float, float, int]:
+    """Send to the next process, of which 0 limits what it sends to 1. Return when this process
+    began to send, when the other message had come, and the number of connections that have the
+    rate."""
     size, rank = world.size, world.rank
-    world.warm({(rank + 1) % size, (rank - 1) % size})
-    limit_rates(world, {0: {1: RATE}, 1: {0: math.inf}}.get(rank, {}))
     before, after = (rank - 1) % size, (rank + 1) % size
-    started_s = time.monotonic()
+    world.warm({before, after})
+    limits: dict[int, dict[int, float]] = {0: {1: RATE}, 1: {0: math.inf}}
+    limit_rates(world, limits.get(rank, {}))
     received = world.receive(torch.empty(SIZE_BYTES, dtype=torch.uint8), before, TAG_PIPELINE)
+    started_s = time.monotonic()
     sent = world.send(torch.zeros(SIZE_BYTES, dtype=torch.uint8), after, TAG_PIPELINE)
     received.wait()
-    took_s = time.monotonic() - started_s
+    received_s = time.monotonic()
     sent.wait()
-    return took_s
+    rates = [max_pacing_rate(fd) for fd in open_connections()]
+    return started_s, received_s, rates.count(RATE)
+
+
+def max_pacing_rate(fd: int) -> int:
+    with socket.socket(fileno=os.dup(fd)) as one:
+        option = one.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8)
+    return int.from_bytes(option, "little")
 
 
 def test_only_the_named_connection_is_limited() -> None:
     """Three send in a ring; the message from 0 to 1 takes its time at the rate."""
-    took_s = on_processes(3, send_round)
-    assert took_s[1] > 0.7 * SIZE_BYTES / RATE
-    assert max(took_s[0], took_s[2]) < 0.5 * took_s[1]
+    (started_s, _, limited), (_, received_s, others), (_, _, more) = on_processes(3, send_round)
+    assert received_s - started_s > PACED * SIZE_BYTES / RATE
+    assert limited  # and perhaps that of the store, between the same two
+    assert (others, more) == (0, 0)
 
 
-def send_and_wait(world: World) -> tuple[float, float]:
-    """Send one message, limited, from 0 to 1. Return when the kernel had it, and when it had
-    arrived: seconds after the start."""
+def send_and_wait(world: World) -> tuple[float, int, int]:
+    """Send one message, limited, from 0 to 1. Return the seconds until it had arrived, and bytes
+    that were not acknowledged when the kernel had it, and then."""
     world.warm({1 - world.rank})
     limit_rates(world, {1 - world.rank: RATE if world.rank == 0 else math.inf})
     message = torch.zeros(SIZE_BYTES, dtype=torch.uint8)
     if world.rank:
         world.receive(message, 0, TAG_PIPELINE).wait()
-        return 0.0, 0.0
+        return 0.0, 0, 0
     started_s = time.monotonic()
     world.send(message, 1, TAG_PIPELINE).wait()
-    taken_s = time.monotonic() - started_s
+    left_first = unacknowledged_bytes(world.sockets[1])
     wait_for_arrival(world.sockets[1], RATE)
-    return taken_s, time.monotonic() - started_s
+    took_s = time.monotonic() - started_s
+    return took_s, left_first, unacknowledged_bytes(world.sockets[1])
 
 
 def test_a_send_can_be_awaited_until_it_has_arrived() -> None:
-    """The kernel takes the message at once, and sends it at the rate."""
-    (taken_s, arrived_s), _ = on_processes(2, send_and_wait)
-    assert taken_s < 0.5 * SIZE_BYTES / RATE
-    assert arrived_s > 0.7 * SIZE_BYTES / RATE
+    """The kernel takes the message before it has sent it at the rate."""
+    (took_s, left_first, left_then), _ = on_processes(2, send_and_wait)
+    assert took_s > PACED * SIZE_BYTES / RATE
+    assert left_first > left_then
+    assert left_then <= LOOPBACK_SEGMENT_BYTES
 
 
 def name_a_stranger(world: World) -> str:
