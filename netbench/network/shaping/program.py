@@ -12,7 +12,7 @@ Design decisions:
   in turn. HTB sends before it charges, so a single flow would run ahead by a burst. Each leaf
   therefore has the cap as its own rate too. Measured at 25 Mbit/s: one message is exact to 2 us;
   eight at once are together early by the burst, 1 ms.
-- In virtual time, the burst of a NIC is one frame, and its connections are served in turn (`fair`).
+- In virtual time, the burst of a NIC is one turn, and its connections are served in turn (`fair`).
   Otherwise a message leaves as a whole while those of other connections wait.
 - Jitter must not reorder packets unless the link asks for it. netem with a rate never sends a
   packet before the previous one. A link without a rate therefore gets one that is never reached
@@ -99,6 +99,9 @@ _PATIENCE = {"net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_rto_min_us": "6000
 """Settings for scaled networks. There, TCP's first window of ten frames fills a WAN link for 0.6 s,
 while TCP retransmits after 0.2 s what is only queued: 165 needless frames per iteration in case 3,
 none with these settings. They are not set where frames are really lost."""
+
+TURN_S = 1e-4
+"""Time of a connection's turn at a NIC, seconds, at least a frame."""
 
 FAIR_BUCKETS = 1 << 16
 """Hash buckets of all fair queues of a node: hardly two connections share one of a queue's."""
@@ -196,7 +199,7 @@ def compile_program(
     """Compile for one node or router. `scale` divides bandwidths, but not delays.
 
     groups: destinations that share a queue, instead of `destination_groups`. fair: connections that
-    only a NIC limits are served in turn, a frame of each. It needs timers that are never late.
+    only a NIC limits are served in turn, `TURN_S` of each. It needs timers that are never late.
     Ranks on the same node communicate over loopback, which is never shaped.
     Raises NetworkError for more nodes than class ids, or a rate or delay that tc cannot express.
     """
@@ -216,21 +219,23 @@ def compile_program(
     ips = {parse_ip(x): group[0] + 1 for group in groups for dst in group for x in addresses[dst]}
     in_order = sorted(ips, key=lambda ip: (ip.version, ip.packed))
     tables = {leaf.minor: TABLES[leaf.distribution] for leaf in leaves if leaf.jitter_us}
+    max_segments = _max_segments(network, node, cap_bps)
     if fair and cap_bps:
+        max_segments = min(max_segments, _segments_in_turn(network, cap_bps))
+        turn_bytes = min(max_segments * frame_bytes(network), MAX_PACKET_BYTES)
         leaves = tuple(
-            replace(leaf, rate_bps=0, fair_quantum_bytes=frame_bytes(network))
+            replace(leaf, rate_bps=0, fair_quantum_bytes=turn_bytes)
             if has_fair_queue(network, node, group[0]) else leaf
             for leaf, group in zip(leaves, groups, strict=True)
         )  # fmt: skip
     classes = _classes(network, leaves, cap_bps, reordered)
     if any(leaf.fair_quantum_bytes for leaf in leaves):
-        frame = frame_bytes(network)
         classes = tuple(
             replace(
                 htb,
-                burst_bytes=_least_burst_bytes(htb.rate_bps, frame),
-                ceil_burst_bytes=_least_burst_bytes(htb.ceil_bps, frame),
-                quantum_bytes=frame,
+                burst_bytes=_least_burst_bytes(htb.rate_bps, frame_bytes(network)),
+                ceil_burst_bytes=_least_burst_bytes(htb.ceil_bps, turn_bytes),
+                quantum_bytes=turn_bytes,
             )
             for htb in classes
         )
@@ -242,7 +247,7 @@ def compile_program(
             replace(leaf, rate_bps=0) if leaf.minor in reordered else leaf for leaf in leaves
         ),
         matches=tuple((str(ip), ips[ip]) for ip in in_order),
-        max_segments=1 if fair and cap_bps else _max_segments(network, node, cap_bps),
+        max_segments=max_segments,
         exempt_ports=exempt_ports,
     )
 
@@ -361,10 +366,18 @@ def _burst_bytes(rate_bps: int, frame: int) -> int:
     return max(math.ceil(rate_bps / 8 * _BURST_S), frame)
 
 
-def _least_burst_bytes(rate_bps: int, frame: int) -> int:
-    """Return the smallest burst of at least one frame. tc keeps it as whole microseconds at the
+def _segments_in_turn(network: Network, cap_bps: int) -> int:
+    """Return the frames that a connection sends in its turn at a NIC."""
+    within_bytes = math.floor(cap_bps / 8 * TURN_S)
+    if within_bytes >= MAX_PACKET_BYTES:
+        return MAX_SEGMENTS
+    return max(1, within_bytes // frame_bytes(network))
+
+
+def _least_burst_bytes(rate_bps: int, least_bytes: int) -> int:
+    """Return the smallest burst of at least so many bytes. tc keeps it as whole microseconds at the
     rate, rounded down: 1514 bytes at 1 Gbit/s would become 1500."""
-    time_us = math.ceil(8e6 * frame / rate_bps)
+    time_us = math.ceil(8e6 * least_bytes / rate_bps)
     return math.floor(time_us * rate_bps / 8e6) + 1
 
 
