@@ -43,7 +43,7 @@ def test_only_queues_of_a_nic_are_fair() -> None:
 
 @pytest.mark.parametrize("nic_bps", [10e6, 500e6, 1e9, 25e9])
 def test_bursts_are_whole_microseconds_of_at_least_a_frame(nic_bps: float) -> None:
-    """As tc keeps them; else the kernel would have less than was planned."""
+    """tc keeps whole microseconds; of another burst the kernel would have less than was planned."""
     network = replace(NETWORK, nic_bps=(nic_bps,) * 4, mtu_bytes=1500)
     for htb in programs(NODES, network, 1.0, fair=True)[0].classes:
         for rate_bps, burst in (

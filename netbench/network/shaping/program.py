@@ -375,7 +375,7 @@ def _segments_in_turn(network: Network, cap_bps: int) -> int:
 
 
 def _least_burst_bytes(rate_bps: int, least_bytes: int) -> int:
-    """Return the smallest burst of at least so many bytes. tc keeps it as whole microseconds at the
+    """Return the smallest burst of at least `least_bytes`. tc keeps it as whole microseconds at the
     rate, rounded down: 1514 bytes at 1 Gbit/s would become 1500."""
     time_us = math.ceil(8e6 * least_bytes / rate_bps)
     return math.floor(time_us * rate_bps / 8e6) + 1
