@@ -76,8 +76,8 @@ def pipelines_meet(plan: Plan) -> bool:
 
 
 def has_random_passes(plan: Plan) -> bool:
-    """Return whether passes take random times (`Plan.jitter`)."""
-    return plan.jitter > 0 and pipelines_meet(plan)
+    """Return whether passes of pipelines take random times (`Plan.jitter`)."""
+    return plan.has_pipelines and plan.jitter > 0 and pipelines_meet(plan)
 
 
 def find_variant(name: str, *, script: bool = False) -> Variant:

@@ -15,7 +15,7 @@ from netbench.simulator import simulate
 from netbench.simulator.graph import TaskKind
 from netbench.simulator.iteration import DRAWS
 from netbench.simulator.pipeline import Noise
-from netbench.systems import pipelines_meet, rank_lanes
+from netbench.systems import has_random_passes, pipelines_meet, rank_lanes
 
 
 def published(case: str, variant: str, layers: int = 24, batch: int = 1024) -> Plan:
@@ -122,3 +122,10 @@ def test_pipelines_in_step_wait_for_each_other() -> None:
     plan = published("case1", "megatron-p8")
     in_step = simulate(dataclasses.replace(plan, jitter=0.0)).iteration_s
     assert in_step > 1.1 * simulate(plan).iteration_s
+
+
+def test_only_passes_of_pipelines_are_random() -> None:
+    """Peers of one node share its NIC, too, but the number of their micro-batches is not planned."""
+    plan = published("case1", "megatron-p8")
+    assert has_random_passes(plan)
+    assert not has_random_passes(dataclasses.replace(plan, schedule="accumulate"))

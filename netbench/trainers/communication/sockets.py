@@ -11,7 +11,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -48,15 +48,16 @@ def limit_rates(world: World, bytes_per_s: Mapping[int, float]) -> None:
         if math.isfinite(bytes_per_s[process]):
             for fd in found:
                 _limit(fd, bytes_per_s[process])
-            world.sockets[process] = found[0]
+            world.sockets[process] = found  # with that of the store, which is idle
 
 
-def wait_for_arrival(fd: int, bytes_per_s: float) -> None:
+def wait_for_arrival(fds: Sequence[int], bytes_per_s: float) -> None:
     """Block until all that was sent is acknowledged, but for one segment, whose acknowledgement may
-    be delayed. bytes_per_s: of the connection, at most."""
-    segment = _segment_bytes(fd)
-    while (left := unacknowledged_bytes(fd)) > segment:
-        time.sleep((left - segment if left > 2 * segment else segment) / bytes_per_s)
+    be delayed. fds: connections to one process. bytes_per_s: of each, at most."""
+    for fd in fds:
+        segment = _segment_bytes(fd)
+        while (left := unacknowledged_bytes(fd)) > segment:
+            time.sleep((left - segment if left > 2 * segment else segment) / bytes_per_s)
 
 
 def open_connections() -> dict[int, tuple[str, str]]:

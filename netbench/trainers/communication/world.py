@@ -43,7 +43,7 @@ class World:
     """This process among all processes: point-to-point transfers by process index.
 
     address: address of this process's node. backend: None for a process that joined later; it has
-    no transfers. sockets: process -> socket of a connection that has a rate of its own
+    no transfers. sockets: process -> those of connections that have a rate of their own
     (`communication.sockets`).
     """
 
@@ -53,7 +53,7 @@ class World:
         self.size = size
         self.address = address
         self._warm: set[int] = set()
-        self.sockets: dict[int, int] = {}
+        self.sockets: dict[int, list[int]] = {}
 
     @classmethod
     def connect(
