@@ -125,7 +125,7 @@ def test_pipelines_in_step_wait_for_each_other() -> None:
 
 
 def test_only_passes_of_pipelines_are_random() -> None:
-    """Peers of one node share its NIC, too, but the number of their micro-batches is not planned."""
+    """Peers of one node share its NIC, too, but choose their micro-batches."""
     plan = published("case1", "megatron-p8")
     assert has_random_passes(plan)
     assert not has_random_passes(dataclasses.replace(plan, schedule="accumulate"))
