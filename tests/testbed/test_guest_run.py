@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from netbench.plan.serial import plan_from_json
-from netbench.records import Run, find_run, read_run
+from netbench.records import Record, Run, find_run, read_run
 from netbench.testbed.guest.boot import HANG_S
 from netbench.testbed.runs.grouping import dealt
 from netbench.units import counted
@@ -24,9 +24,29 @@ pytestmark = pytest.mark.guest
 SCENARIO = "example-two-labs"
 SYSTEMS = ("dtfm-scheduled", "dtfm-random", "megatron", "zero3")
 
+SHARED_NICS = """\
+name: shared-nics
+title: Four nodes with four GPUs each
+regions: [Room]
+nodes:
+  - {region: Room, count: 4, device: V100, devices: 4, nic: 10Gbit}
+network:
+  sharing: nic
+  inside: {one_way_delay: 0.05ms}
+devices:
+  V100: builtin
+workload:
+  {layers: 8, hidden: 1024, heads: 16, sequence: 1024, dtype: fp16, recomputation: true,
+   micro_batch: 1, batch: 64, embedding_parameters: 16M}
+sweep:
+  pipeline: 4
+  variants: [megatron, deepspeed-pp]
+"""
+"""Four pipelines that meet at every NIC."""
 
-def start(results: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "netbench", "run", SCENARIO, "--results", str(results)]
+
+def start(results: Path, *options: str, scenario: str = SCENARIO) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "netbench", "run", scenario, "--results", str(results)]
     return subprocess.Popen(
         [*command, *options],
         stdout=subprocess.PIPE,
@@ -36,8 +56,8 @@ def start(results: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def run(results: Path, *options: str, expect: int = 0) -> str:
-    with start(results, *options) as process:
+def run(results: Path, *options: str, expect: int = 0, scenario: str = SCENARIO) -> str:
+    with start(results, *options, scenario=scenario) as process:
         try:
             output, _ = process.communicate(timeout=HANG_S)
         finally:
@@ -46,8 +66,8 @@ def run(results: Path, *options: str, expect: int = 0) -> str:
     return output
 
 
-def recorded(results: Path) -> Run:
-    path = find_run(results, SCENARIO)
+def recorded(results: Path, name: str = SCENARIO) -> Run:
+    path = find_run(results, name)
     assert path is not None
     return read_run(path)
 
@@ -138,6 +158,28 @@ def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Pa
     ]
     assert times[1]
     assert times[1].items() <= times[0].items()
+
+
+def test_runs_behind_shared_nics_are_equal_to_the_bit(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """There a microsecond decides which message comes first, and all that follows."""
+    file = tmp_path / "shared-nics.yaml"
+    file.write_text(SHARED_NICS)
+    times = []
+    for name in ("quiet", "busy"):
+        if name == "busy":
+            request.getfixturevalue("busy_machine")
+        run(tmp_path / name, "--fast", "--iterations", "2", scenario=str(file))
+        found = recorded(tmp_path / name, "shared-nics")
+        times.append([(r.variant, r.iteration, r.iteration_s) for r in sorted_by_name(found)])
+    assert {name for name, *_ in times[0]} == {"megatron", "deepspeed-pp"}
+    assert times[0] == times[1]
+
+
+def sorted_by_name(found: Run) -> list[Record]:
+    """Sessions side by side end in any order."""
+    return sorted(found.records, key=lambda record: (record.variant, record.iteration))
 
 
 def test_a_plan_takes_as_long_after_another_as_alone(tmp_path: Path) -> None:

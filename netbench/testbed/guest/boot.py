@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +21,8 @@ from pathlib import Path
 from netbench.testbed.lifetime import Scratch, tied
 
 EVENTS_DEVICE = "/dev/ttyS0"
-"""The guest's first serial line: its output comes out of a pipe on the host."""
+"""The guest's first serial line: its output goes to a file on the host. A pipe would interrupt the
+guest whenever it is read, at a moment of real time."""
 
 LINE_DEVICE = "/dev/ttyS{number}"
 """The further serial lines, from 1: streams in both directions, made raw by their reader."""
@@ -153,6 +155,8 @@ def write_init(path: Path, command: str) -> None:
         **passed,
         "PATH": f"{passed.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin",
         "PYTHONPATH": os.pathsep.join(sys.path),
+        # The kernel would write compiled files back during an iteration, and read the clock.
+        "PYTHONDONTWRITEBYTECODE": "1",
         # io_uring is off in the guest kernel; libuv would try it and stall.
         "UV_USE_IO_URING": "0",
     }
@@ -208,29 +212,28 @@ def boot_check(kernel: Path, tmpdir: Path, *, virtual_time: bool) -> BootResult:
 def run_to_end(command: Sequence[str], tmpdir: Path, timeout_s: float) -> tuple[int | None, str]:
     """Return the exit status (None: it was killed) and the console. The guest has ended then."""
     on_core, core = take_core(command)
-    process = subprocess.Popen(
-        on_core,
-        env={**os.environ, "TMPDIR": str(tmpdir)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=(core,),
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    os.close(core)
-    try:
-        console, _ = process.communicate(timeout=timeout_s)
-        return process.returncode, console
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
-    finally:
-        # A guest that panics leaves its traced processes; and this process may be interrupted.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with tempfile.TemporaryFile() as console:
+        process = subprocess.Popen(
+            on_core,
+            env={**os.environ, "TMPDIR": str(tmpdir)},
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            pass_fds=(core,),
+            start_new_session=True,
+        )
+        os.close(core)
+        code: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout_s)
+        finally:
+            # A guest that panics leaves its traced processes; and this process may be interrupted.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        console.seek(0)
+        return code, console.read().decode(errors="replace").replace("\r\n", "\n")
 
 
 def _reason(code: int | None, console: str) -> str:

@@ -6,8 +6,10 @@ Either way all of the session ends with the controller (`testbed.lifetime`). Its
 whole kernel vanish with its last process, and so does its scratch folder.
 """
 
+import compileall
 import json
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -31,6 +33,8 @@ from netbench.testbed.guest.boot import (
 from netbench.testbed.lifetime import Scratch, tied
 from netbench.testbed.machine.capabilities import Capabilities
 
+PACKAGE = Path(__file__).parents[2]
+
 SESSION = "netbench.testbed.runs.local_session"
 """Default module that carries out a job."""
 
@@ -38,6 +42,9 @@ GUEST_BASE_BYTES = 4 << 30
 GUEST_BYTES_PER_RANK = 32 << 20
 """Memory of a guest: Python with torch in its page cache, room for messages at full size, and the
 addition per forked rank. It is sparse on the host: 64 ranks of zero3 were seen to use 2.8 GB."""
+
+POLL_S = 0.02
+"""Interval at which events of a session are looked for, seconds."""
 
 CONSOLE_LINES = 12
 """Number of console lines of a failed guest in an error message."""
@@ -112,34 +119,44 @@ def start_session(
         inner = [LINE_DEVICE.format(number=number + 1) for number in range(len(lines))]
     job_file.write_text(json.dumps({**job, "testbed": testbed, "lines": inner}))
     program = [sys.executable, "-m", module, str(job_file)]
-    read_end, write_end = os.pipe()
-    core = write_end
+    events_file = scratch / "events"
+    events = os.open(events_file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    alive, held = os.pipe()
+    inherited = [events, held]
     try:
         if testbed == "native":
-            command = _native_command(program, write_end)
+            command = _native_command(program, events)
         else:
-            command, core = take_core(
-                _guest_command(testbed, machine, scratch, program, num_ranks, write_end, lines)
+            command, turn = take_core(
+                _guest_command(testbed, machine, scratch, program, num_ranks, events, lines)
             )
-        inherited = (write_end, core, temporary.fd, *lines)
-        session = SessionProcess(command, inherited, machine.guest_tmpdir or scratch)
+            inherited.append(turn)
+        fds = (*inherited, temporary.fd, *lines)
+        session = SessionProcess(command, fds, machine.guest_tmpdir or scratch)
     except OSError as error:
+        os.close(alive)
         raise TestbedError(f"cannot start a session on {testbed}: {error}") from error
     finally:
-        for descriptor in {write_end, core}:
+        for descriptor in inherited:
             os.close(descriptor)
-    threading.Thread(target=_forward, args=(read_end, on_event, temporary), daemon=True).start()
+    forward = (events_file, alive, on_event, temporary)
+    threading.Thread(target=_forward, args=forward, daemon=True).start()
     return session
 
 
 def _forward(
-    events: int, on_event: Callable[[dict[str, Any] | None], None], scratch: Scratch
+    events: Path, alive: int, on_event: Callable[[dict[str, Any] | None], None], scratch: Scratch
 ) -> None:
-    """Pass on every event line until the session closes its end, then None."""
-    with scratch, os.fdopen(events, encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            if line.strip():
-                on_event(_parse(line))
+    """Pass on every line of the file of events until the session closes `alive`, then None."""
+    with scratch, events.open(encoding="utf-8", errors="replace") as stream:
+        rest, has_ended = "", False
+        while not has_ended:
+            has_ended = bool(select.select([alive], [], [], POLL_S)[0])
+            *lines, rest = (rest + stream.read()).split("\n")
+            for line in lines:
+                if line.strip():
+                    on_event(_parse(line))
+        os.close(alive)
         on_event(None)
 
 
@@ -164,6 +181,8 @@ def _guest_command(
     kernel = machine.guest_kernel or (machine.packaged_kernel if testbed == "guest-real" else None)
     if kernel is None:
         raise TestbedError("the guest kernel is not built; run: netbench kernel build")
+    # In the guest, compiling takes virtual time, and what is written there is written back later.
+    compileall.compile_dir(PACKAGE, quiet=2)
     init = scratch / "init"
     write_init(init, shlex.join([*program, EVENTS_DEVICE]))
     memory_bytes = GUEST_BASE_BYTES + num_ranks * GUEST_BYTES_PER_RANK

@@ -7,10 +7,12 @@ import io
 import os
 import pwd
 import queue
+import re
 import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -317,3 +319,16 @@ def test_the_guest_kernel_boots_and_sleeps_a_minute_in_no_time() -> None:
     assert result.release.startswith("6.12.")
     assert result.slept_s == pytest.approx(60.0, rel=1e-3)
     assert result.wall_s < result.slept_s
+
+
+@pytest.mark.guest
+def test_every_boot_in_virtual_time_has_the_same_random_numbers(
+    run_in_guest: Callable[..., tuple[int, str]],
+) -> None:
+    """Of the kernel, and so Python's hash seeds and the addresses of a process."""
+    said = "import os; print('drawn', os.urandom(8).hex(), hash('a'), id(object()))"
+    command = [sys.executable, "-c", said]
+    drawn = [re.search("drawn .*", run_in_guest(command)[1]) for _ in range(2)]
+    assert drawn[0]
+    assert drawn[1]
+    assert drawn[0][0] == drawn[1][0]
