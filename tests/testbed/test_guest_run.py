@@ -163,7 +163,7 @@ def test_a_busy_machine_changes_nothing(quiet_run: tuple[str, Run], tmp_path: Pa
 def test_runs_behind_shared_nics_are_equal_to_the_bit(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """There a microsecond decides which message comes first, and all that follows."""
+    """Which message comes first depends on a microsecond, and later ones depend on that."""
     file = tmp_path / "shared-nics.yaml"
     file.write_text(SHARED_NICS)
     times = []

@@ -325,7 +325,7 @@ def test_the_guest_kernel_boots_and_sleeps_a_minute_in_no_time() -> None:
 def test_every_boot_in_virtual_time_has_the_same_random_numbers(
     run_in_guest: Callable[..., tuple[int, str]],
 ) -> None:
-    """Of the kernel, and so Python's hash seeds and the addresses of a process."""
+    """The kernel repeats them, and with them Python's hash seeds and addresses of memory."""
     said = "import os; print('drawn', os.urandom(8).hex(), hash('a'), id(object()))"
     command = [sys.executable, "-c", said]
     drawn = [re.search("drawn .*", run_in_guest(command)[1]) for _ in range(2)]
