@@ -44,8 +44,8 @@ HANG_S = 900.0
 BOOTED = "netbench: the guest has booted"
 """Console line after the kernel's messages. Later lines are netbench's, or errors."""
 
-# Timers become exact at the kernel's first tick, 10 ms after the boot. In virtual time less may have
-# passed by now: a packet due after 5.0 ms came after 7.4.
+# Timers become exact at the kernel's first tick, 10 ms after the boot. In virtual time less may
+# have passed by now: a packet due after 5.0 ms came after 7.4.
 # The console shows only warnings and worse (5), not the messages of links that come up: of a guest
 # that falls silent it is all there is.
 # TCP may use half of the memory. The default, a tenth, is too little for many flows on long paths:
