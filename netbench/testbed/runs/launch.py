@@ -34,6 +34,7 @@ from netbench.testbed.lifetime import Scratch, tied
 from netbench.testbed.machine.capabilities import Capabilities
 
 PACKAGE = Path(__file__).parents[2]
+"""The folder of netbench's own modules."""
 
 SESSION = "netbench.testbed.runs.local_session"
 """Default module that carries out a job."""
@@ -120,7 +121,7 @@ def start_session(
     job_file.write_text(json.dumps({**job, "testbed": testbed, "lines": inner}))
     program = [sys.executable, "-m", module, str(job_file)]
     events_file = scratch / "events"
-    events = os.open(events_file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    events = os.open(events_file, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     alive, held = os.pipe()
     inherited = [events, held]
     try:
@@ -149,9 +150,10 @@ def _forward(
 ) -> None:
     """Pass on every line of the file of events until the session closes `alive`, then None."""
     with scratch, events.open(encoding="utf-8", errors="replace") as stream:
-        rest, has_ended = "", False
+        rest, has_ended, end = "", False, select.poll()
+        end.register(alive)
         while not has_ended:
-            has_ended = bool(select.select([alive], [], [], POLL_S)[0])
+            has_ended = bool(end.poll(POLL_S * 1e3))
             *lines, rest = (rest + stream.read()).split("\n")
             for line in lines:
                 if line.strip():
