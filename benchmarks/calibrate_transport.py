@@ -250,11 +250,9 @@ chain_overhead: {chain_overhead} # fitted on 4 machines in collectives_under_tc.
 max_chain_overhead: {max_chain_overhead} # fitted with it
 ring_chunk: 4MiB # per step of a ring: 4 of these parts (ALLREDUCE_CHUNKSTEPS), 2 channels
 ring_slices: 2 # of a ring chunk: ALLREDUCE_CHUNKSTEPS / ALLREDUCE_SLICESTEPS
-emulation: # other values than the simulator's: recorded emulations, and plan hashes, depend on them
-  window: 0B # only `fifo` and the round trip's bytes run ahead of a receiver
-  slice: 4MiB # of chains; those of trees are as simulated, of `slice` each
-  max_slices: 32 # enough to fill a chain of 8, few enough to emulate quickly
-  faithful_slices: 128 # of a chain where TCP acts; docs/simulator.md
+emulation: # where the trainers' values are not the simulator's
+  slice: 4MiB # of chains where TCP does not act; those of trees are as simulated, of `slice` each
+  max_slices: 128 # docs/simulator.md
 """,
 }
 """Sizes into which each library splits messages; only the overhead of chains is fitted."""

@@ -100,7 +100,7 @@ def emulated_transport() -> Transport:
         inside_node_bps=nccl.inside_node_bps,
         host_bps=nccl.host_bps,
         channels=nccl.channels,
-        window_bytes=nccl.emulation.window_bytes,
+        window_bytes=nccl.window_bytes,
         tree_chunk_bytes=nccl.slice_bytes,
         max_slices=nccl.emulation.max_slices,
         ring_chunk_bytes=nccl.ring_chunk_bytes,

@@ -141,11 +141,10 @@ def _with_fine_chains(transport: Transport) -> Transport:
 
     Slices are NCCL's, unless those are too many: then they are longer in the middle of a chain.
     """
-    nccl = load_transport("nccl")
-    assert nccl.emulation is not None
-    most = nccl.emulation.faithful_slices
     return dataclasses.replace(
-        transport, chunk_bytes=nccl.slice_bytes, max_slices=most, ramp_slices=max(1, most // RAMP)
+        transport,
+        chunk_bytes=load_transport("nccl").slice_bytes,
+        ramp_slices=max(1, transport.max_slices // RAMP),
     )
 
 

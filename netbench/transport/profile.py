@@ -20,14 +20,12 @@ PROFILES = Path(__file__).parent / "profiles"
 class EmulationValues(Section):
     """Values that the trainers use where they differ from the simulator's.
 
-    window_bytes, slice_bytes, max_slices: as in `TransportProfile`. faithful_slices: most slices of
-    a chain where TCP acts; shorter chains have slices of the simulator's `slice_bytes`.
+    slice_bytes: of chains where TCP does not act; where it does, they are as simulated.
+    max_slices: of a chain or tree.
     """
 
-    window_bytes: Bytes = Field(alias="window", examples=["0B"])
     slice_bytes: Bytes = Field(alias="slice", examples=["4MiB"])
-    max_slices: Positive = Field(examples=["32"])
-    faithful_slices: Positive = Field(examples=["128"])
+    max_slices: Positive = Field(examples=["128"])
 
 
 class TransportProfile(Section):

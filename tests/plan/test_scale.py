@@ -58,7 +58,7 @@ def test_chains_are_cut_finely_where_tcp_acts() -> None:
     assert kept.chain_cut(100 * 2**20) == ChainCut(slices=100, ramp=16)
     assert kept.chain_cut(430e6) == ChainCut(slices=128, ramp=16)
     fast = case3("dtfm-scheduled").transport
-    assert fast.chain_cut(430e6) == ChainCut(slices=32)
+    assert fast.chain_cut(430e6) == ChainCut(slices=103)
     assert keep_dynamics(case3("megatron-p8"), CASE3).transport == fast
 
 

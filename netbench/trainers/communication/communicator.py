@@ -8,20 +8,20 @@ What is modelled
   twice the congestion window, which on a busy path is about rate x round-trip time, and the
   receive buffer likewise. So a long path holds whole messages that have not been received yet, and
   a short one holds none.
-- A send does not delay its rank, unless it is `blocking`: then it ends when its receiver has asked
-  for it and the kernel has its bytes.
+- A send whose message the buffers at one end do not hold occupies the communicator until no more
+  is left than they do. Others do not, unless they are `blocking`: then a send ends when its
+  receiver has asked for it and the kernel has its bytes.
   (docs/local-testbed.md explains which systems block.)
 
 How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, and its
   notification has crossed the link. So a receive is posted when its turn comes in program order,
-  and floor(2E / S) further messages of S bytes ahead of their turn. Where these are fewer than
-  `WHOLE_AHEAD`, messages go in pieces, and pieces are counted instead.
+  and floor(2E / S) further messages of S bytes ahead of their turn. Where E holds less than a
+  message, each goes in two pieces, of which the first has E bytes and goes ahead.
 - A rank posts receives before it sends at the same moment, or just before: a notification must not
   queue behind a message of its own rank, which, scaled down, fills the link in one piece.
 """
 
-import math
 import queue
 import threading
 import time
@@ -44,19 +44,9 @@ MAX_MESSAGES_AHEAD = 64
 """Most messages ahead, if E holds more: no schedule has more in flight per peer."""
 
 
-WHOLE_AHEAD, PIECES = 2, 4
-"""Least messages ahead that are counted whole, and the pieces of a message otherwise: rounded down,
-a part of two messages counts little, and most of one much."""
-
-
-def pieces_of(message_bytes: float, buffer_bytes: float) -> int:
-    """Return in how many pieces a message goes over a path."""
-    return PIECES if messages_ahead(message_bytes, buffer_bytes) < WHOLE_AHEAD else 1
-
-
 def messages_ahead(message_bytes: float, buffer_bytes: float) -> int:
     """Return the whole messages that both ends of a path buffer, beside the one received."""
-    return min(int(2 * buffer_bytes // message_bytes), MAX_MESSAGES_AHEAD)
+    return int(min(2 * buffer_bytes / message_bytes, MAX_MESSAGES_AHEAD))
 
 
 class Together:
@@ -75,7 +65,8 @@ class Inbox:
     """Messages from one process, received in the order in which it sends them.
 
     Plans run one after the other, so all plans of a process share the memory for messages. device:
-    where messages are to be. pieces: in which a message comes; num_ahead counts these.
+    where messages are to be. first_bytes: of a message that comes in two pieces, which num_ahead
+    counts; None = it comes whole.
     """
 
     _memory: ClassVar[dict[tuple[int, int, torch.device], torch.Tensor]] = {}
@@ -88,9 +79,9 @@ class Inbox:
         size: int,
         num_ahead: int,
         device: torch.device = CPU,
-        pieces: int = 1,
+        first_bytes: int | None = None,
     ) -> None:
-        self._pieces = pieces
+        self._first_bytes, self._pieces = first_bytes, 1 if first_bytes is None else 2
         self._world, self._process, self._tag, self._device = world, process, tag, device
         self._size, self._num_ahead = size, num_ahead
         self._buffers: list[torch.Tensor] = []
@@ -144,7 +135,7 @@ class Inbox:
         while self._posted < min(until, self._count * self._pieces):
             message, piece = divmod(self._posted, self._pieces)
             buffer = self._buffers[message % len(self._buffers)]
-            part = buffer.tensor_split(self._pieces)[piece]
+            part = _pieces(buffer, self._first_bytes)[piece]
             self._works.append(self._world.receive(part, self._process, self._tag))
             self._posted += 1
 
@@ -152,8 +143,9 @@ class Inbox:
 class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
-    size: bytes of a message that are sent; None = all. pieces: in which a message goes.
-    arrival_bytes_per_s: rate of the connection, if an operation lasts until messages have arrived.
+    size: bytes of a message that are sent; None = all. first_bytes: see `Inbox`. rest_later: the
+    second piece is sent when the operation is done. arrival: if an operation lasts until what was
+    sent has arrived, the rate of the connection, bytes/s, and the bytes that need not have.
     """
 
     def __init__(
@@ -164,20 +156,24 @@ class Outbox:
         *,
         blocking: bool = False,
         size: int | None = None,
-        pieces: int = 1,
-        arrival_bytes_per_s: float = math.inf,
+        first_bytes: int | None = None,
+        rest_later: bool = False,
+        arrival: tuple[float, float] | None = None,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
-        self._size, self._pieces = size, pieces
-        self._arrival_bytes_per_s = arrival_bytes_per_s
+        self._size, self._first_bytes, self._arrival = size, first_bytes, arrival
+        self._rest_later = rest_later
+        self._rest: torch.Tensor | None = None
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
+        self._started = 0
         self._running: deque[tuple[PendingTransfer, float, dict[str, int]]] = deque()
 
     def open(self) -> None:
         """Begin an iteration: all messages sent before have arrived."""
         self._works.clear()
+        self._started = 0
 
     def start(self, message: torch.Tensor) -> None:
         """Start to send a message; it flows when its receiver has posted."""
@@ -186,10 +182,11 @@ class Outbox:
         details = {
             "peer": self._process,
             "tag": self._tag,
-            "message": len(self._works),
+            "message": self._started,
             "bytes": message.numel(),
         }
         self._works.append(work)
+        self._started += 1
         if self._blocking:
             self._running.append((work, started_s, details))
         else:
@@ -198,19 +195,38 @@ class Outbox:
     def _send(self, message: torch.Tensor) -> PendingTransfer:
         if self._size is not None:
             message = message.view(-1)[: self._size]
-        if self._pieces == 1:
+        if self._first_bytes is None:
             return self._world.send(message, self._process, self._tag)
-        parts = message.view(-1).tensor_split(self._pieces)
-        return Together([self._world.send(part, self._process, self._tag) for part in parts])
+        first, rest = _pieces(message.view(-1), self._first_bytes)
+        if self._rest_later:
+            self._send_rest()  # of the message before, if both are of one operation
+            self._rest = rest
+            return self._world.send(first, self._process, self._tag)
+        return Together(
+            [self._world.send(part, self._process, self._tag) for part in (first, rest)]
+        )
+
+    def _send_rest(self) -> None:
+        if self._rest is not None:
+            self._works.append(self._world.send(self._rest, self._process, self._tag))
+            self._rest = None
 
     def finish(self) -> None:
         """If blocking, wait until all messages are sent."""
         while self._running:
             work, started_s, details = self._running.popleft()
             work.wait()
-            if math.isfinite(self._arrival_bytes_per_s):
-                wait_for_arrival(self._world.sockets[self._process], self._arrival_bytes_per_s)
+            if self._arrival:
+                wait_for_arrival(self._world.sockets[self._process], *self._arrival)
             RECORDER.add("send", started_s, **details)
+        self._send_rest()
+
+
+def _pieces(message: torch.Tensor, first_bytes: int | None) -> Sequence[torch.Tensor]:
+    """Return the pieces of a message, (num_bytes,)."""
+    if first_bytes is None:
+        return (message,)
+    return message[:first_bytes], message[first_bytes:]
 
 
 Receives = Iterable[tuple[Hashable, Inbox]]

@@ -11,19 +11,39 @@ from netbench.systems import pipelines_meet
 
 
 def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
-    """Return what either end of the path between two processes (device indices) buffers."""
+    """Return what either end of the path between two processes (device indices) buffers; inf inside
+    a node, as in the simulator."""
     transport = plan.transport
+    if plan.device_nodes[src] == plan.device_nodes[dst]:
+        return math.inf
+    growing_bytes = transport.window_factor * _round_trip_bytes(plan, src, dst)
+    return transport.fifo_bytes + transport.window_bytes + growing_bytes
+
+
+def unsent_bytes(plan: Plan, src: int, dst: int) -> float:
+    """Return how much of what a process has given to the kernel, for another node, is not sent or
+    not known to have arrived when the buffers hold the rest of its message.
+
+    Where they hold more than half, the kernel has only the first piece then.
+    """
+    held, size = ahead_bytes(plan, src, dst), message_bytes(plan)
+    queued = 2 * held - size if holds_most(plan, src, dst) else held
+    return queued + _round_trip_bytes(plan, src, dst)
+
+
+def holds_most(plan: Plan, src: int, dst: int) -> bool:
+    """Return whether the buffers at either end hold half of a message or more."""
+    return 2 * ahead_bytes(plan, src, dst) >= message_bytes(plan)
+
+
+def _round_trip_bytes(plan: Plan, src: int, dst: int) -> float:
+    """Return what the path between processes of two nodes carries in a round trip."""
     src_node, dst_node = plan.device_nodes[src], plan.device_nodes[dst]
-    if src_node == dst_node:
-        return transport.fifo_bytes
-    network = plan.network
+    network, rate_bps = plan.network, _rate_bps(plan, src, dst)
     link, back = network.link(src_node, dst_node), network.link(dst_node, src_node)
-    rate_bps = _rate_bps(plan, src, dst)
-    rtt_s = link.one_way_delay_s + back.one_way_delay_s
     # inf * 0 is not a number: an unlimited or undelayed link holds no window.
-    in_flight_bytes = rate_bps / 8 * rtt_s if math.isfinite(rate_bps) else 0.0
-    window_bytes = transport.window_bytes + transport.window_factor * in_flight_bytes
-    return transport.fifo_bytes + window_bytes
+    rtt_s = link.one_way_delay_s + back.one_way_delay_s
+    return rate_bps / 8 * rtt_s if math.isfinite(rate_bps) else 0.0
 
 
 def _rate_bps(plan: Plan, src: int, dst: int) -> float:
@@ -73,6 +93,12 @@ def socket_bytes_per_s(plan: Plan, src: int, dst: int) -> float:
     if src_node == dst_node or plan.compute != VIRTUAL or _rate_bps(plan, src, dst) <= rate_bps:
         return math.inf
     return rate_bps / 8 / plan.scale if pipelines_meet(plan) else math.inf
+
+
+def path_bytes_per_s(plan: Plan, src: int, dst: int) -> float:
+    """Return the payload that a message between processes of two nodes moves at, at most, bytes/s
+    of an emulation."""
+    return min(_rate_bps(plan, src, dst), plan.transport.host_bps) / 8 / plan.scale
 
 
 def payload_bytes(plan: Plan, full_bytes: float, num_messages: int = 1) -> int:

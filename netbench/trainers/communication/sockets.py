@@ -48,16 +48,23 @@ def limit_rates(world: World, bytes_per_s: Mapping[int, float]) -> None:
         if math.isfinite(bytes_per_s[process]):
             for fd in found:
                 _limit(fd, bytes_per_s[process])
-            world.sockets[process] = found  # with that of the store, which is idle
+        world.sockets[process] = found  # with that of the store, which is idle
 
 
-def wait_for_arrival(fds: Sequence[int], bytes_per_s: float) -> None:
-    """Block until all that was sent is acknowledged, but for one segment, whose acknowledgement may
-    be delayed. fds: connections to one process. bytes_per_s: of each, at most."""
+RESOLUTION = 64
+"""Part of the bytes that need not arrive, after which to look again at the soonest. Where it takes
+a round trip until more is acknowledged, looking for every segment would take long."""
+
+
+def wait_for_arrival(fds: Sequence[int], bytes_per_s: float, but_for: float = 0.0) -> None:
+    """Block until all that was sent is acknowledged, `but_for` bytes or one segment, whose
+    acknowledgement may be delayed. fds: connections to one process. bytes_per_s: of each, at most.
+    """
     for fd in fds:
         segment = _segment_bytes(fd)
-        while (left := unacknowledged_bytes(fd)) > segment:
-            time.sleep((left - segment if left > 2 * segment else segment) / bytes_per_s)
+        allowed, step = max(but_for, segment), max(but_for / RESOLUTION, segment)
+        while (left := unacknowledged_bytes(fd)) > allowed:
+            time.sleep(max(left - allowed, step) / bytes_per_s)
 
 
 def open_connections() -> dict[int, tuple[str, str]]:

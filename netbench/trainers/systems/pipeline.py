@@ -3,7 +3,8 @@
 Work waits for its own message only. An exchange waits for the one before it, and takes at least as
 long as the copy of its largest message between a GPU and the sockets. A rank of a blocking system
 continues only when an exchange is done. Where the system awaits arrival, it takes at least as long
-as its messages need to cross an idle network, and behind a shared NIC until they have arrived.
+as its messages need to cross an idle network, and behind a shared NIC until they have arrived. In
+other systems it takes until the buffers hold the rest of a message, where they hold no whole one.
 """
 
 import math
@@ -34,9 +35,17 @@ from netbench.trainers.communication.communicator import (
     Outbox,
     OverlappedCommunicator,
     messages_ahead,
-    pieces_of,
 )
-from netbench.trainers.communication.links import ahead_bytes, copy_s, passage_s, socket_bytes_per_s
+from netbench.trainers.communication.links import (
+    ahead_bytes,
+    copy_s,
+    holds_most,
+    passage_s,
+    path_bytes_per_s,
+    payload_bytes,
+    socket_bytes_per_s,
+    unsent_bytes,
+)
 from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.layers.real import device_of
 from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
@@ -81,9 +90,11 @@ class PipelineRank:
             process: copy_s(plan, process, world.rank) if is_virtual else 0.0
             for process in self.peers
         }
-        ends = {p: ((world.rank, p), (p, world.rank)) for p in self.peers}
-        rates = {p: [socket_bytes_per_s(plan, *way) for way in ways] for p, ways in ends.items()}
-        self._rates = {p: out for p, (out, back) in rates.items() if min(out, back) < math.inf}
+        self._rates = {
+            p: socket_bytes_per_s(plan, world.rank, p)
+            for p in self.peers
+            if _watches(plan, world.rank, p) or _watches(plan, p, world.rank)
+        }
         self._sends_s = {
             process: passage_s(plan, world.rank, process)
             for process in (targets if is_virtual and system.awaits_arrival else ())
@@ -91,7 +102,8 @@ class PipelineRank:
 
     @property
     def rates(self) -> dict[int, float]:
-        """Rate of the connection to a process, bytes/s of payload, where one direction has any."""
+        """Rate of the connection to a process, bytes/s of payload, inf = not limited. Processes are
+        left out whose connection is neither limited nor watched, in both directions."""
         return self._rates
 
     @property
@@ -175,33 +187,48 @@ class PipelineRank:
 
 def _inbox(world: World, plan: Plan, process: int) -> Inbox:
     """Return the inbox of one process, whose messages share its buffers."""
-    device, buffered = device_of(plan), ahead_bytes(plan, process, world.rank)
-    pieces = _pieces(plan, process, world.rank)
-    ahead = messages_ahead(message_bytes(plan) / pieces, buffered)
+    device, first = device_of(plan), _first_bytes(plan, process, world.rank)
+    if first is not None:
+        return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan, 2), 1, device, first)
+    ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
     # NCCL buffers messages itself; a receive that waits for one occupies the device.
     ahead = ahead if device.type == "cpu" else 0
-    size = boundary_bytes(plan, pieces)
-    return Inbox(world, process, TAG_PIPELINE, size, ahead, device, pieces)
+    return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device)
 
 
 def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
     """Return the outbox to one process."""
-    pieces = _pieces(plan, world.rank, process)
-    awaits = system_of(plan).awaits_arrival
+    first = _first_bytes(plan, world.rank, process)
+    arrival = None
+    if _watches(plan, world.rank, process):
+        awaits = system_of(plan).awaits_arrival
+        unsent = 0.0 if awaits else unsent_bytes(plan, world.rank, process) / plan.scale
+        arrival = path_bytes_per_s(plan, world.rank, process), unsent
     return Outbox(
         world,
         process,
         TAG_PIPELINE,
-        blocking=blocking,
-        size=boundary_bytes(plan, pieces) if pieces > 1 else None,
-        pieces=pieces,
-        arrival_bytes_per_s=socket_bytes_per_s(plan, world.rank, process) if awaits else math.inf,
+        blocking=blocking or first is not None,
+        size=None if first is None else boundary_bytes(plan, 2),
+        first_bytes=first,
+        rest_later=first is not None and holds_most(plan, world.rank, process),
+        arrival=arrival,
     )
 
 
-def _pieces(plan: Plan, src: int, dst: int) -> int:
-    """Return the pieces of a message from one process to another; tensors that layers compute go
-    whole."""
-    if plan.compute != VIRTUAL:
-        return 1
-    return pieces_of(message_bytes(plan), ahead_bytes(plan, src, dst))
+def _first_bytes(plan: Plan, src: int, dst: int) -> int | None:
+    """Return the bytes of a message that goes from one process to another ahead of the rest; None
+    if the buffers at one end hold all of it. Tensors that layers compute go whole."""
+    ahead = ahead_bytes(plan, src, dst)
+    if plan.compute != VIRTUAL or ahead >= message_bytes(plan):
+        return None
+    return min(payload_bytes(plan, ahead), boundary_bytes(plan, 2) - 1)
+
+
+def _watches(plan: Plan, src: int, dst: int) -> bool:
+    """Return whether a process must know how much of its messages to another has arrived."""
+    if plan.device_nodes[src] == plan.device_nodes[dst]:
+        return False
+    if system_of(plan).awaits_arrival:
+        return socket_bytes_per_s(plan, src, dst) < math.inf
+    return _first_bytes(plan, src, dst) is not None

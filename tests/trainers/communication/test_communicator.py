@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import cast
@@ -16,7 +17,6 @@ from netbench.trainers.communication.communicator import (
     Outbox,
     OverlappedCommunicator,
     messages_ahead,
-    pieces_of,
 )
 from netbench.trainers.communication.world import TAG_COLLECTIVE, TAG_PIPELINE, World
 from tests.trainers.processes import on_processes
@@ -31,12 +31,7 @@ def test_both_ends_of_a_path_hold_whole_messages() -> None:
     assert messages_ahead(10.0, 4.0) == 0
     assert messages_ahead(10.0, 5.0) == 1
     assert messages_ahead(10.0, 12.5) == 2
-    assert messages_ahead(1.0, 1e9) == MAX_MESSAGES_AHEAD
-
-
-def test_messages_go_in_pieces_where_fewer_than_two_run_ahead() -> None:
-    """Buffers for most of a message, for one and a half, and for two."""
-    assert [pieces_of(10.0, buffered) for buffered in (4.9, 7.5, 10.0)] == [4, 4, 1]
+    assert messages_ahead(1.0, 1e9) == messages_ahead(1.0, math.inf) == MAX_MESSAGES_AHEAD
 
 
 def pass_messages(
@@ -44,22 +39,32 @@ def pass_messages(
     num_ahead: int,
     at_once: int,
     kind: type[Communicator] | type[OverlappedCommunicator],
-    pieces: int = 1,
+    first_bytes: int | None = None,
+    rest_later: bool = False,
 ) -> list[list[int]]:
     """Rank 0 sends numbered messages, some at once, in two iterations; rank 1 returns what it took,
     all of an operation's after all of them came."""
     world.warm({0, 1})
     communicator, taken = kind(), []
     # In pieces a message is a little shorter, as overheads are taken off.
-    size = SIZE if pieces == 1 else SIZE - 7
-    outbox = Outbox(world, 1, TAG_PIPELINE, size=size, pieces=pieces)
-    inbox = Inbox(world, 0, TAG_PIPELINE, size, num_ahead, pieces=pieces)
+    size = SIZE if first_bytes is None else SIZE - 7
+    outbox = Outbox(
+        world,
+        1,
+        TAG_PIPELINE,
+        blocking=rest_later,
+        size=size,
+        first_bytes=first_bytes,
+        rest_later=rest_later,
+    )
+    inbox = Inbox(world, 0, TAG_PIPELINE, size, num_ahead, first_bytes=first_bytes)
     for iteration in range(2):
         if world.rank == 0:
             outbox.open()
             messages = [torch.full((SIZE,), 10 * iteration + i).byte() for i in range(COUNT)]
             for i in range(0, COUNT, at_once):
                 communicator.start([], [(outbox, m) for m in messages[i : i + at_once]])
+            communicator.finish()
             world.receive(torch.empty(1), 1, TAG_COLLECTIVE).wait()
         else:
             inbox.open(COUNT)
@@ -82,8 +87,8 @@ def test_messages_arrive_whole_and_in_order_however_many_run_ahead(
     two stages exchange activations and gradients of several chunks."""
     expected = [[10 * iteration + i] for iteration in range(2) for i in range(COUNT)]
     for num_ahead in (0, 1, 3, 10):
-        for pieces in (1, 4):
-            found = on_processes(2, pass_messages, num_ahead, at_once, kind, pieces)[1]
+        for cut in ((None, False), (1000, False), (3000, num_ahead > 0)):
+            found = on_processes(2, pass_messages, num_ahead, at_once, kind, *cut)[1]
             assert found == expected
 
 
@@ -165,20 +170,21 @@ def test_what_fails_beside_computation_is_raised_to_whoever_waits() -> None:
         communicator.finish()
 
 
-def hold_back(world: World, num_ahead: int, pieces: int) -> list[float]:
+def hold_back(world: World, num_ahead: int, first_bytes: int | None) -> list[float]:
     """Rank 0: when each piece was through. Rank 1: when each message's turn came."""
     world.warm({0, 1})
     moments = []
     if world.rank == 0:
-        message = torch.zeros(SIZE // pieces, dtype=torch.uint8)
-        works = [world.send(message, 1, TAG_PIPELINE) for _ in range(pieces * COUNT)]
+        sizes = [SIZE] if first_bytes is None else [first_bytes, SIZE - first_bytes]
+        pieces = [torch.zeros(size, dtype=torch.uint8) for size in sizes] * COUNT
+        works = [world.send(piece, 1, TAG_PIPELINE) for piece in pieces]
         for i, work in enumerate(works):
             if i == num_ahead:
                 world.send(torch.empty(1), 1, TAG_COLLECTIVE).wait()
             work.wait()
             moments.append(time.monotonic())
     else:
-        inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead, pieces=pieces)
+        inbox = Inbox(world, 0, TAG_PIPELINE, SIZE, num_ahead, first_bytes=first_bytes)
         inbox.open(COUNT)
         # No turn comes before the messages ahead are through.
         world.receive(torch.empty(1), 0, TAG_COLLECTIVE).wait()
@@ -192,8 +198,8 @@ def hold_back(world: World, num_ahead: int, pieces: int) -> list[float]:
 def test_messages_beyond_those_ahead_wait_for_the_receivers_turn() -> None:
     """The first pass while the receiver does nothing; others not before their message's turn."""
     for num_ahead in (0, 1, 3):
-        for pieces in (1, 4):
-            through, turns = on_processes(2, hold_back, num_ahead, pieces)
+        for pieces, first_bytes in ((1, None), (2, 1000)):
+            through, turns = on_processes(2, hold_back, num_ahead, first_bytes)
             of_pieces = [turn for turn in turns for _ in range(pieces)]
             assert all(t >= turn for t, turn in zip(through[num_ahead:], of_pieces, strict=False))
             assert all(t <= turns[0] for t in through[:num_ahead])

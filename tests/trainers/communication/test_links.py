@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -37,12 +38,16 @@ def test_a_nic_bounds_the_rate_that_a_path_can_fill(plan_of: Callable[..., Plan]
     assert ahead_bytes(plan, 0, 1) == 1 << 20
 
 
-def test_devices_of_one_node_have_only_the_fifo(plan_of: Callable[..., Plan]) -> None:
-    """Loopback is not shaped and has no window."""
-    plan = plan_of(transport=Transport(fifo_bytes=77))
-    shared = replace(plan, device_nodes=(0, 0, 1, 1))
-    assert ahead_bytes(shared, 0, 1) == 77
-    assert ahead_bytes(shared, 0, 2) >= 77
+def test_a_path_buffers_as_much_as_in_the_simulator(plan_of: Callable[..., Plan]) -> None:
+    """Inside a node without a limit."""
+    link = Link(one_way_delay_s=1e-3, bandwidth_bps=5e9)
+    plan = plan_of(transport=emulated_transport(), link=link)
+    plan = replace(plan, device_nodes=(0, 0, 1, 1))
+    fabric = Fabric(plan.network, np.array(plan.device_nodes), load_transport("nccl"))
+    for src, dst in ((0, 1), (0, 2), (3, 1)):
+        (simulated,) = fabric.buffered_bytes(np.array([src]), np.array([dst]))
+        assert ahead_bytes(plan, src, dst) == pytest.approx(simulated, rel=0.05)
+    assert ahead_bytes(plan, 0, 1) == math.inf
 
 
 def test_a_message_is_copied_as_fast_as_in_the_simulator(plan_of: Callable[..., Plan]) -> None:
@@ -85,16 +90,16 @@ def test_a_scaled_transfer_is_shortened_by_what_gloo_adds_to_each_message(
 
 
 def test_a_plan_may_add_a_window_to_what_a_path_buffers(plan_of: Callable[..., Plan]) -> None:
-    """The simulator's window per connection; recorded emulations have none."""
+    """The simulator's window per connection. Plans recorded without the field have none."""
     plan = plan_of(link=Link(one_way_delay_s=1e-3, bandwidth_bps=5e9))
     wider = replace(plan, transport=Transport(window_bytes=1 << 20))
     assert ahead_bytes(wider, 0, 1) == ahead_bytes(plan, 0, 1) + (1 << 20)
 
 
-def test_new_plans_embed_the_profiles_and_hash_as_recorded_ones() -> None:
-    """Defaults are the values that plans had before the fields: today's profiles say the same."""
+def test_new_plans_embed_the_profiles() -> None:
+    """Plans that were recorded without the fields had no window and short chains."""
     transport = emulated_transport()
-    assert transport == Transport()
+    assert transport == Transport(window_bytes=1 << 20, max_slices=128)
     nccl, gloo = load_transport("nccl"), load_transport("gloo")
     assert nccl.emulation is not None
     assert (transport.fifo_bytes, transport.chunk_bytes, transport.max_slices) == (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netbench.plan.collectives import ChainCut, RingCut
-from netbench.plan.model import Plan
+from netbench.plan.model import Plan, emulated_transport
 from netbench.trainers.communication.slices import chain_slices, split
 
 
@@ -39,11 +39,12 @@ def test_slices_of_a_chain_fill_it_once_and_in_order(
 
 
 def test_a_collective_is_sliced_by_the_chunk_up_to_a_bound(plan_of: Callable[..., Plan]) -> None:
-    """4 MiB chunks: 296 MB would be 71 slices; 32 at most are emulated with --fast."""
-    plan = plan_of()
-    assert plan.transport.num_slices(1000) == 1
-    assert plan.transport.num_slices(40 << 20) == 10
-    assert plan.transport.num_slices(296e6) == plan.transport.max_slices == 32
+    """4 MiB chunks: 296 MB are 71 slices with --fast, and at most 128 are emulated."""
+    transport = plan_of(transport=emulated_transport()).transport
+    assert transport.num_slices(1000) == 1
+    assert transport.num_slices(40 << 20) == 10
+    assert transport.num_slices(296e6) == 71
+    assert transport.num_slices(1e9) == transport.max_slices == 128
 
 
 @pytest.mark.parametrize(
