@@ -320,7 +320,10 @@ adds 1 to 9 ms to random
   placements of case 3, 20 simulated, and hardly anything in case 5: 1054 to 1061 ms
   for 24 to 40 layers and all seeds. Something hides their computation, and blocking exchanges \
 cannot. A ring in the place of the tree, and a head of 30 ms, would explain the default of case
-  4 (267 ms, published 268), and make random placements twice as slow.
+  4 (267 ms, published 268), and make random placements twice as slow. Nor does another order of \
+case 4's regions explain it:
+  with 24 layers and batch 1024 the slowest of all 24 orders takes 35.9 s, the assumed one 35.1, \
+published are 38.8.
 - **How long a send of Megatron lasts** was chosen when cases 3 to 5 were known. Mean absolute \
 errors of megatron-p8 and megatron-p8-random in
   cases 3, 4 and 5, in %: until its message has arrived 2.7, 11.1, 8.1 and 6.9, 8.6, 9.9; the same \
