@@ -134,8 +134,10 @@ def start_session(
             inherited.append(turn)
         fds = (*inherited, temporary.fd, *lines)
         session = SessionProcess(command, fds, machine.guest_tmpdir or scratch)
-    except OSError as error:
+    except (OSError, TestbedError) as error:
         os.close(alive)
+        if isinstance(error, TestbedError):
+            raise
         raise TestbedError(f"cannot start a session on {testbed}: {error}") from error
     finally:
         for descriptor in inherited:

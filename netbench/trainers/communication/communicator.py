@@ -19,7 +19,8 @@ How, with real bytes
   and floor(2E / S) further messages of S bytes ahead of their turn. Where E holds less than a
   message, each goes in two pieces, of which the first has E bytes and goes ahead.
 - A rank posts receives before it sends at the same moment, or just before: a notification must not
-  queue behind a message of its own rank, which, scaled down, fills the link in one piece.
+  queue behind a message of its own rank, which, scaled down, fills the link in one piece. Where a
+  send occupies the communicator for long, it posts the next receive after it.
 """
 
 import queue
@@ -33,7 +34,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from netbench.trainers.communication.sockets import wait_for_arrival
+from netbench.trainers.communication.leaving import Leaving
 from netbench.trainers.communication.world import PendingTransfer, World
 from netbench.trainers.events import RECORDER
 from netbench.trainers.layers.virtual import sleep_until
@@ -144,8 +145,8 @@ class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
     size: bytes of a message that are sent; None = all. first_bytes: see `Inbox`. rest_later: the
-    second piece is sent when the operation is done. arrival: if an operation lasts until what was
-    sent has arrived, the rate of the connection, bytes/s, and the bytes that need not have.
+    second piece is sent when the operation is done. leaving: where bytes leave, and how many need
+    not have left when an operation ends; None = it ends when the kernel has them.
     """
 
     def __init__(
@@ -158,17 +159,18 @@ class Outbox:
         size: int | None = None,
         first_bytes: int | None = None,
         rest_later: bool = False,
-        arrival: tuple[float, float] | None = None,
+        leaving: tuple[Leaving, float] | None = None,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
-        self._size, self._first_bytes, self._arrival = size, first_bytes, arrival
+        self._size, self._first_bytes, self._leaving = size, first_bytes, leaving
         self._rest_later = rest_later
         self._rest: torch.Tensor | None = None
         self._blocking = blocking
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
         self._started = 0
-        self._running: deque[tuple[PendingTransfer, float, dict[str, int]]] = deque()
+        self._leaves: deque[_Piece] = deque()
+        self._running: deque[tuple[float, dict[str, int]]] = deque()
 
     def open(self) -> None:
         """Begin an iteration: all messages sent before have arrived."""
@@ -178,54 +180,70 @@ class Outbox:
     def start(self, message: torch.Tensor) -> None:
         """Start to send a message; it flows when its receiver has posted."""
         started_s = time.monotonic()
-        work = self._send(message)
+        pieces = self._send(message)
         details = {
             "peer": self._process,
             "tag": self._tag,
             "message": self._started,
             "bytes": message.numel(),
         }
-        self._works.append(work)
         self._started += 1
         if self._blocking:
-            self._running.append((work, started_s, details))
+            self._leaves += pieces
+            self._running.append((started_s, details))
         else:
-            RECORDER.follow(work, started_s, **details)
+            RECORDER.follow(Together([work for work, _ in pieces]), started_s, **details)
 
-    def _send(self, message: torch.Tensor) -> PendingTransfer:
+    def _send(self, message: torch.Tensor) -> "list[_Piece]":
         if self._size is not None:
             message = message.view(-1)[: self._size]
-        if self._first_bytes is None:
-            return self._world.send(message, self._process, self._tag)
-        first, rest = _pieces(message.view(-1), self._first_bytes)
+        pieces = _pieces(message, self._first_bytes)
         if self._rest_later:
             self._send_rest()  # of the message before, if both are of one operation
-            self._rest = rest
-            return self._world.send(first, self._process, self._tag)
-        return Together(
-            [self._world.send(part, self._process, self._tag) for part in (first, rest)]
-        )
+            *pieces, self._rest = pieces
+        return [self._send_piece(piece) for piece in pieces]
+
+    def _send_piece(self, piece: torch.Tensor) -> "_Piece":
+        work = self._world.send(piece, self._process, self._tag)
+        self._works.append(work)
+        return work, piece.nbytes
 
     def _send_rest(self) -> None:
         if self._rest is not None:
-            self._works.append(self._world.send(self._rest, self._process, self._tag))
+            self._count(self._send_piece(self._rest)[1])
             self._rest = None
 
-    def finish(self) -> None:
-        """If blocking, wait until all messages are sent."""
-        while self._running:
-            work, started_s, details = self._running.popleft()
+    def _count(self, num_bytes: int) -> None:
+        if self._leaving is not None:
+            self._leaving[0].give(num_bytes)
+
+    def hand_over(self) -> None:
+        """If blocking, wait until the kernel has all messages."""
+        while self._leaves:
+            work, num_bytes = self._leaves.popleft()
             work.wait()
-            if self._arrival:
-                wait_for_arrival(self._world.sockets[self._process], *self._arrival)
+            self._count(num_bytes)
+
+    def finish(self) -> None:
+        """If blocking, wait until all messages are sent. The kernel has them."""
+        while self._running:
+            started_s, details = self._running.popleft()
+            if self._leaving is not None:
+                leaving, unsent_bytes = self._leaving
+                leaving.wait(unsent_bytes)
             RECORDER.add("send", started_s, **details)
         self._send_rest()
+
+
+_Piece = tuple[PendingTransfer, int]
+"""A send of a part of a message, and its bytes."""
 
 
 def _pieces(message: torch.Tensor, first_bytes: int | None) -> Sequence[torch.Tensor]:
     """Return the pieces of a message, (num_bytes,)."""
     if first_bytes is None:
         return (message,)
+    message = message.view(-1)
     return message[:first_bytes], message[first_bytes:]
 
 
@@ -271,6 +289,8 @@ class Communicator:
 
     def finish(self) -> None:
         """Block until the running group is done."""
+        for outbox in self._sending:
+            outbox.hand_over()
         # First, so that a message that arrived before is recorded to last as long as the group.
         sleep_until(self._least_until_s)
         for outbox in self._sending:

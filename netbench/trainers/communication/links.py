@@ -4,9 +4,13 @@ All functions are pure. Sizes are at full scale.
 """
 
 import math
+from collections.abc import Hashable
+
+import numpy as np
 
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.tensor import message_bytes
+from netbench.scenario.sharing import SHARING, Queues
 from netbench.systems import pipelines_meet
 
 
@@ -16,27 +20,24 @@ def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
     transport = plan.transport
     if plan.device_nodes[src] == plan.device_nodes[dst]:
         return math.inf
-    growing_bytes = transport.window_factor * _round_trip_bytes(plan, src, dst)
+    growing_bytes = transport.window_factor * round_trip_bytes(plan, src, dst)
     return transport.fifo_bytes + transport.window_bytes + growing_bytes
 
 
-def unsent_bytes(plan: Plan, src: int, dst: int) -> float:
-    """Return how much of what a process has given to the kernel, for another node, is not sent or
-    not known to have arrived when the buffers hold the rest of its message.
-
-    Where they hold more than half, the kernel has only the first piece then.
-    """
-    held, size = ahead_bytes(plan, src, dst), message_bytes(plan)
-    queued = 2 * held - size if holds_most(plan, src, dst) else held
-    return queued + _round_trip_bytes(plan, src, dst)
+def fills_queues_alone(plan: Plan, process: int) -> bool:
+    """Return whether no other process sends through the queues that a process sends through."""
+    is_alone = plan.device_nodes.count(plan.device_nodes[process]) == 1
+    return is_alone and SHARING[plan.network.sharing].is_by_sender
 
 
-def holds_most(plan: Plan, src: int, dst: int) -> bool:
-    """Return whether the buffers at either end hold half of a message or more."""
-    return 2 * ahead_bytes(plan, src, dst) >= message_bytes(plan)
+def narrowest_queue(plan: Plan, src: int, dst: int) -> Hashable:
+    """Return what identifies the slowest queue between processes of two nodes."""
+    ends = (np.array([plan.device_nodes[each]]) for each in (src, dst))
+    passed = (each for each in Queues(plan.network).between(*ends) if each.passes.all())
+    return min(passed, key=lambda each: float(each.bps[0])).ids(np.array([0]))[0]
 
 
-def _round_trip_bytes(plan: Plan, src: int, dst: int) -> float:
+def round_trip_bytes(plan: Plan, src: int, dst: int) -> float:
     """Return what the path between processes of two nodes carries in a round trip."""
     src_node, dst_node = plan.device_nodes[src], plan.device_nodes[dst]
     network, rate_bps = plan.network, _rate_bps(plan, src, dst)

@@ -10,7 +10,7 @@ other systems it takes until the buffers hold the rest of a message, where they 
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import zip_longest
 
 import torch
@@ -36,15 +36,17 @@ from netbench.trainers.communication.communicator import (
     OverlappedCommunicator,
     messages_ahead,
 )
+from netbench.trainers.communication.leaving import Acknowledged, Leaving, OwnQueue
 from netbench.trainers.communication.links import (
     ahead_bytes,
     copy_s,
-    holds_most,
+    fills_queues_alone,
+    narrowest_queue,
     passage_s,
     path_bytes_per_s,
     payload_bytes,
+    round_trip_bytes,
     socket_bytes_per_s,
-    unsent_bytes,
 )
 from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.layers.real import device_of
@@ -81,8 +83,13 @@ class PipelineRank:
         self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
         self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
         targets = {self._target(m) for step in exchanges for m in step.sends}
-        self._outboxes = {
-            process: _outbox(world, plan, process, self._blocking) for process in targets
+        queues: dict[Hashable, OwnQueue] = {}
+        self._outboxes = {process: _outbox(world, plan, process, queues) for process in targets}
+        # Long sends would let messages come ahead that no buffer holds.
+        self._unannounced = {
+            process
+            for process in self._inboxes
+            if fills_queues_alone(plan, process) and not _holds_most(plan, process, world.rank)
         }
         # Virtual devices sleep for a copy; real ones make it.
         is_virtual = plan.compute == VIRTUAL
@@ -133,8 +140,7 @@ class PipelineRank:
                 self._compute(step, outputs)
             else:
                 kind = (step.receives or step.sends)[-1].kind
-                announced = following.receives if isinstance(following, Exchange) else ()
-                self._communicate(step, announced if self._overlaps else (), outputs)
+                self._communicate(step, self._announced(following), outputs)
             now_s = time.monotonic()
             spent_s[kind] += now_s - then_s
             then_s = now_s
@@ -161,10 +167,17 @@ class PipelineRank:
         if self._sum_loss and is_last and work.kind == FORWARD:
             self._sum_loss()
 
+    def _announced(self, following: Work | Exchange | None) -> list[Inbox]:
+        """Return the inboxes that a step receives from which follows an exchange at once."""
+        if not self._overlaps or not isinstance(following, Exchange):
+            return []
+        sources = [self._source(message) for message in following.receives]
+        return [self._inboxes[source] for source in sources if source not in self._unannounced]
+
     def _communicate(
-        self, exchange: Exchange, announced: Sequence[Message], outputs: dict[Message, torch.Tensor]
+        self, exchange: Exchange, announced: Sequence[Inbox], outputs: dict[Message, torch.Tensor]
     ) -> None:
-        """Start an exchange. announced: messages of the exchange that follows at once."""
+        """Start an exchange. announced: of what is received right after it."""
         targets = {*map(self._target, exchange.sends)}
         peers = targets | {*map(self._source, exchange.receives)}
         lasting_s = [self._copies_s[peer] for peer in peers]
@@ -173,7 +186,7 @@ class PipelineRank:
             [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
             [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
             max(lasting_s),
-            [self._inboxes[self._source(message)] for message in announced],
+            announced,
         )
         if self._blocking:
             self._communicator.finish()
@@ -196,23 +209,30 @@ def _inbox(world: World, plan: Plan, process: int) -> Inbox:
     return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device)
 
 
-def _outbox(world: World, plan: Plan, process: int, blocking: bool) -> Outbox:
-    """Return the outbox to one process."""
-    first = _first_bytes(plan, world.rank, process)
-    arrival = None
-    if _watches(plan, world.rank, process):
-        awaits = system_of(plan).awaits_arrival
-        unsent = 0.0 if awaits else unsent_bytes(plan, world.rank, process) / plan.scale
-        arrival = path_bytes_per_s(plan, world.rank, process), unsent
+def _outbox(world: World, plan: Plan, process: int, queues: dict[Hashable, OwnQueue]) -> Outbox:
+    """Return the outbox to one process. queues: this process's own."""
+    system, ends = system_of(plan), (world.rank, process)
+    first = _first_bytes(plan, *ends)
+    held_bytes, size = ahead_bytes(plan, *ends), message_bytes(plan)
+    rest_later = first is not None and _holds_most(plan, *ends)
+    unsent = 2 * held_bytes - size if rest_later else held_bytes
+    leaving: Leaving | None = None
+    if _watches(plan, *ends):
+        leaving = Acknowledged(world, process, path_bytes_per_s(plan, *ends))
+        # What has left is acknowledged a round trip later.
+        unsent = 0.0 if system.awaits_arrival else unsent + round_trip_bytes(plan, *ends)
+    elif _waits(plan, *ends):
+        rate = path_bytes_per_s(plan, *ends)
+        leaving = queues.setdefault(narrowest_queue(plan, *ends), OwnQueue(rate))
     return Outbox(
         world,
         process,
         TAG_PIPELINE,
-        blocking=blocking or first is not None,
+        blocking=system.blocking or leaving is not None,
         size=None if first is None else boundary_bytes(plan, 2),
         first_bytes=first,
-        rest_later=first is not None and holds_most(plan, world.rank, process),
-        arrival=arrival,
+        rest_later=rest_later,
+        leaving=None if leaving is None else (leaving, unsent / plan.scale),
     )
 
 
@@ -225,10 +245,20 @@ def _first_bytes(plan: Plan, src: int, dst: int) -> int | None:
     return min(payload_bytes(plan, ahead), boundary_bytes(plan, 2) - 1)
 
 
+def _holds_most(plan: Plan, src: int, dst: int) -> bool:
+    """Return whether the buffers at either end hold half of a message or more."""
+    return 2 * ahead_bytes(plan, src, dst) >= message_bytes(plan)
+
+
+def _waits(plan: Plan, src: int, dst: int) -> bool:
+    """Return whether a send occupies the communicator until the buffers hold the rest."""
+    if system_of(plan).awaits_arrival or plan.compute != VIRTUAL:
+        return False
+    return ahead_bytes(plan, src, dst) < message_bytes(plan)
+
+
 def _watches(plan: Plan, src: int, dst: int) -> bool:
     """Return whether a process must know how much of its messages to another has arrived."""
-    if plan.device_nodes[src] == plan.device_nodes[dst]:
-        return False
     if system_of(plan).awaits_arrival:
         return socket_bytes_per_s(plan, src, dst) < math.inf
-    return _first_bytes(plan, src, dst) is not None
+    return _waits(plan, src, dst) and not fills_queues_alone(plan, src)

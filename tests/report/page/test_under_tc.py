@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -114,3 +115,14 @@ def test_an_emulated_cell_is_beside_the_published_one(tmp_path: Path) -> None:
     page = under_tc_page(RESULTS, [old, new])
     assert "2 of 62 cells" in page.replace("\n", " ")
     assert "None of these cells has been emulated" in under_tc_page(RESULTS)
+
+
+def test_a_cell_counts_whatever_constants_its_library_had(tmp_path: Path) -> None:
+    """Nothing else of the plan may differ."""
+    plan = cell("gpipe", "none").emulated()
+    older = dataclasses.replace(plan.transport, window_bytes=0, max_slices=32)
+    run = record(tmp_path, [dataclasses.replace(plan, transport=older)], 8.0, scenario=NAME)
+    table = pd.read_csv(io.StringIO(emulated_cells_csv(RESULTS, [run])))
+    assert set(table["emulated_s"]) == {8.0}
+    other = record(tmp_path, [dataclasses.replace(plan, num_rounds=2)], 9.0, scenario=NAME)
+    assert len(pd.read_csv(io.StringIO(emulated_cells_csv(RESULTS, [other])))) == 0

@@ -15,6 +15,8 @@ from netbench.simulator.fabric import Fabric
 from netbench.trainers.communication.links import (
     ahead_bytes,
     copy_s,
+    fills_queues_alone,
+    narrowest_queue,
     pace_s,
     passage_s,
     payload_bytes,
@@ -48,6 +50,31 @@ def test_a_path_buffers_as_much_as_in_the_simulator(plan_of: Callable[..., Plan]
         (simulated,) = fabric.buffered_bytes(np.array([src]), np.array([dst]))
         assert ahead_bytes(plan, src, dst) == pytest.approx(simulated, rel=0.05)
     assert ahead_bytes(plan, 0, 1) == math.inf
+
+
+def test_a_process_alone_on_its_node_has_the_queues_of_its_links_for_itself(
+    plan_of: Callable[..., Plan],
+) -> None:
+    """A receiver's NIC is a queue that others fill, too."""
+    plan = plan_of()
+    assert all(fills_queues_alone(plan, process) for process in range(4))
+    together = replace(plan, device_nodes=(0, 0, 1, 2))
+    assert [fills_queues_alone(together, process) for process in range(4)] == [False] * 2 + [
+        True
+    ] * 2
+    nic = replace(plan, network=replace(plan.network, sharing="nic", nic_bps=(1e9,) * 4))
+    assert not fills_queues_alone(nic, 0)
+
+
+def test_equal_links_of_a_node_are_one_queue_if_they_share_a_class(
+    plan_of: Callable[..., Plan],
+) -> None:
+    link = Link(one_way_delay_s=1e-3, bandwidth_bps=5e9)
+    for sharing, queues in (("class", 1), ("pair", 2)):
+        plan = plan_of(link=link)
+        plan = replace(plan, network=replace(plan.network, sharing=sharing))
+        assert len({narrowest_queue(plan, 0, process) for process in (1, 2)}) == queues
+        assert narrowest_queue(plan, 1, 0) != narrowest_queue(plan, 0, 1)
 
 
 def test_a_message_is_copied_as_fast_as_in_the_simulator(plan_of: Callable[..., Plan]) -> None:

@@ -154,15 +154,15 @@ def test_both_ends_of_a_connection_name_each_other() -> None:
     assert rates[16] == {}
 
 
-def test_sends_are_watched_where_buffers_hold_no_whole_message() -> None:
-    """8 MiB: over 1 ms at 5 Gbit/s buffers hold 4.6 MB, over 10 ms at 2 Gbit/s 12 MB. Inside a node
-    they hold everything."""
+def test_sends_are_watched_where_others_fill_queues_and_buffers_hold_no_whole_message() -> None:
+    """8 MiB: behind a NIC of 10 Gbit/s buffers hold 2.3 MB, inside a node everything. Over 1 ms at
+    5 Gbit/s they hold 4.6 MB, but a node of one GPU has its queues for itself."""
     rates = {}
-    for case in ("case1", "case3", "case5"):
+    for case in ("case1", "case2", "case3"):
         trainer = build_trainer(World(None, 0, 64), planned(case, "dtfm-scheduled"))
         assert isinstance(trainer, PacedTrainer)
         rates[case] = trainer.rates
-    assert rates == {"case1": {}, "case3": {1: math.inf}, "case5": {}}
+    assert rates == {"case1": {}, "case2": {1: math.inf}, "case3": {}}
 
 
 def planned(case: str, variant: str) -> Plan:
