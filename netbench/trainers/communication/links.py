@@ -10,7 +10,7 @@ import numpy as np
 
 from netbench.plan.model import VIRTUAL, Plan
 from netbench.plan.tensor import message_bytes
-from netbench.scenario.sharing import SHARING, Queues
+from netbench.scenario.sharing import Queues
 from netbench.systems import pipelines_meet
 
 
@@ -24,17 +24,16 @@ def ahead_bytes(plan: Plan, src: int, dst: int) -> float:
     return transport.fifo_bytes + transport.window_bytes + growing_bytes
 
 
-def fills_queues_alone(plan: Plan, process: int) -> bool:
-    """Return whether no other process sends through the queues that a process sends through."""
-    is_alone = plan.device_nodes.count(plan.device_nodes[process]) == 1
-    return is_alone and SHARING[plan.network.sharing].is_by_sender
-
-
-def narrowest_queue(plan: Plan, src: int, dst: int) -> Hashable:
-    """Return what identifies the slowest queue between processes of two nodes."""
+def own_queue(plan: Plan, src: int, dst: int) -> Hashable | None:
+    """Return what identifies the slowest queue between two processes, if `src` fills it alone; else
+    None."""
+    if plan.device_nodes.count(plan.device_nodes[src]) > 1:
+        return None
     ends = (np.array([plan.device_nodes[each]]) for each in (src, dst))
-    passed = (each for each in Queues(plan.network).between(*ends) if each.passes.all())
-    return min(passed, key=lambda each: float(each.bps[0])).ids(np.array([0]))[0]
+    passed = [each for each in Queues(plan.network).between(*ends) if each.passes.all()]
+    # Among equally slow ones, one that others fill too.
+    slowest = min(passed, key=lambda each: (float(each.bps[0]), "src" in each.kind.by))
+    return slowest.ids(np.array([0]))[0] if "src" in slowest.kind.by else None
 
 
 def round_trip_bytes(plan: Plan, src: int, dst: int) -> float:

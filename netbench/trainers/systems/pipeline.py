@@ -40,8 +40,7 @@ from netbench.trainers.communication.leaving import Acknowledged, Leaving, OwnQu
 from netbench.trainers.communication.links import (
     ahead_bytes,
     copy_s,
-    fills_queues_alone,
-    narrowest_queue,
+    own_queue,
     passage_s,
     path_bytes_per_s,
     payload_bytes,
@@ -89,7 +88,7 @@ class PipelineRank:
         self._unannounced = {
             process
             for process in self._inboxes
-            if fills_queues_alone(plan, process) and not _holds_most(plan, process, world.rank)
+            if own_queue(plan, process, world.rank) and not _holds_most(plan, process, world.rank)
         }
         # Virtual devices sleep for a copy; real ones make it.
         is_virtual = plan.compute == VIRTUAL
@@ -223,7 +222,7 @@ def _outbox(world: World, plan: Plan, process: int, queues: dict[Hashable, OwnQu
         unsent = 0.0 if system.awaits_arrival else unsent + round_trip_bytes(plan, *ends)
     elif _waits(plan, *ends):
         rate = path_bytes_per_s(plan, *ends)
-        leaving = queues.setdefault(narrowest_queue(plan, *ends), OwnQueue(rate))
+        leaving = queues.setdefault(own_queue(plan, *ends), OwnQueue(rate))
     return Outbox(
         world,
         process,
@@ -261,4 +260,4 @@ def _watches(plan: Plan, src: int, dst: int) -> bool:
     """Return whether a process must know how much of its messages to another has arrived."""
     if system_of(plan).awaits_arrival:
         return socket_bytes_per_s(plan, src, dst) < math.inf
-    return _waits(plan, src, dst) and not fills_queues_alone(plan, src)
+    return _waits(plan, src, dst) and not own_queue(plan, src, dst)

@@ -15,8 +15,7 @@ from netbench.simulator.fabric import Fabric
 from netbench.trainers.communication.links import (
     ahead_bytes,
     copy_s,
-    fills_queues_alone,
-    narrowest_queue,
+    own_queue,
     pace_s,
     passage_s,
     payload_bytes,
@@ -55,15 +54,14 @@ def test_a_path_buffers_as_much_as_in_the_simulator(plan_of: Callable[..., Plan]
 def test_a_process_alone_on_its_node_has_the_queues_of_its_links_for_itself(
     plan_of: Callable[..., Plan],
 ) -> None:
-    """A receiver's NIC is a queue that others fill, too."""
-    plan = plan_of()
-    assert all(fills_queues_alone(plan, process) for process in range(4))
+    """A receiver's NIC is a queue that others fill, too, but only matters if it is slower."""
+    plan = plan_of(link=Link(one_way_delay_s=1e-3, bandwidth_bps=5e9))
+    assert all(own_queue(plan, process, (process + 1) % 4) for process in range(4))
     together = replace(plan, device_nodes=(0, 0, 1, 2))
-    assert [fills_queues_alone(together, process) for process in range(4)] == [False] * 2 + [
-        True
-    ] * 2
-    nic = replace(plan, network=replace(plan.network, sharing="nic", nic_bps=(1e9,) * 4))
-    assert not fills_queues_alone(nic, 0)
+    assert [bool(own_queue(together, process, 3)) for process in range(3)] == [False, False, True]
+    for nic_bps, is_own in ((10e9, True), (5e9, False), (1e9, False)):
+        nic = replace(plan.network, sharing="class-nic", nic_bps=(nic_bps,) * 4)
+        assert bool(own_queue(replace(plan, network=nic), 0, 1)) == is_own
 
 
 def test_equal_links_of_a_node_are_one_queue_if_they_share_a_class(
@@ -73,8 +71,8 @@ def test_equal_links_of_a_node_are_one_queue_if_they_share_a_class(
     for sharing, queues in (("class", 1), ("pair", 2)):
         plan = plan_of(link=link)
         plan = replace(plan, network=replace(plan.network, sharing=sharing))
-        assert len({narrowest_queue(plan, 0, process) for process in (1, 2)}) == queues
-        assert narrowest_queue(plan, 1, 0) != narrowest_queue(plan, 0, 1)
+        assert len({own_queue(plan, 0, process) for process in (1, 2)}) == queues
+        assert own_queue(plan, 1, 0) != own_queue(plan, 0, 1)
 
 
 def test_a_message_is_copied_as_fast_as_in_the_simulator(plan_of: Callable[..., Plan]) -> None:
