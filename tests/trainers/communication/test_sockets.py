@@ -18,6 +18,7 @@ from netbench.plan.model import Plan
 from netbench.scenario import load_scenario
 from netbench.scenario.model import Setting
 from netbench.trainers.communication import sockets
+from netbench.trainers.communication.leaving import Acknowledged, OwnQueue
 from netbench.trainers.communication.links import socket_bytes_per_s
 from netbench.trainers.communication.sockets import (
     SO_MAX_PACING_RATE,
@@ -27,6 +28,7 @@ from netbench.trainers.communication.sockets import (
     wait_for_arrival,
 )
 from netbench.trainers.communication.world import TAG_PIPELINE, World
+from netbench.trainers.systems import pipeline
 from netbench.trainers.systems.registry import PacedTrainer, build_trainer
 from tests.trainers.processes import on_processes
 
@@ -158,11 +160,31 @@ def test_sends_are_watched_where_others_fill_queues_and_buffers_hold_no_whole_me
     """8 MiB: behind a NIC of 10 Gbit/s buffers hold 2.3 MB, inside a node everything. Over 1 ms at
     5 Gbit/s they hold 4.6 MB, but a node of one GPU has its queues for itself."""
     rates = {}
-    for case in ("case1", "case2", "case3"):
+    for case in ("case1", "case2", "case3", "case5"):
         trainer = build_trainer(World(None, 0, 64), planned(case, "dtfm-scheduled"))
         assert isinstance(trainer, PacedTrainer)
         rates[case] = trainer.rates
-    assert rates == {"case1": {}, "case2": {1: math.inf}, "case3": {}}
+    assert rates == {"case1": {}, "case2": {1: math.inf}, "case3": {}, "case5": {}}
+
+
+def test_sends_wait_for_what_buffers_do_not_hold() -> None:
+    """8 MiB over 1 ms at 5 Gbit/s leave through the rank's own queue until 0.8 MB, the rest of the
+    first piece, are left; 10 ms at 2 Gbit/s hold 12 MB. Behind NICs acknowledgements tell."""
+    leaving = {}
+    for case in ("case2", "case3", "case5"):
+        plan = planned(case, "dtfm-scheduled")
+        with mock.patch.object(pipeline, "Outbox") as outbox:
+            build_trainer(World(None, 0, 64), plan)
+        (call,) = outbox.call_args_list
+        leaving[case] = call.kwargs["leaving"]
+        assert call.kwargs["blocking"] == (leaving[case] is not None)
+    assert isinstance(leaving["case2"][0], Acknowledged)
+    queue, unsent_bytes = leaving["case3"]
+    assert isinstance(queue, OwnQueue)
+    held_bytes = (2 << 20) + 2 * 5e9 / 8 * 2e-3
+    scale = planned("case3", "dtfm-scheduled").scale
+    assert unsent_bytes == pytest.approx((2 * held_bytes - (8 << 20)) / scale)
+    assert leaving["case5"] is None
 
 
 def planned(case: str, variant: str) -> Plan:
