@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 
-TRAINER_RULES = 5
+TRAINER_RULES = 6
 """Increased when trainers run the same plan differently, so that no run mixes two ways."""

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from netbench.errors import PlanError
 from netbench.scenario.model import Network
-from netbench.scenario.sharing import Crossing, QueueKind, Queues
+from netbench.scenario.sharing import Crossing, Place, QueueKind, Queues
 from netbench.simulator import kernel
 from netbench.transport.profile import TransportProfile
 
@@ -20,6 +20,16 @@ collective, and on ranks of one node."""
 
 _SOCKETS = QueueKind(name="sockets", by=("node",))
 """Limit of a node: what its CPUs move through sockets, in and out together."""
+
+
+def _keeps_order(kind: QueueKind) -> bool:
+    """Return whether messages that one rank sends into a queue leave it one after another.
+
+    netem takes a message as fast as its connection's window allows. Between ranks of a node, and
+    behind the queue of a NIC, messages share.
+    """
+    is_limit = kind in (_HOST, _CHANNELS, _INSIDE, _SOCKETS)
+    return kind.place is Place.SENDER and not kind.is_cap and not is_limit
 
 
 class Fabric:
@@ -53,6 +63,7 @@ class Fabric:
         )
         self._index: dict[int, NDArray[np.int32]] = {}  # by number of channels
         self._capacity: list[float] = []
+        self._in_order: list[bool] = []
         self._keys: dict[tuple[object, ...], int] = {}
         self._hops = np.zeros((0, kernel.MAX_HOPS), np.int64)
         self._delay_s, self._rtt_s, self._channels = np.zeros((3, 0))
@@ -126,6 +137,7 @@ class Fabric:
                 * self._channels,
                 np.inf,
             ),
+            in_order=np.asarray(self._in_order, dtype=np.bool_),
         )
 
     def copy_s(
@@ -179,6 +191,7 @@ class Fabric:
         hops = np.full((len(source), kernel.MAX_HOPS), kernel.NONE)
         used = np.zeros(len(source), np.int64)
         a, b = self._node[source], self._node[target]
+        is_single = self.num_beside(np.arange(self.num_ranks)) == 1
         host_bps = channels * self._host_bps(rtt_s) / self._goodput
         inside_bps = np.full(len(a), self.transport.inside_node_bps / self._goodput)
         for crossing in (
@@ -188,9 +201,12 @@ class Fabric:
             *self._sockets(a, b),
         ):
             some = np.flatnonzero(crossing.passes & np.isfinite(crossing.bps))
+            in_order = is_single[source[some]] & _keeps_order(crossing.kind)
             hops[some, used[some]] = [
-                self._resource(key, limit)
-                for key, limit in zip(crossing.ids(some), crossing.bps[some].tolist(), strict=True)
+                self._resource(*each)
+                for each in zip(
+                    crossing.ids(some), crossing.bps[some].tolist(), in_order.tolist(), strict=True
+                )
             ]
             used[some] += 1
         first = len(self._hops)
@@ -218,10 +234,11 @@ class Fabric:
                 np.minimum(transport.host_bps, 8 * window_bytes / rtt_s),
             )
 
-    def _resource(self, key: tuple[object, ...], bps: float) -> int:
+    def _resource(self, key: tuple[object, ...], bps: float, in_order: bool) -> int:
         if key not in self._keys:
             if bps <= 0:
                 raise PlanError(f"{key[0]} bandwidth is {bps:g} bit/s; expected more than 0")
             self._keys[key] = len(self._capacity)
             self._capacity.append(bps * self._goodput / 8)
+            self._in_order.append(in_order)
         return self._keys[key]

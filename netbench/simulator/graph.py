@@ -145,6 +145,7 @@ class Graph:
         tasks = kernel.Tasks(
             amount=columns["amount"],
             path=columns["path"],
+            is_message=columns["kind"] == TaskKind.TRANSFER,
             num_before=num_before,
             after_start=after_start,
             after=after,

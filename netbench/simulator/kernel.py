@@ -3,6 +3,7 @@
 A task either works for a time or is a flow: it moves bytes across resources (links, NICs, classes).
 Flows that cross a resource at the same moment share it by max-min fairness. Between events all
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
+Only messages that meet in a queue which keeps their order leave it one after another.
 
 The end of a work task is known as soon as all its predecessors have ended. So is the end of a flow
 that has its resources to itself. Only flows that contend with others wait for the clock. Contention
@@ -47,7 +48,9 @@ class FluidNetwork(NamedTuple):
 
     capacity: (num_resources,), bytes/s. hops: (num_paths, MAX_HOPS), resource indices, NONE where
     there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idle time that halves a
-    connection's window. first_window: (num_paths,), bytes; inf = no slow start.
+    connection's window. first_window: (num_paths,), bytes; inf = no slow start. in_order:
+    (num_resources,), whether messages leave one after another; a path has one such resource at
+    most.
     """
 
     capacity: Floats
@@ -55,18 +58,21 @@ class FluidNetwork(NamedTuple):
     rtt_s: Floats
     idle_s: Floats
     first_window: Floats
+    in_order: Flags
 
 
 class Tasks(NamedTuple):
     """Tasks and the edges between them.
 
-    amount: (num_tasks,), seconds of work, or bytes where `path` is not NONE. num_before:
+    amount: (num_tasks,), seconds of work, or bytes where `path` is not NONE. is_message:
+    (num_tasks,), whether those bytes keep the order of a resource `in_order`. num_before:
     (num_tasks,), number of predecessors. The successors of task t are
     after[after_start[t]:after_start[t + 1]]; each may start `lag_s` seconds after t ended.
     """
 
     amount: Floats
     path: Integers
+    is_message: Flags
     num_before: Integers
     after_start: Integers
     after: Integers
@@ -114,12 +120,13 @@ _FLOW = np.dtype(
         ("since", np.float64),
         ("path", np.int64),
         ("mark", np.int64),
+        ("is_message", np.bool_),
     ]
 )
 """A flow under way that may contend. due: time of its next event. task: its task. place: index in
 the queue (of a finished flow: the next finished one). left: bytes. chunk: bytes that may leave now,
 0 = none are under way. until: bytes of the chunk that had not left at `since`. rate: bytes/s since
-then. mark: the sharing that it was part of."""
+then, 0 = others are first. mark: the sharing that it was part of."""
 
 _RESOURCE = np.dtype(
     [
@@ -130,6 +137,7 @@ _RESOURCE = np.dtype(
         ("users", np.int64),
         ("mark", np.int64),
         ("dirty", np.bool_),
+        ("in_order", np.bool_),
     ]
 )
 """A resource. free_s: end of its last flow, if it is not shared. head: slot of the first of its
@@ -205,6 +213,7 @@ def _run(
         resources[index].capacity = network.capacity[index]
         resources[index].free_s, resources[index].head = 0.0, NONE
         resources[index].mark, resources[index].dirty = 0, False
+        resources[index].in_order = network.in_order[index]
     for path in range(len(paths)):
         _new_path(path, network, alone[path], paths)
     for task in range(num_tasks):
@@ -232,6 +241,7 @@ def _run(
                 correct &= _occupy(path, start, end, hops, resources, shared)
             else:
                 flow = _new_flow(task, path, state[task].amount, flows, num)
+                flows[flow].is_message = tasks.is_message[task]
                 if start > now:
                     _queue(flow, start, queue, flows, num)
                     flow = NONE
@@ -539,11 +549,11 @@ def _only_flow(
 @njit(cache=True, error_model="numpy")
 def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
     """Set a flow's rate from now on. Return when it will have sent its chunk."""
-    if flows[flow].rate == rate:
+    if flows[flow].rate == rate and rate > 0.0:  # a new flow has no rate, and no time either
         return float(flows[flow].due)
     flows[flow].until -= flows[flow].rate * (now - flows[flow].since)
     flows[flow].rate, flows[flow].since = rate, now
-    return _tick(now + max(0.0, flows[flow].until) / rate)
+    return _tick(now + max(0.0, flows[flow].until) / rate) if rate > 0.0 else np.inf
 
 
 @njit(cache=True, error_model="numpy")
@@ -554,6 +564,9 @@ def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
     """
     flows, resources, queue, beside, _, reached, num = traffic
     num_reached, num_open = _gather(first, hops, traffic)
+    for place in range(num_reached):
+        if resources[reached[place]].in_order:
+            num_open -= _hold(reached[place], now, hops, traffic)
     while num_open > 0:
         tightest, fair = NONE, np.inf
         for place in range(num_reached):
@@ -573,6 +586,24 @@ def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
                     resources[index].users -= 1
                 _queue(flow, _at_rate(flow, fair, now, flows), queue, flows, num)
             slot = beside[slot, 0]
+
+
+@njit(cache=True, error_model="numpy")
+def _hold(resource: int, now: float, hops: Integers, traffic: _Traffic) -> int:
+    """Stop all messages on a resource but the oldest. Return how many."""
+    flows, resources, queue, beside, _, _, num = traffic
+    slot, newer, num_held = resources[resource].head, NONE, 0
+    while slot != NONE:  # the oldest is last
+        if flows[slot // MAX_HOPS].is_message:
+            if newer != NONE:
+                flows[newer].mark = 0
+                num_held += 1
+                for hop in range(_num_hops(flows[newer].path, hops)):
+                    resources[hops[flows[newer].path, hop]].users -= 1
+                _queue(newer, _at_rate(newer, 0.0, now, flows), queue, flows, num)
+            newer = slot // MAX_HOPS
+        slot = beside[slot, 0]
+    return num_held
 
 
 @njit(cache=True, error_model="numpy")

@@ -33,6 +33,24 @@ def shared(network: Network) -> set[tuple[object, ...]]:
     return {key for key in fabric.resources if key[0] != "host"}
 
 
+def in_order(network: Network, nodes: list[int]) -> set[object]:
+    """Kinds of the resources that messages of ranks on `nodes` leave one after another."""
+    fabric = Fabric(network, nodes, MANY_SOCKETS)
+    fabric.paths(SOURCES, TARGETS)
+    flags = fabric.network().in_order
+    return {key[0] for key, flag in zip(fabric.resources, flags, strict=True) if flag}
+
+
+def test_messages_keep_their_order_in_the_queue_of_a_link_that_one_rank_fills() -> None:
+    """Not behind NICs or trunks, nor where several ranks of a node share."""
+    limited = dataclasses.replace(TRUNKS, nic_bps=(1e9,) * 4)
+    kinds = {"pair": {"pair"}, "class": {"class"}, "nic": {"pair"}, "trunk": {"pair"}}
+    for sharing, expected in kinds.items():
+        network = dataclasses.replace(limited, sharing=sharing)
+        assert in_order(network, [0, 1, 2, 3]) == expected
+        assert in_order(network, [0, 0, 2, 2]) == set()
+
+
 def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:
     """Three flows east on one, two west on another; inside a region a pair has its own."""
     assert shared(TRUNKS) == {("trunk", 0, 1), ("trunk", 1, 0), ("pair", 0, 1)}

@@ -24,6 +24,7 @@ def network(
     rtt_s: float = 0.0,
     idle_s: float = 1.0,
     first_window: float = INF,
+    in_order: Sequence[int] = (),
 ) -> FluidNetwork:
     hops = [[*path, *[NONE] * (MAX_HOPS - len(path))] for path in paths]
     full = np.full(len(paths), 1.0)
@@ -33,18 +34,24 @@ def network(
         full * rtt_s,
         full * idle_s,
         full * first_window,
+        np.isin(np.arange(len(capacity)), in_order),
     )
 
 
 def tasks(
-    amount: Sequence[float], path: Sequence[int], edges: Sequence[tuple[int, int, float]] = ()
+    amount: Sequence[float],
+    path: Sequence[int],
+    edges: Sequence[tuple[int, int, float]] = (),
+    others: Sequence[int] = (),
 ) -> Tasks:
+    """Return a graph. others: flows that are no messages."""
     columns = np.asarray(edges, dtype=float).reshape(-1, 3).T
     before, after = columns[:2].astype(np.int64)
     starts, num_before, (_, after, lag_s) = kernel.by_task(before, after, columns[2], len(amount))
     return Tasks(
         np.asarray(amount, dtype=float),
         np.asarray(path, dtype=np.int64),
+        ~np.isin(np.arange(len(amount)), others),
         num_before,
         starts,
         after,
@@ -96,6 +103,22 @@ def test_max_min_gives_what_others_cannot_use() -> None:
     links = network([10.0, 2.0], [[0], [0, 1], [1]])
     end = ends(tasks([9.0, 1.0, 1.0], [0, 1, 2]), links)
     assert end == pytest.approx([1.0, 1.0, 1.0])  # 9, 1 and 1 bytes/s
+
+
+def test_messages_of_one_queue_leave_it_one_after_another() -> None:
+    """100 and 300 bytes at 100 bytes/s, and 100 that come at 0.5 s. Others share with the first of
+    them: 100 bytes beside 100 take 2 s."""
+    links = network([100.0], [[0], [0], [0]], in_order=[0])
+    graph = tasks([100.0, 300.0, 0.5, 100.0], [0, 1, NONE, 2], [(2, 3, 0.0)])
+    assert ends(graph, links) == [1.0, 4.0, 0.5, 5.0]
+    assert ends(tasks([100.0, 100.0, 300.0], [0, 1, 2], others=[1]), links) == [2.0, 2.0, 5.0]
+
+
+def test_what_a_waiting_message_does_not_use_goes_to_others() -> None:
+    """The second message waits for the first, so a third has the second's other link to itself: 10
+    bytes in 1 s. Then both share that link at 5 bytes/s, until 15 bytes of each are sent."""
+    links = network([10.0, 10.0], [[0], [0, 1], [1]], in_order=[0])
+    assert ends(tasks([10.0, 15.0, 25.0], [0, 1, 2]), links) == [1.0, 4.0, 4.0]
 
 
 def test_unlimited_path_takes_no_time() -> None:
@@ -180,6 +203,7 @@ def scrambled(seed: int) -> tuple[Tasks, FluidNetwork]:
         [hops.tolist() for hops in paths],
         rtt_s=0.2,
         first_window=0.3,
+        in_order=[0],
     )
     return tasks(random.uniform(0.1, 3.0, size=400).tolist(), path.tolist(), edges), links
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -13,6 +14,13 @@ from netbench.trainers.communication.world import World
 from tests.ports import free_port
 
 DEADLINE_S = 300.0
+
+
+def computed(tensor: torch.Tensor) -> Future[torch.Tensor]:
+    """Return a message that is there."""
+    future = Future[torch.Tensor]()
+    future.set_result(tensor)
+    return future
 
 
 def on_processes(

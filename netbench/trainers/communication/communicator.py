@@ -17,10 +17,11 @@ How, with real bytes
 - gloo is a rendezvous: bytes of a send flow only after the receiver has posted, and its
   notification has crossed the link. So a receive is posted when its turn comes in program order,
   and floor(2E / S) further messages of S bytes ahead of their turn. Where E holds less than a
-  message, each goes in two pieces, of which the first has E bytes and goes ahead.
+  message, each goes in pieces, of which the first E bytes go ahead.
 - A rank posts receives before it sends at the same moment, or just before: a notification must not
   queue behind a message of its own rank, which, scaled down, fills the link in one piece. Where a
-  send occupies the communicator for long, it posts the next receive after it.
+  rank has its queue for itself, the next receive is posted before the last E bytes of a send. So
+  its notification leaves when the send is done.
 """
 
 import queue
@@ -66,8 +67,8 @@ class Inbox:
     """Messages from one process, received in the order in which it sends them.
 
     Plans run one after the other, so all plans of a process share the memory for messages. device:
-    where messages are to be. first_bytes: of a message that comes in two pieces, which num_ahead
-    counts; None = it comes whole.
+    where messages are to be. cuts: bytes before each piece but the first, if a message comes in
+    pieces, which num_ahead counts.
     """
 
     _memory: ClassVar[dict[tuple[int, int, torch.device], torch.Tensor]] = {}
@@ -80,9 +81,9 @@ class Inbox:
         size: int,
         num_ahead: int,
         device: torch.device = CPU,
-        first_bytes: int | None = None,
+        cuts: Sequence[int] = (),
     ) -> None:
-        self._first_bytes, self._pieces = first_bytes, 1 if first_bytes is None else 2
+        self._cuts, self._pieces = tuple(cuts), len(cuts) + 1
         self._world, self._process, self._tag, self._device = world, process, tag, device
         self._size, self._num_ahead = size, num_ahead
         self._buffers: list[torch.Tensor] = []
@@ -136,7 +137,7 @@ class Inbox:
         while self._posted < min(until, self._count * self._pieces):
             message, piece = divmod(self._posted, self._pieces)
             buffer = self._buffers[message % len(self._buffers)]
-            part = _pieces(buffer, self._first_bytes)[piece]
+            part = _pieces(buffer, self._cuts)[piece]
             self._works.append(self._world.receive(part, self._process, self._tag))
             self._posted += 1
 
@@ -144,9 +145,10 @@ class Inbox:
 class Outbox:
     """Messages to one process, sent in order. blocking: an operation lasts until they are sent.
 
-    size: bytes of a message that are sent; None = all. first_bytes: see `Inbox`. rest_later: the
-    second piece is sent when the operation is done. leaving: where bytes leave, and how many need
-    not have left when an operation ends; None = it ends when the kernel has them.
+    size: bytes of a message that are sent; None = all. cuts: see `Inbox`. num_late: pieces that are
+    sent after what announces the next receives. leaving: where bytes leave, and how many of a
+    message need not have left when an operation ends; None = it ends when the kernel has all but
+    the late pieces.
     """
 
     def __init__(
@@ -157,20 +159,24 @@ class Outbox:
         *,
         blocking: bool = False,
         size: int | None = None,
-        first_bytes: int | None = None,
-        rest_later: bool = False,
+        cuts: Sequence[int] = (),
+        num_late: int = 0,
         leaving: tuple[Leaving, float] | None = None,
     ) -> None:
         self._world, self._process, self._tag = world, process, tag
-        self._size, self._first_bytes, self._leaving = size, first_bytes, leaving
-        self._rest_later = rest_later
-        self._rest: torch.Tensor | None = None
-        self._blocking = blocking
+        self._size, self._cuts, self._num_late = size, tuple(cuts), num_late
+        self._leaving, self._blocking = leaving, blocking
+        self._late: list[torch.Tensor] = []
         # gloo drops a send whose work object is freed before it is done.
         self._works: deque[PendingTransfer] = deque()
         self._started = 0
         self._leaves: deque[_Piece] = deque()
         self._running: deque[tuple[float, dict[str, int]]] = deque()
+
+    @property
+    def makes_way(self) -> bool:
+        """Whether late pieces may be sent before the others have left."""
+        return self._num_late > 0 and self._leaving is not None and self._leaving[0].takes_more
 
     def open(self) -> None:
         """Begin an iteration: all messages sent before have arrived."""
@@ -197,21 +203,21 @@ class Outbox:
     def _send(self, message: torch.Tensor) -> "list[_Piece]":
         if self._size is not None:
             message = message.view(-1)[: self._size]
-        pieces = _pieces(message, self._first_bytes)
-        if self._rest_later:
-            self._send_rest()  # of the message before, if both are of one operation
-            *pieces, self._rest = pieces
-        return [self._send_piece(piece) for piece in pieces]
+        pieces = _pieces(message, self._cuts)
+        self.send_late()  # those of the message before, if both are of one operation
+        self._late = pieces[len(pieces) - self._num_late :]
+        return [self._send_piece(piece) for piece in pieces[: len(pieces) - self._num_late]]
 
     def _send_piece(self, piece: torch.Tensor) -> "_Piece":
         work = self._world.send(piece, self._process, self._tag)
         self._works.append(work)
         return work, piece.nbytes
 
-    def _send_rest(self) -> None:
-        if self._rest is not None:
-            self._count(self._send_piece(self._rest)[1])
-            self._rest = None
+    def send_late(self) -> None:
+        """Send the pieces that are left."""
+        for piece in self._late:
+            self._count(self._send_piece(piece)[1])
+        self._late = []
 
     def _count(self, num_bytes: int) -> None:
         if self._leaving is not None:
@@ -224,36 +230,57 @@ class Outbox:
             work.wait()
             self._count(num_bytes)
 
-    def finish(self) -> None:
+    def wait(self) -> None:
         """If blocking, wait until all messages are sent. The kernel has them."""
+        if self._running and self._leaving is not None:
+            leaving, unsent_bytes = self._leaving
+            leaving.wait(unsent_bytes - sum(piece.nbytes for piece in self._late))
+
+    def finish(self) -> None:
+        """End the operation."""
         while self._running:
             started_s, details = self._running.popleft()
-            if self._leaving is not None:
-                leaving, unsent_bytes = self._leaving
-                leaving.wait(unsent_bytes)
             RECORDER.add("send", started_s, **details)
-        self._send_rest()
 
 
 _Piece = tuple[PendingTransfer, int]
 """A send of a part of a message, and its bytes."""
 
 
-def _pieces(message: torch.Tensor, first_bytes: int | None) -> Sequence[torch.Tensor]:
-    """Return the pieces of a message, (num_bytes,)."""
-    if first_bytes is None:
-        return (message,)
-    message = message.view(-1)
-    return message[:first_bytes], message[first_bytes:]
+def _pieces(message: torch.Tensor, cuts: Sequence[int]) -> list[torch.Tensor]:
+    """Return the pieces of a message, (num_bytes,) if it is cut."""
+    return [*torch.tensor_split(message.view(-1), cuts)] if cuts else [message]
+
+
+class Receipt:
+    """A message whose turn has come, for whoever waits for it. until_s: it is not there before."""
+
+    def __init__(self, inbox: Inbox, until_s: float) -> None:
+        self._inbox, self._until_s = inbox, until_s
+        self._lock = threading.Lock()
+        self._message: torch.Tensor | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the message has been waited for."""
+        return self._message is not None
+
+    def take(self) -> torch.Tensor:
+        """Return the message, blocking while it is on its way. Messages of one inbox are taken in
+        order."""
+        with self._lock:
+            if self._message is None:
+                # First, so that a message that arrived before is recorded to last as long.
+                sleep_until(self._until_s)
+                self._message = self._inbox.finish()
+            return self._message
 
 
 Receives = Iterable[tuple[Hashable, Inbox]]
 """A name for `take`, and the inbox that the message comes from."""
 
-Sends = Iterable[tuple[Outbox, torch.Tensor]]
-
-Started = tuple[list[Any], list[Any], Future[None], Any]
-"""Named receives with their futures, sends, the end, and the rest of `Communicator.start`."""
+Sends = Iterable[tuple[Outbox, Future[torch.Tensor]]]
+"""Where a message goes, and the message once it is computed."""
 
 
 class Communicator:
@@ -261,8 +288,9 @@ class Communicator:
 
     def __init__(self) -> None:
         self._sending: list[Outbox] = []
-        self._receiving: list[tuple[Hashable, Inbox]] = []
-        self._arrived: dict[Hashable, torch.Tensor] = {}
+        self._receiving: list[Receipt] = []
+        self._receipts: dict[Hashable, Receipt] = {}
+        self._announced: list[Inbox] = []
         self._least_until_s = 0.0
 
     def start(
@@ -272,18 +300,32 @@ class Communicator:
         least_s: float = 0.0,
         announced: Iterable[Inbox] = (),
     ) -> None:
-        """Start transfers together, once the group before them is done.
+        """Start a group of transfers, once the one before is done.
 
-        least_s: that the group lasts. announced: inboxes of the group that follows at once.
+        least_s: that each lasts. announced: inboxes of the next group, if words to their senders
+        would queue behind these sends.
         """
+        receives = [*receives]
+        receipts = self.receive([inbox for _, inbox in receives], least_s)
+        self._receipts |= {name: each for (name, _), each in zip(receives, receipts, strict=True)}
+        self.send(sends, least_s, announced)
+
+    def receive(self, inboxes: Iterable[Inbox], least_s: float) -> list[Receipt]:
+        """Begin a group with a receive from each inbox, once the group before is done."""
         self.finish()
-        self._least_until_s = time.monotonic() + least_s
-        for inbox in announced:
-            inbox.announce()
-        for name, inbox in receives:
+        for inbox in inboxes:
             inbox.start()
-            self._receiving.append((name, inbox))
-        for outbox, message in sends:
+            self._receiving.append(Receipt(inbox, time.monotonic() + least_s))
+        return [*self._receiving]
+
+    def send(self, sends: Sends, least_s: float, announced: Iterable[Inbox]) -> None:
+        """Add sends to the group, once their messages are computed. See `start`."""
+        computed = [(outbox, message.result()) for outbox, message in sends]
+        self._least_until_s = time.monotonic() + (least_s if computed else 0.0)
+        self._announced = [*announced]
+        if not self._receiving and not any(outbox.makes_way for outbox, _ in computed):
+            self._announce()
+        for outbox, message in computed:
             outbox.start(message)
             self._sending.append(outbox)
 
@@ -291,28 +333,47 @@ class Communicator:
         """Block until the running group is done."""
         for outbox in self._sending:
             outbox.hand_over()
-        # First, so that a message that arrived before is recorded to last as long as the group.
+        if not self._receiving:
+            self._announce()
+            for outbox in self._sending:
+                if outbox.makes_way:
+                    outbox.send_late()
+        for outbox in self._sending:
+            outbox.wait()
+        ends = time.monotonic() >= self._least_until_s
+        if ends and all(receipt.is_taken for receipt in self._receiving):
+            self._announce()
+        for outbox in self._sending:
+            outbox.send_late()
         sleep_until(self._least_until_s)
         for outbox in self._sending:
             outbox.finish()
         self._sending.clear()
-        for name, inbox in self._receiving:
-            self._arrived[name] = inbox.finish()
+        for receipt in self._receiving:
+            receipt.take()
         self._receiving.clear()
+        self._announced = []
+
+    def _announce(self) -> None:
+        for inbox in self._announced:
+            inbox.announce()
+        self._announced = []
 
     def take(self, name: Hashable) -> torch.Tensor:
         """Return the message received under `name`, blocking while it is on its way."""
-        if name not in self._arrived:
-            self.finish()
-        return self._arrived.pop(name)
+        return self._receipts.pop(name).take()
+
+
+_Group = tuple[list[tuple[Inbox, Future[Receipt]]], list[Any], Future[None], Any]
+"""Inboxes with what tells that their turn has come; sends; the end; the rest of `send`."""
 
 
 class OverlappedCommunicator:
     """A `Communicator` beside the rank's computation: `start` waits for nothing."""
 
     def __init__(self) -> None:
-        self._groups = queue.SimpleQueue[Started | None]()
-        self._arrived: dict[Hashable, Future[torch.Tensor]] = {}
+        self._groups = queue.SimpleQueue[_Group | None]()
+        self._receipts: dict[Hashable, Future[Receipt]] = {}
         self._last: Future[None] | None = None
         threading.Thread(target=_run_groups, args=(self._groups,), daemon=True).start()
         weakref.finalize(self, self._groups.put, None)
@@ -324,11 +385,12 @@ class OverlappedCommunicator:
         least_s: float = 0.0,
         announced: Iterable[Inbox] = (),
     ) -> None:
-        """Start transfers together as soon as the groups before them are done."""
-        named = [(name, inbox, Future[torch.Tensor]()) for name, inbox in receives]
-        self._arrived |= {name: future for name, _, future in named}
+        """Start transfers as soon as the groups before them are done."""
+        named = [(name, inbox, Future[Receipt]()) for name, inbox in receives]
+        self._receipts |= {name: receipt for name, _, receipt in named}
         self._last = Future()
-        self._groups.put((named, [*sends], self._last, (least_s, [*announced])))
+        turns = [(inbox, receipt) for _, inbox, receipt in named]
+        self._groups.put((turns, [*sends], self._last, (least_s, [*announced])))
 
     def finish(self) -> None:
         """Block until all groups are done."""
@@ -337,21 +399,23 @@ class OverlappedCommunicator:
 
     def take(self, name: Hashable) -> torch.Tensor:
         """Return the message received under `name`, blocking while it is on its way."""
-        return self._arrived.pop(name).result()
+        return self._receipts.pop(name).result().take()
 
 
-def _run_groups(groups: "queue.SimpleQueue[Started | None]") -> None:
+def _run_groups(groups: "queue.SimpleQueue[_Group | None]") -> None:
     """Run groups in turn until None comes, which a communicator leaves when nothing uses it."""
     communicator = Communicator()
     while (group := groups.get()) is not None:
-        receives, sends, done, more = group
+        receives, sends, done, (least_s, announced) = group
         try:
-            communicator.start([(name, inbox) for name, inbox, _ in receives], sends, *more)
+            receipts = communicator.receive([inbox for inbox, _ in receives], least_s)
+            for (_, turn), receipt in zip(receives, receipts, strict=True):
+                turn.set_result(receipt)
+            communicator.send(sends, least_s, announced)
             communicator.finish()
-            for name, _, future in receives:
-                future.set_result(communicator.take(name))
             done.set_result(None)
         except Exception as error:
-            for future in (*(future for _, _, future in receives), done):
+            unset: list[Future[Any]] = [done, *(future for _, future in receives)]
+            for future in unset:
                 if not future.done():
                     future.set_exception(error)

@@ -14,7 +14,12 @@ from netbench.trainers.layers.virtual import sleep_until
 
 
 class Leaving(Protocol):
-    """Messages on their way out of a process."""
+    """Messages on their way out of a process.
+
+    takes_more: whether `wait` still tells when bytes leave if more are sent behind them.
+    """
+
+    takes_more: bool
 
     def give(self, num_bytes: int) -> None:
         """Count bytes that the kernel has just taken."""
@@ -25,6 +30,8 @@ class Leaving(Protocol):
 
 class OwnQueue:
     """A queue that this process alone fills, and that is emptied at a known rate."""
+
+    takes_more = True
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -44,6 +51,8 @@ class Acknowledged:
 
     `limit_rates` must have found it.
     """
+
+    takes_more = False
 
     def __init__(self, world: World, process: int, bytes_per_s: float) -> None:
         self._world, self._process, self._bytes_per_s = world, process, bytes_per_s

@@ -11,6 +11,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import torch
@@ -51,6 +53,10 @@ from netbench.trainers.communication.world import TAG_PIPELINE, World
 from netbench.trainers.layers.real import device_of
 from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
 
+_Output = Future[torch.Tensor]
+_Outputs = dict[Message, _Output]
+"""What work makes that is sent, once it is computed."""
+
 
 class PipelineRank:
     """One rank of one pipeline, connected to the ranks it exchanges messages with.
@@ -84,12 +90,7 @@ class PipelineRank:
         targets = {self._target(m) for step in exchanges for m in step.sends}
         queues: dict[Hashable, OwnQueue] = {}
         self._outboxes = {process: _outbox(world, plan, process, queues) for process in targets}
-        # Long sends would let messages come ahead that no buffer holds.
-        self._unannounced = {
-            process
-            for process in self._inboxes
-            if own_queue(plan, process, world.rank) and not _holds_most(plan, process, world.rank)
-        }
+        self._queues = {process: own_queue(plan, world.rank, process) for process in self.peers}
         # Virtual devices sleep for a copy; real ones make it.
         is_virtual = plan.compute == VIRTUAL
         self._copies_s = {
@@ -130,16 +131,20 @@ class PipelineRank:
         Gradients of weights count as backward, an exchange as the kind of its last message.
         """
         spent_s = {FORWARD: 0.0, BACKWARD: 0.0}
-        outputs: dict[Message, torch.Tensor] = {}
+        exchanges = [step for step in program if isinstance(step, Exchange)]
+        outputs = {message: _Output() for step in exchanges for message in step.sends}
         then_s = time.monotonic()
         kind = FORWARD
-        for step, following in zip_longest(program, program[1:]):
+        if self._overlaps:
+            for exchange, following in zip_longest(exchanges, exchanges[1:]):
+                self._communicate(exchange, outputs, self._announced(exchange, following))
+        for step in program:
             if isinstance(step, Work):
                 kind = FORWARD if step.kind == FORWARD else BACKWARD
                 self._compute(step, outputs)
-            else:
+            elif not self._overlaps:
                 kind = (step.receives or step.sends)[-1].kind
-                self._communicate(step, self._announced(following), outputs)
+                self._communicate(step, {m: outputs.pop(m) for m in step.sends})
             now_s = time.monotonic()
             spent_s[kind] += now_s - then_s
             then_s = now_s
@@ -147,7 +152,7 @@ class PipelineRank:
         spent_s[kind] += time.monotonic() - then_s
         return spent_s
 
-    def _compute(self, work: Work, outputs: dict[Message, torch.Tensor]) -> None:
+    def _compute(self, work: Work, outputs: _Outputs) -> None:
         depth = len(self._processes)
         chunk = self._chunks[work.virtual_stage // depth]
         if work.kind == WEIGHT:
@@ -161,20 +166,23 @@ class PipelineRank:
             output = chunk.backward_input(work.micro_batch, received)
         else:
             output = chunk.backward(work.micro_batch, received)
-        outputs[Message(*work)] = output
+        if (sent := outputs.get(Message(*work))) is not None:
+            sent.set_result(output)
         is_last = work.virtual_stage == depth * len(self._chunks) - 1
         if self._sum_loss and is_last and work.kind == FORWARD:
             self._sum_loss()
 
-    def _announced(self, following: Work | Exchange | None) -> list[Inbox]:
-        """Return the inboxes that a step receives from which follows an exchange at once."""
-        if not self._overlaps or not isinstance(following, Exchange):
+    def _announced(self, exchange: Exchange, following: Exchange | None) -> list[Inbox]:
+        """Return the inboxes of the exchange that follows, if what announces it would queue behind
+        what this one sends."""
+        if following is None:
             return []
+        queues = {self._queues[self._target(message)] for message in exchange.sends}
         sources = [self._source(message) for message in following.receives]
-        return [self._inboxes[source] for source in sources if source not in self._unannounced]
+        return [self._inboxes[source] for source in sources if self._queues[source] in queues]
 
     def _communicate(
-        self, exchange: Exchange, announced: Sequence[Inbox], outputs: dict[Message, torch.Tensor]
+        self, exchange: Exchange, outputs: _Outputs, announced: Sequence[Inbox] = ()
     ) -> None:
         """Start an exchange. announced: of what is received right after it."""
         targets = {*map(self._target, exchange.sends)}
@@ -183,7 +191,7 @@ class PipelineRank:
         lasting_s += [self._sends_s.get(target, 0.0) for target in targets]
         self._communicator.start(
             [(message, self._inboxes[self._source(message)]) for message in exchange.receives],
-            [(self._outboxes[self._target(m)], outputs.pop(m)) for m in exchange.sends],
+            [(self._outboxes[self._target(m)], outputs[m]) for m in exchange.sends],
             max(lasting_s),
             announced,
         )
@@ -199,9 +207,9 @@ class PipelineRank:
 
 def _inbox(world: World, plan: Plan, process: int) -> Inbox:
     """Return the inbox of one process, whose messages share its buffers."""
-    device, first = device_of(plan), _first_bytes(plan, process, world.rank)
-    if first is not None:
-        return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan, 2), 1, device, first)
+    device, cut = device_of(plan), _cut(plan, process, world.rank)
+    if cut is not None:
+        return Inbox(world, process, TAG_PIPELINE, cut.size, cut.num_ahead, device, cut.cuts)
     ahead = messages_ahead(message_bytes(plan), ahead_bytes(plan, process, world.rank))
     # NCCL buffers messages itself; a receive that waits for one occupies the device.
     ahead = ahead if device.type == "cpu" else 0
@@ -211,10 +219,7 @@ def _inbox(world: World, plan: Plan, process: int) -> Inbox:
 def _outbox(world: World, plan: Plan, process: int, queues: dict[Hashable, OwnQueue]) -> Outbox:
     """Return the outbox to one process. queues: this process's own."""
     system, ends = system_of(plan), (world.rank, process)
-    first = _first_bytes(plan, *ends)
-    held_bytes, size = ahead_bytes(plan, *ends), message_bytes(plan)
-    rest_later = first is not None and _holds_most(plan, *ends)
-    unsent = 2 * held_bytes - size if rest_later else held_bytes
+    cut, unsent = _cut(plan, *ends), ahead_bytes(plan, *ends)
     leaving: Leaving | None = None
     if _watches(plan, *ends):
         leaving = Acknowledged(world, process, path_bytes_per_s(plan, *ends))
@@ -228,25 +233,42 @@ def _outbox(world: World, plan: Plan, process: int, queues: dict[Hashable, OwnQu
         process,
         TAG_PIPELINE,
         blocking=system.blocking or leaving is not None,
-        size=None if first is None else boundary_bytes(plan, 2),
-        first_bytes=first,
-        rest_later=rest_later,
+        size=None if cut is None else cut.size,
+        cuts=() if cut is None else cut.cuts,
+        num_late=0 if cut is None else cut.num_late,
         leaving=None if leaving is None else (leaving, unsent / plan.scale),
     )
 
 
-def _first_bytes(plan: Plan, src: int, dst: int) -> int | None:
-    """Return the bytes of a message that goes from one process to another ahead of the rest; None
-    if the buffers at one end hold all of it. Tensors that layers compute go whole."""
-    ahead = ahead_bytes(plan, src, dst)
-    if plan.compute != VIRTUAL or ahead >= message_bytes(plan):
+@dataclass(frozen=True)
+class _Cut:
+    """A message of `size` bytes in pieces. num_ahead, num_late: see `Inbox` and `Outbox`."""
+
+    size: int
+    cuts: tuple[int, ...]
+    num_ahead: int
+    num_late: int
+
+
+def _cut(plan: Plan, src: int, dst: int) -> _Cut | None:
+    """Return how a message goes from one process to another; None if it goes whole, as where the
+    buffers at one end hold it, or layers compute it.
+
+    The first E bytes, which the buffers hold, go ahead of the receiver's turn. A sender that has
+    its queue for itself sends the last E bytes late. Others send what is not ahead late, if a send
+    may end before the receiver asks for it.
+    """
+    ahead, num_bytes = ahead_bytes(plan, src, dst), message_bytes(plan)
+    if plan.compute != VIRTUAL or ahead >= num_bytes:
         return None
-    return min(payload_bytes(plan, ahead), boundary_bytes(plan, 2) - 1)
-
-
-def _holds_most(plan: Plan, src: int, dst: int) -> bool:
-    """Return whether the buffers at either end hold half of a message or more."""
-    return 2 * ahead_bytes(plan, src, dst) >= message_bytes(plan)
+    waits = _waits(plan, src, dst)
+    counts = waits and own_queue(plan, src, dst) is not None
+    size = boundary_bytes(plan, 3 if counts else 2)
+    first = min(payload_bytes(plan, ahead), size - 1)
+    if not counts:
+        return _Cut(size, (first,), 1, int(waits and 2 * ahead >= num_bytes))
+    cuts = sorted({first, size - first})
+    return _Cut(size, tuple(cuts), 1 + cuts.index(first), len(cuts) - cuts.index(size - first))
 
 
 def _waits(plan: Plan, src: int, dst: int) -> bool:
