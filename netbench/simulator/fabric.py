@@ -21,15 +21,8 @@ collective, and on ranks of one node."""
 _SOCKETS = QueueKind(name="sockets", by=("node",))
 """Limit of a node: what its CPUs move through sockets, in and out together."""
 
-
-def _keeps_order(kind: QueueKind) -> bool:
-    """Return whether messages that one rank sends into a queue leave it one after another.
-
-    netem takes a message as fast as its connection's window allows. Between ranks of a node, and
-    behind the queue of a NIC, messages share.
-    """
-    is_limit = kind in (_HOST, _CHANNELS, _INSIDE, _SOCKETS)
-    return kind.place is Place.SENDER and not kind.is_cap and not is_limit
+_LIMITS = (_HOST, _CHANNELS, _INSIDE, _SOCKETS)
+"""What is no queue of the network."""
 
 
 class Fabric:
@@ -191,7 +184,6 @@ class Fabric:
         hops = np.full((len(source), kernel.MAX_HOPS), kernel.NONE)
         used = np.zeros(len(source), np.int64)
         a, b = self._node[source], self._node[target]
-        is_single = self.num_beside(np.arange(self.num_ranks)) == 1
         host_bps = channels * self._host_bps(rtt_s) / self._goodput
         inside_bps = np.full(len(a), self.transport.inside_node_bps / self._goodput)
         for crossing in (
@@ -201,7 +193,7 @@ class Fabric:
             *self._sockets(a, b),
         ):
             some = np.flatnonzero(crossing.passes & np.isfinite(crossing.bps))
-            in_order = is_single[source[some]] & _keeps_order(crossing.kind)
+            in_order = self._keeps_order(crossing, source)[some]
             hops[some, used[some]] = [
                 self._resource(*each)
                 for each in zip(
@@ -215,6 +207,20 @@ class Fabric:
         self._rtt_s = np.append(self._rtt_s, rtt_s)
         self._channels = np.append(self._channels, np.full(len(source), channels))
         return np.arange(first, len(self._hops))
+
+    def _keeps_order(self, crossing: Crossing, source: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether the oldest message is served first, for every pair.
+
+        netem takes a message as fast as its connection's window allows, so the first one that comes
+        leaves first. Where ranks of a node, a NIC or a trunk share, so do messages.
+        """
+        kind = crossing.kind
+        if kind in _LIMITS or kind.is_cap or kind.place is not Place.SENDER:
+            return np.zeros(len(source), np.bool_)
+        nic_bps = np.asarray(self._network.nic_bps)[self._node[source]]
+        is_single = self.num_beside(np.arange(self.num_ranks))[source] == 1
+        in_order: NDArray[np.bool_] = is_single & (crossing.bps < nic_bps)
+        return in_order
 
     def _sockets(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> list[Crossing]:
         """Return the limits of the hosts at both ends, where the network has them."""

@@ -59,6 +59,7 @@ _COLUMNS: dict[str, type] = {
     "label": np.int64,
     "amount": np.float64,
     "path": np.int64,
+    "message": np.int64,
 }
 """Columns of a task."""
 
@@ -94,7 +95,7 @@ class Graph:
         peer: ArrayLike = -1,
     ) -> Ids:
         """Add tasks that keep `rank` busy for `seconds`. Arguments broadcast, to the ids' shape."""
-        return self._add(kind, rank, peer, label, seconds, kernel.NONE)
+        return self._add(kind, rank, peer, label, seconds, kernel.NONE, kernel.NONE)
 
     def flow(
         self,
@@ -103,16 +104,18 @@ class Graph:
         target: ArrayLike,
         size: ArrayLike,
         label: ArrayLike = -1,
+        of: ArrayLike = kernel.NONE,
     ) -> Ids:
         """Add tasks that move `size` bytes from rank `source` to rank `target`.
 
-        A task ends when its last byte leaves. A task that needs the bytes waits a one-way delay
+        of: the first tasks of the messages whose further bytes these are; NONE = they begin one. A
+        task ends when its last byte leaves. A task that needs the bytes waits a one-way delay
         longer (`delay_s`).
         """
         self.reserve(math.prod(_common_shape(source, target, size, label)))
         channels = self.fabric.transport.channels if kind == TaskKind.COLLECTIVE else 1
         path = self.fabric.paths(np.asarray(source), np.asarray(target), channels)
-        return self._add(kind, source, target, label, size, path)
+        return self._add(kind, source, target, label, size, path, of)
 
     def edge(self, before: ArrayLike, after: ArrayLike, lag_s: ArrayLike = 0.0) -> None:
         """Let `after` start at least `lag_s` seconds after `before` ended. Arguments broadcast."""
@@ -142,10 +145,13 @@ class Graph:
         after_start, num_before, (before, after, lag_s) = kernel.by_task(
             before, after, lag_s, self._num_tasks
         )
+        message = columns.pop("message")
+        begins = (columns["kind"] == TaskKind.TRANSFER) & (message == kernel.NONE)
+        message = np.where(begins, np.arange(len(message)), message)
         tasks = kernel.Tasks(
             amount=columns["amount"],
             path=columns["path"],
-            is_message=columns["kind"] == TaskKind.TRANSFER,
+            message=message,
             num_before=num_before,
             after_start=after_start,
             after=after,

@@ -3,7 +3,8 @@
 A task either works for a time or is a flow: it moves bytes across resources (links, NICs, classes).
 Flows that cross a resource at the same moment share it by max-min fairness. Between events all
 rates are constant, so the solution is exact for the fluid model, and bit-identical between runs.
-Only messages that meet in a queue which keeps their order leave it one after another.
+But where a queue keeps the order of messages, the oldest has what it can use, and the next one what
+is left.
 
 The end of a work task is known as soon as all its predecessors have ended. So is the end of a flow
 that has its resources to itself. Only flows that contend with others wait for the clock. Contention
@@ -49,7 +50,7 @@ class FluidNetwork(NamedTuple):
     capacity: (num_resources,), bytes/s. hops: (num_paths, MAX_HOPS), resource indices, NONE where
     there are fewer. rtt_s, idle_s: (num_paths,), the round trip, and the idle time that halves a
     connection's window. first_window: (num_paths,), bytes; inf = no slow start. in_order:
-    (num_resources,), whether messages leave one after another; a path has one such resource at
+    (num_resources,), whether the oldest message is served first; a path has one such resource at
     most.
     """
 
@@ -64,15 +65,15 @@ class FluidNetwork(NamedTuple):
 class Tasks(NamedTuple):
     """Tasks and the edges between them.
 
-    amount: (num_tasks,), seconds of work, or bytes where `path` is not NONE. is_message:
-    (num_tasks,), whether those bytes keep the order of a resource `in_order`. num_before:
+    amount: (num_tasks,), seconds of work, or bytes where `path` is not NONE. message: (num_tasks,),
+    the first task of the message that those bytes belong to, NONE = of no message. num_before:
     (num_tasks,), number of predecessors. The successors of task t are
     after[after_start[t]:after_start[t + 1]]; each may start `lag_s` seconds after t ended.
     """
 
     amount: Floats
     path: Integers
-    is_message: Flags
+    message: Integers
     num_before: Integers
     after_start: Integers
     after: Integers
@@ -120,13 +121,14 @@ _FLOW = np.dtype(
         ("since", np.float64),
         ("path", np.int64),
         ("mark", np.int64),
-        ("is_message", np.bool_),
+        ("turn", np.int64),
     ]
 )
 """A flow under way that may contend. due: time of its next event. task: its task. place: index in
 the queue (of a finished flow: the next finished one). left: bytes. chunk: bytes that may leave now,
 0 = none are under way. until: bytes of the chunk that had not left at `since`. rate: bytes/s since
-then, 0 = others are first. mark: the sharing that it was part of."""
+then, 0 = others are first. mark: the sharing that it was part of. turn: of its message, in the
+order in which they begin; NONE = it is of none."""
 
 _RESOURCE = np.dtype(
     [
@@ -148,13 +150,15 @@ that reached it; dirty, whether its rates must be computed again."""
 class _Traffic(NamedTuple):
     """State of the flows that may contend.
 
-    queue: those flows, a heap by due time and task. beside: (num_slots, 2), one slot per flow and
+    turns: (num_tasks,), of the messages that begin with a task, NONE before. queue: those flows, a
+    heap by due time and task. beside: (num_slots, 2), one slot per flow and
     hop: the next and the previous one on the same resource. dirty: resources whose rates must be
     computed again. reached: resources that a sharing reaches. num: see `_QUEUED`.
     """
 
     flows: Records
     resources: Records
+    turns: Integers
     queue: Integers
     beside: Integers
     dirty: Integers
@@ -162,9 +166,9 @@ class _Traffic(NamedTuple):
     num: Integers
 
 
-_QUEUED, _FLOWS, _OVER, _DIRTY, _SHARES = range(5)
+_QUEUED, _FLOWS, _OVER, _DIRTY, _SHARES, _TURNS = range(6)
 """Indices of `num`: length of the queue, flows so far, first of the finished flows, length of
-`dirty`, sharings so far."""
+`dirty`, sharings so far, turns so far."""
 
 
 def run(tasks: Tasks, network: FluidNetwork) -> tuple[Floats, Floats]:
@@ -179,11 +183,12 @@ def run(tasks: Tasks, network: FluidNetwork) -> tuple[Floats, Floats]:
         traffic = _Traffic(
             flows=_records(num_tasks, _FLOW),
             resources=_records(num_resources, _RESOURCE),
+            turns=np.full(num_tasks, NONE),
             queue=np.empty(num_tasks, np.int64),
             beside=np.empty((num_tasks * MAX_HOPS, 2), np.int64),
             dirty=np.empty(num_resources + 1, np.int64),
             reached=np.empty(num_resources, np.int64),
-            num=np.array([0, 0, NONE, 0, 0]),
+            num=np.array([0, 0, NONE, 0, 0, 0]),
         )
         if _run(tasks, network, shared, alone, state, paths, traffic):
             break
@@ -205,7 +210,7 @@ def _run(
     traffic: _Traffic,
 ) -> bool:
     """Fill `state`. Return False if flows taken to be alone contend; `shared` then marks more."""
-    flows, resources, queue, beside, dirty, _, num = traffic
+    flows, resources, turns, queue, beside, dirty, _, num = traffic
     hops, num_tasks = network.hops, len(state)
     ready = np.empty(num_tasks, np.int64)  # in order: all their predecessors have ended
     num_ready = num_begun = 0
@@ -241,7 +246,7 @@ def _run(
                 correct &= _occupy(path, start, end, hops, resources, shared)
             else:
                 flow = _new_flow(task, path, state[task].amount, flows, num)
-                flows[flow].is_message = tasks.is_message[task]
+                flows[flow].turn = _turn(tasks.message[task], turns, num)
                 if start > now:
                     _queue(flow, start, queue, flows, num)
                     flow = NONE
@@ -422,6 +427,17 @@ def _new_flow(task: int, path: int, amount: float, flows: Records, num: Integers
 
 
 @njit(cache=True, error_model="numpy")
+def _turn(message: int, turns: Integers, num: Integers) -> int:
+    """Return the turn of a message, which begins if it has none yet."""
+    if message == NONE:
+        return NONE
+    if turns[message] == NONE:
+        turns[message] = num[_TURNS]
+        num[_TURNS] += 1
+    return int(turns[message])
+
+
+@njit(cache=True, error_model="numpy")
 def _sooner(a: int, b: int, flows: Records) -> bool:
     if flows[a].due == flows[b].due:
         return bool(flows[a].task < flows[b].task)
@@ -560,13 +576,14 @@ def _at_rate(flow: int, rate: float, now: float, flows: Records) -> float:
 def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
     """Compute max-min rates for all flows connected with a resource, by progressive filling.
 
-    The resource with the least room per flow fills up first and fixes the rate of its flows.
+    The resource with the least room per flow fills up first and fixes the rate of its flows. In a
+    queue that keeps their order, only the oldest message takes part; younger ones use what is left.
     """
-    flows, resources, queue, beside, _, reached, num = traffic
+    flows, resources, _, queue, beside, _, reached, num = traffic
     num_reached, num_open = _gather(first, hops, traffic)
     for place in range(num_reached):
         if resources[reached[place]].in_order:
-            num_open -= _hold(reached[place], now, hops, traffic)
+            num_open -= _hold(reached[place], hops, traffic)
     while num_open > 0:
         tightest, fair = NONE, np.inf
         for place in range(num_reached):
@@ -586,30 +603,59 @@ def _share(first: int, now: float, hops: Integers, traffic: _Traffic) -> None:
                     resources[index].users -= 1
                 _queue(flow, _at_rate(flow, fair, now, flows), queue, flows, num)
             slot = beside[slot, 0]
+    for place in range(num_reached):
+        if resources[reached[place]].in_order:
+            _use_rest(reached[place], now, hops, traffic)
 
 
 @njit(cache=True, error_model="numpy")
-def _hold(resource: int, now: float, hops: Integers, traffic: _Traffic) -> int:
-    """Stop all messages on a resource but the oldest. Return how many."""
-    flows, resources, queue, beside, _, _, num = traffic
-    slot, newer, num_held = resources[resource].head, NONE, 0
-    while slot != NONE:  # the oldest is last
-        if flows[slot // MAX_HOPS].is_message:
-            if newer != NONE:
-                flows[newer].mark = 0
-                num_held += 1
-                for hop in range(_num_hops(flows[newer].path, hops)):
-                    resources[hops[flows[newer].path, hop]].users -= 1
-                _queue(newer, _at_rate(newer, 0.0, now, flows), queue, flows, num)
-            newer = slot // MAX_HOPS
+def _after(resource: int, turn: int, traffic: _Traffic) -> int:
+    """Return the oldest flow on a resource of a message after `turn`, or NONE."""
+    flows, resources, _, _, beside, _, _, _ = traffic
+    slot, oldest = resources[resource].head, NONE
+    while slot != NONE:
+        flow = slot // MAX_HOPS
+        if flows[flow].turn > turn and (oldest == NONE or flows[flow].turn < flows[oldest].turn):
+            oldest = flow
         slot = beside[slot, 0]
+    return int(oldest)
+
+
+@njit(cache=True, error_model="numpy")
+def _hold(resource: int, hops: Integers, traffic: _Traffic) -> int:
+    """Take all messages on a resource but the oldest out of a sharing. Return how many."""
+    flows, resources = traffic.flows, traffic.resources
+    flow, num_held = _after(resource, NONE, traffic), 0
+    while flow != NONE:
+        flow = _after(resource, flows[flow].turn, traffic)
+        if flow != NONE:
+            flows[flow].mark = 0
+            num_held += 1
+            for hop in range(_num_hops(flows[flow].path, hops)):
+                resources[hops[flows[flow].path, hop]].users -= 1
     return num_held
+
+
+@njit(cache=True, error_model="numpy")
+def _use_rest(resource: int, now: float, hops: Integers, traffic: _Traffic) -> None:
+    """Give the room that a sharing has left to the messages that it held, the oldest first."""
+    flows, resources, queue, num = traffic.flows, traffic.resources, traffic.queue, traffic.num
+    flow = _after(resource, NONE, traffic)
+    while flow != NONE:
+        flow = _after(resource, flows[flow].turn, traffic)
+        if flow != NONE:
+            path, rate = flows[flow].path, np.inf
+            for hop in range(_num_hops(path, hops)):
+                rate = min(rate, resources[hops[path, hop]].room)
+            for hop in range(_num_hops(path, hops)):
+                resources[hops[path, hop]].room -= rate
+            _queue(flow, _at_rate(flow, rate, now, flows), queue, flows, num)
 
 
 @njit(cache=True, error_model="numpy")
 def _gather(first: int, hops: Integers, traffic: _Traffic) -> tuple[int, int]:
     """Mark the resources and flows connected with `first`. Return how many of each."""
-    flows, resources, _, beside, _, reached, num = traffic
+    flows, resources, _, _, beside, _, reached, num = traffic
     mark = num[_SHARES]
     resources[first].mark, reached[0] = mark, first
     num_reached, num_flows, place = 1, 0, 0

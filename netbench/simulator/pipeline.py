@@ -278,9 +278,9 @@ def _add_messages(graph: Graph, lanes: Lanes, wiring: Wiring, tasks: Ids) -> Non
     low, high = np.minimum(part, size - part), np.maximum(part, size - part)
     first = graph.flow(TaskKind.TRANSFER, senders, receivers, np.where(cut, low, size), label)
     middle, last = first.copy(), first.copy()
-    ends = (senders[cut], receivers[cut])
-    middle[cut] = graph.flow(TaskKind.TRANSFER, *ends, (high - low)[cut], label[cut])
-    last[cut] = graph.flow(TaskKind.TRANSFER, *ends, (size - high)[cut], label[cut])
+    ends, of = (senders[cut], receivers[cut]), first[cut]
+    middle[cut] = graph.flow(TaskKind.TRANSFER, *ends, (high - low)[cut], label[cut], of)
+    last[cut] = graph.flow(TaskKind.TRANSFER, *ends, (size - high)[cut], label[cut], of)
     graph.edge(first[cut], middle[cut])
     graph.edge(middle[cut], last[cut])
     for pieces, skip in ((np.where(early, middle, last), ahead), (first, ahead + 1)):

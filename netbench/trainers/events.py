@@ -5,7 +5,7 @@ A process is one rank, so it has one recorder, `RECORDER`. Kinds of events:
     forward, backward, weight   a pass; of `micro_batch`, of model chunk `chunk`
     optimizer                   the update
     collective, barrier         from the call to the return; each pass of a virtual layer's ring
-    send                        from its start until the kernel has taken its last byte
+    send                        from its start until its exchange need not wait for it
     receive                     from the start of its turn until the rank noticed its end
 
 Events of the first three lines are spans. A thread has one span at a time: a span inside another

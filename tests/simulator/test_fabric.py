@@ -43,12 +43,14 @@ def in_order(network: Network, nodes: list[int]) -> set[object]:
 
 def test_messages_keep_their_order_in_the_queue_of_a_link_that_one_rank_fills() -> None:
     """Not behind NICs or trunks, nor where several ranks of a node share."""
-    limited = dataclasses.replace(TRUNKS, nic_bps=(1e9,) * 4)
+    limited = dataclasses.replace(TRUNKS, nic_bps=(2e9,) * 4)
     kinds = {"pair": {"pair"}, "class": {"class"}, "nic": {"pair"}, "trunk": {"pair"}}
     for sharing, expected in kinds.items():
         network = dataclasses.replace(limited, sharing=sharing)
         assert in_order(network, [0, 1, 2, 3]) == expected
         assert in_order(network, [0, 0, 2, 2]) == set()
+    narrow = dataclasses.replace(limited, sharing="class-nic", nic_bps=(1e8,) * 4)
+    assert in_order(narrow, [0, 1, 2, 3]) == set()
 
 
 def test_a_trunk_is_one_resource_per_direction_between_regions() -> None:

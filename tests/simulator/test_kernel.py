@@ -43,15 +43,17 @@ def tasks(
     path: Sequence[int],
     edges: Sequence[tuple[int, int, float]] = (),
     others: Sequence[int] = (),
+    messages: Sequence[int] = (),
 ) -> Tasks:
-    """Return a graph. others: flows that are no messages."""
+    """Return a graph. others: flows that are of no message. messages: the first flow of every
+    flow's message, each its own by default."""
     columns = np.asarray(edges, dtype=float).reshape(-1, 3).T
     before, after = columns[:2].astype(np.int64)
     starts, num_before, (_, after, lag_s) = kernel.by_task(before, after, columns[2], len(amount))
     return Tasks(
         np.asarray(amount, dtype=float),
         np.asarray(path, dtype=np.int64),
-        ~np.isin(np.arange(len(amount)), others),
+        np.where(np.isin(np.arange(len(amount)), others), NONE, messages or np.arange(len(amount))),
         num_before,
         starts,
         after,
@@ -112,6 +114,19 @@ def test_messages_of_one_queue_leave_it_one_after_another() -> None:
     graph = tasks([100.0, 300.0, 0.5, 100.0], [0, 1, NONE, 2], [(2, 3, 0.0)])
     assert ends(graph, links) == [1.0, 4.0, 0.5, 5.0]
     assert ends(tasks([100.0, 100.0, 300.0], [0, 1, 2], others=[1]), links) == [2.0, 2.0, 5.0]
+
+
+def test_pieces_of_a_message_stay_together() -> None:
+    """Two messages of 2 x 100 bytes, whose second pieces start when the first ones have left."""
+    links = network([100.0], [[0], [0]], in_order=[0])
+    graph = tasks([100.0] * 4, [0, 1, 0, 1], [(0, 2, 0.0), (1, 3, 0.0)], messages=[0, 1, 0, 1])
+    assert ends(graph, links) == [1.0, 3.0, 2.0, 4.0]
+
+
+def test_a_younger_message_uses_what_the_oldest_leaves() -> None:
+    """100 bytes at 10 bytes/s of the connection; two others have 60 bytes/s each and the rest."""
+    links = network([100.0, 10.0, 60.0, 60.0], [[0, 1], [0, 2], [0, 3]], in_order=[0])
+    assert ends(tasks([100.0, 120.0, 120.0], [0, 1, 2]), links) == [10.0, 2.0, 3.0]
 
 
 def test_what_a_waiting_message_does_not_use_goes_to_others() -> None:

@@ -1,8 +1,8 @@
 """Point-to-point transfers with the semantics of one NCCL communicator over TCP.
 
 What is modelled
-- Receives of one rank on a communicator happen in program order. Each is a kernel on the GPU, and
-  the next one starts when the one before it, and all that was computed from it, are done.
+- Operations of one rank on a communicator happen in program order. Each is a kernel on the GPU, and
+  the next one starts when the one before it is done.
 - A sender and a receiver are not in lock step. Either side buffers E bytes (`links.ahead_bytes`).
   NCCL keeps a FIFO of 8 slots x 128 KiB per point-to-point channel. Linux grows the send buffer to
   twice the congestion window, which on a busy path is about rate x round-trip time, and the
@@ -21,7 +21,7 @@ How, with real bytes
 - A rank posts receives before it sends at the same moment, or just before: a notification must not
   queue behind a message of its own rank, which, scaled down, fills the link in one piece. Where a
   rank has its queue for itself, the next receive is posted before the last E bytes of a send. So
-  its notification leaves when the send is done.
+  its notification leaves when the send is done, unless the copy of the message takes longer.
 """
 
 import queue
@@ -224,7 +224,7 @@ class Outbox:
             self._leaving[0].give(num_bytes)
 
     def hand_over(self) -> None:
-        """If blocking, wait until the kernel has all messages."""
+        """If blocking, wait until the kernel has all messages but for late pieces."""
         while self._leaves:
             work, num_bytes = self._leaves.popleft()
             work.wait()

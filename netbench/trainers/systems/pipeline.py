@@ -128,14 +128,15 @@ class PipelineRank:
     def run(self, program: Program) -> dict[str, float]:
         """Run a program; return its seconds by `FORWARD` and `BACKWARD`.
 
-        Gradients of weights count as backward, an exchange as the kind of its last message.
+        Gradients of weights count as backward, an exchange as the kind of its last message, or as
+        that of the pass that waits for it.
         """
         spent_s = {FORWARD: 0.0, BACKWARD: 0.0}
         exchanges = [step for step in program if isinstance(step, Exchange)]
         outputs = {message: _Output() for step in exchanges for message in step.sends}
         then_s = time.monotonic()
         kind = FORWARD
-        if self._overlaps:
+        if self._overlaps:  # virtual passes read no message, so later ones may overwrite it
             for exchange, following in zip_longest(exchanges, exchanges[1:]):
                 self._communicate(exchange, outputs, self._announced(exchange, following))
         for step in program:
