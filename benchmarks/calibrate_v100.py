@@ -277,8 +277,10 @@ arrived over an idle path. Where
 tree, in networks with delays of
   1 ms or more.
 - A connection starts slowly, initially and after idleness.
-- Flows share NICs, links, classes and the sockets of their hosts by max-min fairness. Messages between stages that one
-  rank, alone on its node, sends through one link or class leave in order; slices of collectives share.
+- Flows share NICs, links, classes and the sockets of their hosts by max-min fairness. Messages \
+between stages that one
+  rank, alone on its node, sends through one link or class leave in order; slices of collectives \
+share.
 - A chain (broadcast, reduce) that is timed alone moves {chain:.0%} more than its message, at most \
 {chain_mb:.0f} MB more.
   The cause is not known. On 4 and 16 machines chains took that much longer than their bytes need; \

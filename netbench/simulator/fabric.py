@@ -22,7 +22,7 @@ _SOCKETS = QueueKind(name="sockets", by=("node",))
 """Limit of a node: what its CPUs move through sockets, in and out together."""
 
 _LIMITS = (_HOST, _CHANNELS, _INSIDE, _SOCKETS)
-"""What is no queue of the network."""
+"""Limits of hosts, beside the queues of the network."""
 
 
 class Fabric:

@@ -175,7 +175,7 @@ class Outbox:
 
     @property
     def makes_way(self) -> bool:
-        """Whether late pieces may be sent before the others have left."""
+        """True if late pieces may be sent before the others have left."""
         return self._num_late > 0 and self._leaving is not None and self._leaving[0].takes_more
 
     def open(self) -> None:
@@ -262,7 +262,7 @@ class Receipt:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the message has been waited for."""
+        """True once the message has been waited for."""
         return self._message is not None
 
     def take(self) -> torch.Tensor:
@@ -280,7 +280,7 @@ Receives = Iterable[tuple[Hashable, Inbox]]
 """A name for `take`, and the inbox that the message comes from."""
 
 Sends = Iterable[tuple[Outbox, Future[torch.Tensor]]]
-"""Where a message goes, and the message once it is computed."""
+"""A message once it is computed, and where it goes."""
 
 
 class Communicator:

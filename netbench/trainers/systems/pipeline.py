@@ -55,7 +55,7 @@ from netbench.trainers.layers.stage import TrainedStage, boundary_bytes
 
 _Output = Future[torch.Tensor]
 _Outputs = dict[Message, _Output]
-"""What work makes that is sent, once it is computed."""
+"""Results of work that are sent, once they are computed."""
 
 
 class PipelineRank:

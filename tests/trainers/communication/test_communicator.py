@@ -238,7 +238,7 @@ def noted_with(leaving: Leaving | None) -> list[tuple[str, int]]:
 
 
 def test_a_receive_is_announced_before_the_bytes_that_may_be_left() -> None:
-    """Where a rank counts what leaves; elsewhere before all of them."""
+    """Ranks that do not count what leaves announce it before all bytes."""
     announced, early = ("receive", SIZE), [("send", 1000), ("send", 2000)]
     assert noted_with(OwnQueue(1e9)) == [*early, announced, ("send", 3000)]
     assert noted_with(None) == [announced, *early, ("send", 3000)]

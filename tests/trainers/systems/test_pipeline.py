@@ -52,7 +52,7 @@ def test_a_rank_that_cannot_tell_what_has_left_cuts_once() -> None:
 
 
 def test_a_gpus_exchanges_are_queued_before_it_computes() -> None:
-    """As a framework queues them: the last stage receives while it computes, and others too."""
+    """A framework queues them too: so the last stage receives while it computes, and others do."""
     plan = build_plan(
         load_scenario("case3"), "dtfm-scheduled", Setting(layers=24, batch=1024, seed=2022)
     )
