@@ -258,22 +258,25 @@ class Receipt:
     def __init__(self, inbox: Inbox, until_s: float) -> None:
         self._inbox, self._until_s = inbox, until_s
         self._lock = threading.Lock()
-        self._message: torch.Tensor | None = None
+        self._message = Future[torch.Tensor]()
 
     @property
     def is_taken(self) -> bool:
         """True once the message has been waited for."""
-        return self._message is not None
+        return self._message.done()
 
     def take(self) -> torch.Tensor:
         """Return the message, blocking while it is on its way. Messages of one inbox are taken in
         order."""
         with self._lock:
-            if self._message is None:
+            if not self._message.done():
                 # First, so that a message that arrived before is recorded to last as long.
                 sleep_until(self._until_s)
-                self._message = self._inbox.finish()
-            return self._message
+                try:
+                    self._message.set_result(self._inbox.finish())
+                except Exception as error:  # others that wait learn of it too
+                    self._message.set_exception(error)
+        return self._message.result()
 
 
 Receives = Iterable[tuple[Hashable, Inbox]]

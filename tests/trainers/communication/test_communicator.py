@@ -17,6 +17,7 @@ from netbench.trainers.communication.communicator import (
     Inbox,
     Outbox,
     OverlappedCommunicator,
+    Receipt,
     messages_ahead,
 )
 from netbench.trainers.communication.leaving import Leaving, OwnQueue
@@ -259,6 +260,21 @@ def test_beside_a_receive_the_next_one_is_announced_if_both_are_done_in_time() -
         communicator.finish()
         early = [("receive", SIZE), ("send", 1000), ("send", 2000)]
         assert world.noted == [*early, *announced, ("send", 3000)]
+
+
+def test_all_who_wait_for_a_message_learn_that_it_is_lost() -> None:
+    """Rank and communicator both wait; the receive fails once."""
+
+    class Lost:
+        fails = iter([OSError("lost")])
+
+        def finish(self) -> torch.Tensor:
+            raise next(self.fails)
+
+    receipt = Receipt(cast(Inbox, Lost()), 0.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="lost"):
+            receipt.take()
 
 
 def hold_back(world: World, num_ahead: int, cuts: tuple[int, ...]) -> list[float]:
