@@ -336,13 +336,14 @@ class Communicator:
         """Block until the running group is done."""
         for outbox in self._sending:
             outbox.hand_over()
-        if not self._receiving:
+        if not self._receiving:  # the group ends with its sends
             self._announce()
             for outbox in self._sending:
                 if outbox.makes_way:
                     outbox.send_late()
         for outbox in self._sending:
             outbox.wait()
+        # Beside receives, the next group may only be announced if this one is over now.
         ends = time.monotonic() >= self._least_until_s
         if ends and all(receipt.is_taken for receipt in self._receiving):
             self._announce()

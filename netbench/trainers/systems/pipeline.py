@@ -88,8 +88,8 @@ class PipelineRank:
         self._num_received = Counter(self._source(m) for step in exchanges for m in step.receives)
         self._inboxes = {process: _inbox(world, plan, process) for process in self._num_received}
         targets = {self._target(m) for step in exchanges for m in step.sends}
-        queues: dict[Hashable, OwnQueue] = {}
-        self._outboxes = {process: _outbox(world, plan, process, queues) for process in targets}
+        own: dict[Hashable, OwnQueue] = {}
+        self._outboxes = {process: _outbox(world, plan, process, own) for process in targets}
         self._queues = {process: own_queue(plan, world.rank, process) for process in self.peers}
         # Virtual devices sleep for a copy; real ones make it.
         is_virtual = plan.compute == VIRTUAL
@@ -217,8 +217,8 @@ def _inbox(world: World, plan: Plan, process: int) -> Inbox:
     return Inbox(world, process, TAG_PIPELINE, boundary_bytes(plan), ahead, device)
 
 
-def _outbox(world: World, plan: Plan, process: int, queues: dict[Hashable, OwnQueue]) -> Outbox:
-    """Return the outbox to one process. queues: this process's own."""
+def _outbox(world: World, plan: Plan, process: int, own: dict[Hashable, OwnQueue]) -> Outbox:
+    """Return the outbox to one process. own: the queues that this process has for itself."""
     system, ends = system_of(plan), (world.rank, process)
     cut, unsent = _cut(plan, *ends), ahead_bytes(plan, *ends)
     leaving: Leaving | None = None
@@ -228,7 +228,7 @@ def _outbox(world: World, plan: Plan, process: int, queues: dict[Hashable, OwnQu
         unsent = 0.0 if system.awaits_arrival else unsent + round_trip_bytes(plan, *ends)
     elif _waits(plan, *ends):
         rate = path_bytes_per_s(plan, *ends)
-        leaving = queues.setdefault(own_queue(plan, *ends), OwnQueue(rate))
+        leaving = own.setdefault(own_queue(plan, *ends), OwnQueue(rate))
     return Outbox(
         world,
         process,
