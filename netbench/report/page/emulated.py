@@ -33,8 +33,9 @@ MORE = """\
 A reading of the guest's clock took 256 ns when cases 3 to 5 were recorded (but for dtfm-random of
 cases 3 and 4), and deepspeed-pp, megatron-t8 and -p2t4 of case 2. Now it takes 16 ns:
 dtfm-scheduled of case 1 takes 2% less time, zero3 3 to 9% ([why](../docs/local-testbed.md)). Sends
-of DT-FM and DeepSpeed now wait for buffers. Runs before 2026-11-29 20:00 do not have that. megatron-p8-random
-of case 5 is slow because idle connections start slowly again ([more on both](../docs/simulator.md#simulated-against-emulated)).
+of DT-FM and DeepSpeed now wait for buffers. Runs before 2026-11-29 20:00 do not have
+that. megatron-p8-random of case 5 is slow because idle connections start slowly again
+([more on both](../docs/simulator.md#simulated-against-emulated)).
 
 zero3 is emulated with `--unmerged`: it gathers matrix by matrix. Without that option it gathers all
 layers beyond its live limit as one unit, for fewer messages ([why](../docs/zero3.md)). The table
